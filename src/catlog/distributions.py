@@ -1,0 +1,89 @@
+"""Laws that torch.distributions lacks, as real ``torch.distributions.Distribution``s."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import pad
+
+
+class Categoricals(Distribution):
+    r"""``d`` independent categorical variables, each with its own number of categories.
+
+    One event is an int64 vector ``x`` with ``0 <= x_i < cardinalities[i]``. The logits share one tensor, padded with -inf;
+    because the cardinalities are known without looking at the numbers, estimators never evaluate an impossible neighbour.
+
+    Args:
+        logits: one tensor ``[*batch, k_i]`` per variable, or one padded tensor ``[*batch, d, k]``.
+        cardinalities: with a padded tensor, the number of categories of each variable; entries beyond it are masked.
+
+    >>> q = Categoricals([torch.zeros(7, 3), torch.zeros(7, 2), torch.zeros(7, 5)])
+    >>> q.batch_shape, q.event_shape, q.cardinalities
+    (torch.Size([7]), torch.Size([3]), (3, 2, 5))
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = False
+
+    def __init__(
+        self,
+        logits: Tensor | Sequence[Tensor],
+        cardinalities: Sequence[int] | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if isinstance(logits, Tensor):
+            if cardinalities is None:
+                raise ValueError("Categoricals: `cardinalities` is needed with one padded tensor of logits.")
+            sizes = tuple(int(size) for size in cardinalities)
+            if logits.dim() < 2 or logits.shape[-2] != len(sizes) or not all(1 <= s <= logits.shape[-1] for s in sizes):
+                raise ValueError(
+                    f"Categoricals: `cardinalities` {sizes} does not fit logits of shape {tuple(logits.shape)}: one number "
+                    "from 1 to the last dimension is needed per variable, the dimension before it."
+                )
+            category = torch.arange(logits.shape[-1], device=logits.device)
+            padded = logits.masked_fill(category >= torch.tensor(sizes, device=logits.device)[:, None], -torch.inf)
+        else:
+            if cardinalities is not None or len(logits) == 0:
+                raise ValueError("Categoricals: give a non-empty list of logits alone, or one padded tensor with `cardinalities`.")
+            sizes = tuple(each.shape[-1] for each in logits)
+            padded = torch.stack([pad(each, (0, max(sizes) - each.shape[-1]), value=-torch.inf) for each in logits], -2)
+        self.cardinalities = sizes
+        self.logits = padded - padded.logsumexp(-1, keepdim=True)
+        self._param = self.logits
+        super().__init__(padded.shape[:-2], padded.shape[-2:-1], validate_args=validate_args)
+
+    @property
+    def probs(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.independent(constraints.integer_interval(0, max(self.cardinalities) - 1), 1)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
+        new: Categoricals = self._get_checked_instance(Categoricals, _instance)
+        new.cardinalities = self.cardinalities
+        new.logits = new._param = self.logits.expand(torch.Size(batch_shape) + self.logits.shape[-2:])
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        shape = self._extended_shape(torch.Size(sample_shape))
+        with torch.no_grad():
+            flat = self.probs.expand(shape + self.logits.shape[-1:]).reshape(-1, self.logits.shape[-1])
+            return flat.multinomial(1).reshape(shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        index = value.long().unsqueeze(-1)
+        shape = torch.broadcast_shapes(index.shape[:-1], self.logits.shape[:-1])
+        table = self.logits.expand(shape + self.logits.shape[-1:])
+        return table.gather(-1, index.expand(shape + (1,))).squeeze(-1).sum(-1)
+
+    def entropy(self) -> Tensor:
+        probs = self.probs
+        return -(probs * self.logits.masked_fill(probs == 0, 0.0)).sum((-1, -2))

@@ -1,0 +1,87 @@
+"""Base draws: points of the law by inverse CDF, from uniforms that a generator makes.
+
+Every scheme leaves each draw with the law q, so an average over draws keeps its expectation; schemes differ in how the n
+draws depend on each other.
+"""
+
+from math import prod
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from .factors import Factors
+
+Draws = Literal["independent", "antithetic", "latin"]
+DRAWS: tuple[str, ...] = get_args(Draws)
+
+
+def uniforms(
+    n: int,
+    shape: tuple[int, ...],
+    draws: Draws = "independent",
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "n *shape"]:
+    """``n`` uniforms for every element of ``shape``.
+
+    independent: as they come.
+    antithetic: in pairs u and 1 - u (the last alone where n is odd).
+    latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element (McKay et al., 1979).
+    """
+
+    def rand(rows: int) -> Tensor:
+        return torch.rand((rows, *shape), dtype=dtype, device=device, generator=generator)
+
+    if draws == "antithetic":
+        half = rand((n + 1) // 2)
+        return torch.cat([half, 1 - half])[:n]
+    if draws == "latin":
+        return (rand(n).argsort(0) + rand(n)) / n
+    return rand(n)
+
+
+def categories(law: Factors, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n *lead d"]:
+    """The category whose interval of the CDF holds ``u``; an impossible one is never returned, even for u = 1."""
+    cdf = law.probs.detach().cumsum(-1)
+    steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
+    if law.k == 2:
+        return (u >= steps[..., 0]).long()
+    return (u.unsqueeze(-1) >= steps).sum(-1)
+
+
+def base_draws(
+    law: Factors,
+    x: Tensor | None,
+    n: int,
+    draws: Draws = "independent",
+    *,
+    groups: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The points given as ``x``, checked, or else drawn (see :func:`draw`)."""
+    if x is None:
+        return draw(law, n, draws, groups=groups, generator=generator)
+    step = prod(groups)
+    tail = law.batch_shape + law.event_shape
+    if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
+        rows = "n" if step == 1 else f"n * {step}"
+        raise ValueError(f"x must have shape [{rows}, *batch, *event] = [{rows}, {', '.join(map(str, tail))}], but {tuple(x.shape)} was given.")
+    return x.detach().to(law.dtype)
+
+
+def draw(
+    law: Factors,
+    n: int,
+    draws: Draws = "independent",
+    *,
+    groups: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """``[n * groups, *batch, *event]`` points of the law; the n draws of one group follow the scheme, groups are independent."""
+    shape = groups + tuple(law.batch_shape) + (law.d,)
+    u = uniforms(n, shape, draws, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
+    return law.point(categories(law, u).reshape((-1, *law.batch_shape, law.d)))

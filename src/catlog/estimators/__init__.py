@@ -1,0 +1,15 @@
+"""One short file per method, and the registry that tests, docs and benchmarks walk."""
+
+from ..surrogate import Estimator
+from .exact import Exact
+from .gumbel_softmax import GumbelSoftmax
+from .indecater import IndeCateR
+from .reinforce import MovingAverage, Reinforce
+from .rloo import RLOO
+from .straight_through import StraightThrough
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    each.__name__: each for each in (Exact, Reinforce, RLOO, IndeCateR, StraightThrough, GumbelSoftmax)
+}
+
+__all__ = ["ESTIMATORS", "RLOO", "Exact", "GumbelSoftmax", "IndeCateR", "MovingAverage", "Reinforce", "StraightThrough"]

@@ -1,0 +1,100 @@
+"""REINFORCE, and the moving-average baseline."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..draw import base_draws
+from ..evaluate import evaluate
+from ..factors import factors
+from ..surrogate import Function, attach
+
+
+@dataclass(frozen=True)
+class Reinforce:
+    r"""The Log-Derivative trick, sampled: the score weighted by the value.
+
+    .. math:: \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
+
+    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every law and f and is noisy;
+    it is here as the yardstick.
+
+    Cost: ``samples`` evaluations. Needs: nothing of f.
+    Reference: Williams, "Simple statistical gradient-following algorithms", 1992.
+
+    Args:
+        samples: number of draws N.
+        baseline: b, a number, or a callable that takes the values ``[n, *batch]`` of this call and returns a baseline made
+            from *earlier* ones, such as :class:`MovingAverage`.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
+    >>> Reinforce(samples=4)(lambda x: x.sum(-1), q, x=torch.eye(4, 3))
+    tensor(0.7500)
+    """
+
+    samples: int = 1
+    baseline: float | Callable[[Tensor], Tensor] = 0.0
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = True
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "Williams 1992"
+
+    def __post_init__(self) -> None:
+        check_count("Reinforce", "samples", self.samples)
+        if not callable(self.baseline) and not isinstance(self.baseline, int | float):
+            raise TypeError(f"Reinforce: `baseline` must be a number or a callable, but {self.baseline!r} was given.")
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        x = base_draws(law, x, self.samples, generator=generator)
+        fx = evaluate(f, x, law, validate=self.validate)
+        baseline = self.baseline(fx.detach()) if callable(self.baseline) else self.baseline
+        score = law.log_prob(law.index(x))
+        return attach(fx.mean(0), (fx + (fx.detach() - baseline) * score).mean(0))
+
+
+class MovingAverage(nn.Module):
+    r"""A baseline for :class:`Reinforce`: the exponential average of the values of *earlier* calls, over draws and batch.
+
+    .. math:: m \leftarrow \gamma m + (1-\gamma)\,\overline{f}, \qquad b = m / (1 - \gamma^t)
+
+    The current values enter only after b was read, so the estimate stays unbiased (with them included it would not be). The
+    state is saved in ``state_dict``.
+
+    >>> baseline = MovingAverage(decay=0.5)
+    >>> [baseline(torch.tensor([value])).item() for value in (4.0, 8.0, 8.0)]
+    [0.0, 4.0, 6.666666507720947]
+    """
+
+    def __init__(self, decay: float = 0.99) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"MovingAverage: `decay` must be in [0, 1), but {decay} was given.")
+        self.decay = decay
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("weight", torch.zeros(()))
+        self.mean: Tensor
+        self.weight: Tensor
+
+    def forward(self, values: Tensor) -> Tensor:
+        with torch.no_grad():
+            baseline = self.mean / self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)
+            self.mean.lerp_(values.mean().to(self.mean), 1 - self.decay)
+            self.weight.lerp_(torch.ones_like(self.weight), 1 - self.decay)
+        return baseline

@@ -1,0 +1,64 @@
+"""The straight-through estimator."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..draw import base_draws
+from ..evaluate import checked
+from ..factors import factors, relaxable
+from ..surrogate import Function
+
+
+@dataclass(frozen=True)
+class StraightThrough:
+    r"""The derivative of f at the draw, passed on to the probabilities as if the draw were their identity function.
+
+    .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
+
+    **Biased**, except for f that is multilinear in x (there it is exact in expectation). The value is unbiased.
+
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Reference: Bengio et al., "Estimating or propagating gradients through stochastic neurons", 2013.
+
+    Args:
+        samples: number of draws N.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> StraightThrough()(lambda x: 4 * x[..., 0], q, x=torch.ones(1, 2)).backward()
+    >>> logits.grad
+    tensor([1., 0.])
+    """
+
+    samples: int = 1
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = False
+    differentiates_f: ClassVar[bool] = True
+    reference: ClassVar[str] = "Bengio et al. 2013"
+
+    def __post_init__(self) -> None:
+        check_count("StraightThrough", "samples", self.samples)
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        relaxable(q, law, "StraightThrough")
+        x = base_draws(law, x, self.samples, generator=generator)
+        mean = law.probs[..., 1] if law.kind == "bits" else law.probs
+        points = x + law.shaped((mean - mean.detach()).to(law.dtype))
+        return checked(f(points), points, law, validate=self.validate).mean(0)

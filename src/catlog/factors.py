@@ -1,0 +1,194 @@
+"""One view of a categorical law: ``q`` as ``d`` independent factors of ``k`` categories each.
+
+Every estimator reads a law through :class:`Factors`, whatever torch.distributions calls it, and hands f the points in the
+form that ``q.sample()`` would have given.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import logsigmoid
+
+from .checks import may_look
+from .distributions import Categoricals
+
+Kind = Literal["bits", "index", "one-hot"]
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A law over ``x = (x_1, ..., x_d)`` with independent categorical ``x_i``.
+
+    kind: how a point is written: ``bits`` (floats 0/1, Bernoulli), ``index`` (int64, Categorical) or ``one-hot`` (floats).
+    probs: p_i(k), differentiable in the law's parameters, float32 or wider.
+    given_logits: normalised log-probabilities where the law was given by logits, else None.
+    cardinalities: the number of categories of each variable, known without looking at the numbers.
+    dtype: of a point as f sees it.
+    """
+
+    kind: Kind
+    probs: Float[Tensor, "*batch d k"]
+    given_logits: Float[Tensor, "*batch d k"] | None
+    batch_shape: torch.Size
+    event_shape: torch.Size
+    cardinalities: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def d(self) -> int:
+        return self.probs.shape[-2]
+
+    @property
+    def k(self) -> int:
+        return self.probs.shape[-1]
+
+    @property
+    def batch_size(self) -> int:
+        return prod(self.batch_shape)
+
+    @cached_property
+    def possible(self) -> Bool[Tensor, "*batch d k"]:
+        """Categories that can be drawn; the others (masked) are never shown to f."""
+        return self.probs.detach() > 0
+
+    @cached_property
+    def log_probs(self) -> Float[Tensor, "*batch d k"]:
+        """log p_i(k); impossible categories have -inf and a zero gradient."""
+        if self.given_logits is not None:
+            return self.given_logits
+        possible = self.possible
+        return torch.where(possible, self.probs, 1.0).log().masked_fill(~possible, -torch.inf)
+
+    def flat(self, x: Tensor) -> Tensor:
+        """``[n, *batch, *event]`` to ``[n, *batch, d]`` (one-hot: ``[n, *batch, d, k]``), the values as they are."""
+        lead = x.shape[: x.dim() - len(self.event_shape)]
+        tail = (self.d, self.k) if self.kind == "one-hot" else (self.d,)
+        return x.reshape(lead + tail)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """The inverse of :meth:`flat`."""
+        lead = flat.shape[: flat.dim() - (2 if self.kind == "one-hot" else 1)]
+        return flat.reshape(lead + self.event_shape)
+
+    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        """The category number of every variable of ``x``."""
+        flat = self.flat(x.detach())
+        return flat.argmax(-1) if self.kind == "one-hot" else flat.long()
+
+    def point(self, index: Tensor) -> Tensor:
+        """The point with these category numbers, in a tensor of its own, as ``q.sample()`` writes it."""
+        if self.kind == "one-hot":
+            flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
+            return self.shaped(flat.scatter_(-1, index.long().unsqueeze(-1), 1.0))
+        flat = index.to(self.dtype)
+        return self.shaped(flat.clone() if flat is index else flat)
+
+    def assign(self, flat: Tensor, variable: Int64[Tensor, "rows *#batch"], category: Int64[Tensor, "rows *batch"]) -> Tensor:
+        """Set in ``flat`` (rows, *batch, ...), in place, one variable of every element to ``category``."""
+        where = variable.expand(category.shape).unsqueeze(-1)
+        if self.kind != "one-hot":
+            return flat.scatter_(-1, where, category.to(self.dtype).unsqueeze(-1))
+        row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
+        row.scatter_(-1, category[..., None, None], 1.0)
+        return flat.scatter_(-2, where.unsqueeze(-1).expand(row.shape), row)
+
+    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        """log p(x) of points given by category numbers."""
+        if self.kind == "bits":
+            picked = torch.where(index.bool(), self.log_probs[..., 1], self.log_probs[..., 0])
+        else:
+            table = self.log_probs.expand(index.shape[:1] + self.log_probs.shape)
+            picked = table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        return picked.sum(-1)
+
+
+def factors(q: Distribution, *, validate: bool = True) -> Factors:
+    """View ``q`` as independent factors, or say which laws can be.
+
+    >>> from torch.distributions import Bernoulli, Independent
+    >>> law = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
+    >>> law.kind, law.d, law.k, tuple(law.batch_shape)
+    ('bits', 3, 2, (5,))
+    """
+    base: Distribution = q
+    while isinstance(base, Independent):
+        base = base.base_dist
+    probs: Tensor
+    logits: Tensor | None = None
+    kind: Kind
+    if isinstance(base, Bernoulli):
+        kind = "bits"
+        if _by_logits(base):
+            given = _wide(base.logits)
+            probs = torch.stack([torch.sigmoid(-given), torch.sigmoid(given)], -1)
+            logits = torch.stack([logsigmoid(-given), logsigmoid(given)], -1)
+        else:
+            given = _wide(base.probs)
+            probs = torch.stack([1 - given, given], -1)
+        dtype = base._param.dtype
+    elif isinstance(base, Categorical | OneHotCategorical | Categoricals):
+        kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
+        inner: Categorical | Categoricals = base._categorical if isinstance(base, OneHotCategorical) else base
+        dtype = inner._param.dtype if kind == "one-hot" else torch.int64
+        if _by_logits(inner):
+            logits = _wide(inner.logits)
+            probs = logits.softmax(-1)
+        else:
+            probs = _wide(inner.probs)
+    else:
+        raise TypeError(
+            f"q: a law of independent categorical variables is needed, but {_name(q)} was given. Supported are Bernoulli, "
+            "Categorical and OneHotCategorical of torch.distributions, each alone or inside Independent(..., dims), and "
+            "catlog.Categoricals."
+        )
+    batch, event = q.batch_shape, q.event_shape
+    d = prod(event[:-1] if kind == "one-hot" else event)
+    k = probs.shape[-1]
+    if d == 0 or k == 0:
+        raise ValueError(f"q: a law needs at least one variable and one category, but {_name(q)} has event shape {tuple(event)}.")
+    shape = batch + (d, k)
+    if may_look(validate, probs) and not bool((probs >= 0).all()):
+        bad = (~(probs.detach() >= 0)).nonzero()[0].tolist()
+        raise ValueError(
+            f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters are NaN there, or every "
+            "category is masked (logit -inf). Check what computes them, and leave each variable at least one category."
+        )
+    return Factors(
+        kind=kind,
+        probs=probs.reshape(shape),
+        given_logits=None if logits is None else logits.reshape(shape),
+        batch_shape=batch,
+        event_shape=event,
+        cardinalities=base.cardinalities if isinstance(base, Categoricals) else (k,) * d,
+        dtype=dtype,
+    )
+
+
+def relaxable(q: Distribution, law: Factors, owner: str) -> None:
+    """Raise where points of the law cannot be relaxed to reals."""
+    if law.kind == "index":
+        raise TypeError(
+            f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws integers. Use "
+            "OneHotCategorical (with the same logits) and let f read one-hot vectors."
+        )
+
+
+def _by_logits(law: Bernoulli | Categorical | Categoricals) -> bool:
+    """Whether the law was given by logits (torch caches the other form beside the given one once it is asked for)."""
+    return "probs" not in law.__dict__ or law.__dict__.get("logits") is law._param
+
+
+def _wide(parameter: Tensor) -> Tensor:
+    return parameter if parameter.dtype in (torch.float32, torch.float64) else parameter.float()
+
+
+def _name(q: Distribution) -> str:
+    if isinstance(q, Independent):
+        return f"Independent({_name(q.base_dist)}, {q.reinterpreted_batch_ndims})"
+    return type(q).__name__

@@ -1,0 +1,315 @@
+r"""Functions that know their own table: f at every single-variable change of x, in fewer operations than by calling f.
+
+Any f with a method ``neighbours(x, variables=None)`` is read by :class:`catlog.IndeCateR` through it:
+
+- ``neighbours(x)`` returns ``[n, *batch, d, k]``, the value of f with ``x_i`` set to category k, for all i and k;
+- ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns ``[n, *batch, m, k]`` for those variables only.
+
+It is called without autograd. The entries of x's own categories and of impossible ones are not used.
+
+Points are read as laws write them: int64 categories (Categorical), 0/1 floats (Bernoulli), or one-hot floats, for which
+the constructors take ``one_hot=True``. All functions here extend to relaxed points (between 0 and 1), so estimators that
+differentiate f can use them as well.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from .checks import check_count
+
+Variables = Int64[Tensor, "n *batch m"]
+
+
+def _one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
+    """Points as (possibly relaxed) one-hot vectors."""
+    if one_hot:
+        return x
+    if x.is_floating_point():
+        return torch.stack([1 - x, x], -1)
+    return nn.functional.one_hot(x, k)
+
+
+def _picked(table: Float[Tensor, "n *batch d k"], variables: Variables | None) -> Tensor:
+    if variables is None:
+        return table
+    return table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))
+
+
+def _own(table: Float[Tensor, "*lead d k"], x: Tensor, one_hot: bool) -> Float[Tensor, "*lead d 1"]:
+    """The entry of every variable's own category."""
+    index = x.argmax(-1) if one_hot else x.long()
+    return table.gather(-1, index.unsqueeze(-1))
+
+
+class Additive(nn.Module):
+    r"""A separate cost per variable.
+
+    .. math:: f(x) = \sum_i c_i(x_i)
+
+    IndeCateR is exact on it with one draw. Table: O(d k) per draw in all.
+
+    Args:
+        costs: ``[*batch, d, k]`` (or ``[d, k]`` for all batch elements), a parameter or a tensor.
+        one_hot: x is one-hot.
+
+    >>> f = Additive(torch.tensor([[0.0, 1.0], [0.0, 2.0]]))
+    >>> f(torch.tensor([[1.0, 1.0]])), f.neighbours(torch.tensor([[1.0, 1.0]]))
+    (tensor([3.]), tensor([[[2., 3.],
+             [1., 3.]]]))
+    """
+
+    def __init__(self, costs: Float[Tensor, "*batch d k"], one_hot: bool = False) -> None:
+        super().__init__()
+        self.costs, self.one_hot = costs, one_hot
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        return (_one_hot(x, self.costs.shape[-1], self.one_hot) * self.costs).sum((-1, -2))
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        change = self.costs.expand(x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:])
+        change = change - _own(change, x, self.one_hot)
+        return self(x)[..., None, None] + _picked(change, variables)
+
+
+class Pairwise(nn.Module):
+    r"""A cost per variable and a cost per pair of variables.
+
+    .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij}(x_i, x_j)
+
+    Table: one product with J per draw, as much as about k evaluations of f instead of d (k - 1).
+
+    Args:
+        couplings: ``[d, k, d, k]``; the sum over i < j reads the part above the block diagonal only.
+        fields: ``[d, k]``, or None for none.
+        one_hot: x is one-hot.
+
+    >>> xor = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> f = Pairwise(torch.zeros(2, 2, 2, 2).index_put((torch.tensor(0), torch.tensor([[0], [1]]), torch.tensor(1), torch.arange(2)), xor))
+    >>> f(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    tensor([1., 0.])
+    """
+
+    def __init__(self, couplings: Float[Tensor, "d k d k"], fields: Float[Tensor, "d k"] | None = None, one_hot: bool = False) -> None:
+        super().__init__()
+        if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
+            raise ValueError(f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given.")
+        d, k = couplings.shape[:2]
+        upper = torch.ones(d, d, dtype=torch.bool, device=couplings.device).triu(1)[:, None, :, None]
+        half = torch.where(upper, couplings, 0.0)
+        self.couplings = (half + half.permute(2, 3, 0, 1)).flatten(2).flatten(0, 1)
+        self.fields = couplings.new_zeros(d, k) if fields is None else fields
+        self.one_hot = one_hot
+
+    def _felt(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x as one-hot, and the cost that the couplings add to each category of each variable, given the others."""
+        k = self.fields.shape[-1]
+        points = _one_hot(x, k, self.one_hot).to(self.couplings.dtype)
+        return points, (points.flatten(-2) @ self.couplings).unflatten(-1, (-1, k))
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        points, felt = self._felt(x)
+        return (points * (self.fields + felt / 2)).sum((-1, -2))
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        points, felt = self._felt(x)
+        value = (points * (self.fields + felt / 2)).sum((-1, -2))
+        change = self.fields + felt
+        return value[..., None, None] + _picked(change - _own(change, x, self.one_hot), variables)
+
+
+class Potts(nn.Module):
+    r"""Pairwise agreement: the couplings of :class:`Pairwise` without their :math:`k^2` copies.
+
+    .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij} [x_i = x_j]
+
+    An Ising energy :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij} s_i s_j` of spins :math:`s = 2x - 1` is, up to a constant,
+    ``Potts(2 * A, fields=torch.stack([-b, b], -1))``: see :func:`ising`.
+
+    Args:
+        couplings: J ``[d, d]``; the part above the diagonal is read.
+        fields: h ``[d, k]``.
+        one_hot: x is one-hot.
+
+    >>> f = Potts(torch.ones(3, 3), torch.zeros(3, 4))
+    >>> f(torch.tensor([[0, 0, 3], [1, 1, 1]]))
+    tensor([1., 3.])
+    """
+
+    def __init__(self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False) -> None:
+        super().__init__()
+        if couplings.shape != (fields.shape[0],) * 2:
+            raise ValueError(
+                f"Potts: `couplings` must have shape [d, d] and `fields` [d, k], but {tuple(couplings.shape)} and "
+                f"{tuple(fields.shape)} were given."
+            )
+        half = couplings.triu(1)
+        self.couplings, self.fields, self.one_hot = half + half.mT, fields, one_hot
+
+    def _felt(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        points = _one_hot(x, self.fields.shape[-1], self.one_hot).to(self.couplings.dtype)
+        return points, self.couplings @ points
+
+    forward = Pairwise.forward
+    neighbours = Pairwise.neighbours
+
+
+def ising(couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d"]) -> Potts:
+    r"""The energy of spins :math:`s = 2x - 1`, x bits: :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij}(s_i s_j + 1)`.
+
+    >>> ising(torch.ones(2, 2), torch.zeros(2))(torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
+    tensor([2., 0.])
+    """
+    return Potts(2 * couplings, torch.stack([-fields, fields], -1))
+
+
+class OfSum(nn.Module):
+    r"""A function of a weighted sum of the categories' numbers, such as "do these digits add up to s?".
+
+    .. math:: f(x) = g\Bigl(\sum_i w_i x_i\Bigr)
+
+    Table: without weights, g at the 2k - 1 possible sums and O(d k) look-ups per draw; with weights, d k cheap calls of g.
+
+    Args:
+        g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, element by element (it may know the batch).
+        categories: k, the number of categories of every variable (2 for bits).
+        weights: ``[d]``; None: all one.
+        one_hot: x is one-hot.
+
+    >>> f = OfSum(lambda s: (s == 3).float(), categories=4)
+    >>> f(torch.tensor([[1, 2], [2, 2]])), f.neighbours(torch.tensor([[1, 2]]))
+    (tensor([1., 0.]), tensor([[[0., 1., 0., 0.],
+             [0., 0., 1., 0.]]]))
+    """
+
+    def __init__(
+        self, g: Callable[[Tensor], Tensor], categories: int, weights: Float[Tensor, "d"] | None = None, one_hot: bool = False
+    ) -> None:
+        super().__init__()
+        check_count("OfSum", "categories", categories)
+        self.g, self.categories, self.weights, self.one_hot = g, categories, weights, one_hot
+
+    def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Every variable's number, and their weighted sum."""
+        number = x @ torch.arange(self.categories, dtype=x.dtype, device=x.device) if self.one_hot else x
+        return number, (number if self.weights is None else number * self.weights).sum(-1)
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        return self.g(self._sum(x)[1])
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        number, total = self._sum(x)
+        k = self.categories
+        if variables is not None:
+            number = number.gather(-1, variables)
+        category = torch.arange(k, dtype=number.dtype, device=x.device)
+        if self.weights is None:
+            shifts = torch.arange(1 - k, k, dtype=number.dtype, device=x.device)
+            values = self._rows(total.unsqueeze(-1) + shifts)
+            where = (category - number.unsqueeze(-1)).long() + (k - 1)
+            return values.unsqueeze(-2).expand(*number.shape, 2 * k - 1).gather(-1, where)
+        weights = self.weights if variables is None else self.weights[variables]
+        sums = total[..., None, None] + weights.unsqueeze(-1) * (category - number.unsqueeze(-1))
+        return self._rows(sums.flatten(-2)).unflatten(-1, (-1, k))
+
+    def _rows(self, sums: Float[Tensor, "n *batch many"]) -> Tensor:
+        """g at ``many`` sums per draw, called with the batch in its last dimensions."""
+        many = sums.shape[-1]
+        return self.g(sums.movedim(-1, 0).flatten(0, 1)).unflatten(0, (many, -1)).movedim(0, -1)
+
+
+class FirstLayerLinear(nn.Module):
+    r"""A network that starts with a linear layer, followed by a reduction to one value per point.
+
+    .. math:: f(x) = \text{head}\bigl(\text{rest}(W x + b)\bigr)
+
+    A change of variable i moves the first layer's output by one column of W, so the table needs no first product; the rest
+    of the network runs on slices that fit the cache.
+
+    Args:
+        network: an ``nn.Sequential`` whose first module is ``nn.Linear``; its input is the event, flattened.
+        head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``; None: the output's last dimension, of
+            size 1, is dropped.
+        one_hot: x is one-hot ``[..., d, k]`` and the layer's input is its d k numbers.
+        chunk_size: points at once in the table (None: 2048 on a CPU, all on a GPU).
+
+    >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> f = FirstLayerLinear(decoder)
+    >>> f.neighbours(torch.zeros(5, 3)).shape
+    torch.Size([5, 3, 2])
+    """
+
+    def __init__(
+        self,
+        network: nn.Sequential,
+        head: Callable[[Tensor], Tensor] | None = None,
+        one_hot: bool = False,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(network, nn.Sequential) or len(network) == 0 or not isinstance(network[0], nn.Linear):
+            given = type(network).__name__
+            raise TypeError(f"FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, but {given} was given.")
+        if chunk_size is not None:
+            check_count("FirstLayerLinear", "chunk_size", chunk_size)
+        self.network, self.head, self.one_hot, self.chunk_size = network, head, one_hot, chunk_size
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        return self._reduce(self.network(self._input(x)))
+
+    def _input(self, x: Tensor) -> Float[Tensor, "n *batch inputs"]:
+        """The event dimensions flattened to the first layer's input."""
+        first = cast(nn.Linear, self.network[0])
+        flat = x
+        while flat.shape[-1] < first.in_features and flat.dim() > 1:
+            flat = flat.flatten(-2)
+        return flat
+
+    def _reduce(self, out: Tensor) -> Tensor:
+        return out.squeeze(-1) if self.head is None else self.head(out)
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        first = cast(nn.Linear, self.network[0])
+        rest = self.network[1:]
+        flat = self._input(x)
+        base = first(flat)
+        k = x.shape[-1] if self.one_hot else 2
+        d = first.in_features // (k if self.one_hot else 1)
+        lead = flat.shape[:-1]
+        slots = d if variables is None else variables.shape[-1]
+
+        # Moves e = (slot, offset): what to add to the first layer's output, as rows of one table of columns of W.
+        slot = torch.arange(slots, device=x.device).repeat_interleave(k - 1)
+        if self.one_hot:
+            own = flat.unflatten(-1, (d, k)).argmax(-1)
+            variable = torch.arange(d, device=x.device).expand(own.shape) if variables is None else variables
+            own = own if variables is None else own.gather(-1, variables)
+            offset = torch.arange(1, k, device=x.device).repeat(slots)
+            category = (own[..., slot] + offset) % k
+            columns = first.weight.mT.contiguous()
+            old, new = variable[..., slot] * k + own[..., slot], variable[..., slot] * k + category
+        else:
+            category = 1 - (flat if variables is None else flat.gather(-1, variables)).long()
+            sign = 1 - 2 * (flat if variables is None else flat.gather(-1, variables))
+            columns = first.weight.mT.contiguous()
+
+        moves = slots * (k - 1)
+        size = self.chunk_size or (2048 if not x.is_cuda else lead.numel() * moves)
+        step = max(1, size // max(1, lead.numel()))
+        values = []
+        for start in range(0, moves, step):
+            part = slice(start, start + step)
+            if self.one_hot:
+                shift = columns[new[..., part]] - columns[old[..., part]]
+                hidden = base.unsqueeze(-2) + shift
+            elif variables is None:
+                hidden = torch.addcmul(base.unsqueeze(-2), sign[..., part].unsqueeze(-1), columns[part])
+            else:
+                hidden = torch.addcmul(base.unsqueeze(-2), sign[..., part].unsqueeze(-1), columns[variables[..., part]])
+            hidden = hidden.movedim(-2, 0).flatten(0, 1)
+            values.append(self._reduce(rest(hidden)).unflatten(0, (-1, lead[0])).movedim(0, -1))
+        table = self._reduce(rest(base))[..., None, None].expand(*lead, slots, k)
+        return table.flatten(-2).scatter(-1, slot * k + category, torch.cat(values, -1)).unflatten(-1, (slots, k))

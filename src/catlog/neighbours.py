@@ -1,0 +1,139 @@
+"""f at every single-variable change of x: deduplicated, chunked, or read from f's own table."""
+
+from math import ceil
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from .evaluate import check_finite, checked
+from .factors import Factors
+from .surrogate import Function
+
+
+def differences(
+    f: Function,
+    x: Tensor,
+    fx: Float[Tensor, "rows *batch"],
+    law: Factors,
+    *,
+    fresh: bool = False,
+    chosen: Int64[Tensor, "n *batch m"] | None = None,
+    chunk_size: int | None = None,
+    validate: bool = True,
+) -> Float[Tensor, "n *batch slots k"]:
+    """``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
+
+    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one draw per variable (row
+    s * d + i for sample s) and slot i is a change of its own draw. The entry of x's own category is 0, and so is that of an
+    impossible category, which f never sees: where it has probability zero but is within ``cardinalities`` (a mask found in
+    the numbers), x itself is evaluated in its place; beyond them (a static mask) nothing is.
+    """
+    with torch.no_grad():
+        index = law.index(x)
+        fx = fx.detach()
+        if fresh:
+            index = index.unflatten(0, (-1, law.d)).diagonal(dim1=1, dim2=-1)
+            fx = fx.unflatten(0, (-1, law.d)).movedim(1, -1)
+            variable = torch.arange(law.d, device=x.device).expand(index.shape)
+        elif chosen is None:
+            fx = fx.unsqueeze(-1)
+            variable = torch.arange(law.d, device=x.device).expand(index.shape)
+        else:
+            index = index.gather(-1, chosen)
+            fx = fx.unsqueeze(-1)
+            variable = chosen
+
+        own_table = getattr(f, "neighbours", None)
+        if own_table is not None:
+            if fresh:
+                table = own_table(x, variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1))
+                table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
+            else:
+                table = own_table(x) if chosen is None else own_table(x, chosen)
+            _check_table(table, index.shape + (law.k,))
+            table = table.to(fx.dtype) - fx.unsqueeze(-1)
+            possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
+            if chosen is not None:
+                possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
+            table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
+            check_finite(table, "f.neighbours", validate)
+            return table
+        return _evaluated(f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate)
+
+
+def _evaluated(
+    f: Function,
+    x: Tensor,
+    fx: Tensor,
+    law: Factors,
+    index: Int64[Tensor, "n *batch slots"],
+    variable: Int64[Tensor, "n *batch slots"],
+    fresh: bool,
+    static: bool,
+    chunk_size: int | None,
+    validate: bool,
+) -> Float[Tensor, "n *batch slots k"]:
+    """The table by calling f at the other categories (own + j) mod k, j = 1 ... k - 1, of every slot."""
+    n, slots, k = index.shape[0], index.shape[-1], law.k
+    device = x.device
+    if static and min(law.cardinalities) < k:
+        others = torch.tensor(law.cardinalities, device=device) - 1
+        moves = sum(law.cardinalities) - law.d
+        slot = torch.arange(slots, device=device).repeat_interleave(others, output_size=moves)
+        first = (others.cumsum(0) - others).repeat_interleave(others, output_size=moves)
+        offset = torch.arange(moves, device=device) - first + 1
+    else:
+        moves = slots * (k - 1)
+        slot = torch.arange(slots, device=device).repeat_interleave(k - 1, output_size=moves)
+        offset = torch.arange(1, k, device=device).repeat(slots)
+    if moves == 0:
+        return fx.new_zeros(index.shape + (k,))
+
+    variable = variable[..., slot]
+    own = index[..., slot]
+    if min(law.cardinalities) < k:
+        category = (own + offset) % torch.tensor(law.cardinalities, device=device)[variable]
+    else:
+        category = (own + offset) % k
+    possible = law.possible.flatten(-2).expand((n, *law.batch_shape, law.d * k)).gather(-1, variable * k + category)
+    category = torch.where(possible, category, own)
+
+    # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
+    flat = law.flat(x)
+    row = torch.arange(n, device=device).unsqueeze(1)
+    row = (row * law.d + slot if fresh else row.expand(n, moves)).reshape(-1)
+    to_variable = variable.movedim(-1, 1).flatten(0, 1)
+    to_category = category.movedim(-1, 1).flatten(0, 1)
+    values = []
+    for part in chunks(n * moves, x, law, chunk_size):
+        points = law.assign(flat.index_select(0, row[part]), to_variable[part], to_category[part])
+        points = law.shaped(points)
+        values.append(checked(f(points), points, law, validate=validate))
+    value = torch.cat(values).unflatten(0, (n, moves)).movedim(1, -1)
+    change = (value - (fx[..., slot] if fresh else fx)).masked_fill(~possible, 0.0)
+    table = change.new_zeros((n, *law.batch_shape, slots * k))
+    return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
+
+
+def default_chunk_size(x: Tensor, law: Factors) -> int:
+    """Evaluations of f at once: few enough for the caches of a CPU, many enough to fill a GPU within about 1 GiB of input."""
+    if x.is_cuda:
+        return max(1, 2**28 // max(1, x[0].numel() // max(1, law.batch_size)))
+    return 2048
+
+
+def chunks(rows: int, x: Tensor, law: Factors, chunk_size: int | None) -> list[slice]:
+    """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
+    size = default_chunk_size(x, law) if chunk_size is None else chunk_size
+    count = ceil(rows / max(1, size // max(1, law.batch_size)))
+    step = ceil(rows / count)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _check_table(table: object, expected: torch.Size) -> None:
+    if not isinstance(table, Tensor) or table.shape != expected:
+        given = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        raise ValueError(
+            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, k]), but it returned {given}."
+        )
