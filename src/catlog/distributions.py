@@ -46,7 +46,7 @@ class Categoricals(Distribution):
             padded = logits.masked_fill(category >= torch.tensor(sizes, device=logits.device)[:, None], -torch.inf)
         else:
             if cardinalities is not None or len(logits) == 0:
-                raise ValueError("Categoricals: give a non-empty list of logits alone, or one padded tensor with `cardinalities`.")
+                raise ValueError("Categoricals: give a non-empty list of logits, or one padded tensor and `cardinalities`.")
             sizes = tuple(each.shape[-1] for each in logits)
             padded = torch.stack([pad(each, (0, max(sizes) - each.shape[-1]), value=-torch.inf) for each in logits], -2)
         self.cardinalities = sizes

@@ -69,7 +69,8 @@ def base_draws(
     tail = law.batch_shape + law.event_shape
     if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
         rows = "n" if step == 1 else f"n * {step}"
-        raise ValueError(f"x must have shape [{rows}, *batch, *event] = [{rows}, {', '.join(map(str, tail))}], but {tuple(x.shape)} was given.")
+        shape = ", ".join([rows, *map(str, tail)])
+        raise ValueError(f"x must have shape [{rows}, *batch, *event] = [{shape}], but {tuple(x.shape)} was given.")
     return x.detach().to(law.dtype)
 
 

@@ -19,7 +19,7 @@ def evaluate(f: Function, x: Tensor, law: Factors, *, validate: bool = True) -> 
 def value_and_slope(f: Function, x: Tensor, law: Factors, *, validate: bool = True) -> tuple[Tensor, Tensor]:
     """``f(x)`` and its derivative in x at every point, by one batched backward pass."""
     if torch.compiler.is_compiling():
-        fx, pull = torch.func.vjp(f, x.clone())
+        fx, pull = torch.func.vjp(f, x.clone())[:2]
         (slope,) = pull(torch.ones_like(fx))
         return checked(fx, x, law, validate=validate), slope.detach()
     with torch.enable_grad():

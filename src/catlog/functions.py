@@ -3,7 +3,7 @@ r"""Functions that know their own table: f at every single-variable change of x,
 Any f with a method ``neighbours(x, variables=None)`` is read by :class:`catlog.IndeCateR` through it:
 
 - ``neighbours(x)`` returns ``[n, *batch, d, k]``, the value of f with ``x_i`` set to category k, for all i and k;
-- ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns ``[n, *batch, m, k]`` for those variables only.
+- ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns ``[n, *batch, m, k]`` for those only.
 
 It is called without autograd. The entries of x's own categories and of impossible ones are not used.
 
@@ -24,6 +24,15 @@ from .checks import check_count
 Variables = Int64[Tensor, "n *batch m"]
 
 
+def _hold(module: nn.Module, **tensors: Tensor | None) -> None:
+    """Keep parameters as parameters and tensors as buffers, so that ``module.to(device)`` moves them."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, nn.Parameter):
+            module.register_parameter(name, tensor)
+        else:
+            module.register_buffer(name, tensor, persistent=False)
+
+
 def _one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
     """Points as (possibly relaxed) one-hot vectors."""
     if one_hot:
@@ -34,15 +43,18 @@ def _one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
 
 
 def _picked(table: Float[Tensor, "n *batch d k"], variables: Variables | None) -> Tensor:
+    """The rows of the given variables."""
     if variables is None:
         return table
     return table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))
 
 
-def _own(table: Float[Tensor, "*lead d k"], x: Tensor, one_hot: bool) -> Float[Tensor, "*lead d 1"]:
-    """The entry of every variable's own category."""
-    index = x.argmax(-1) if one_hot else x.long()
-    return table.gather(-1, index.unsqueeze(-1))
+def _changes(table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None) -> Tensor:
+    """``table`` at the given variables, less its entry of every variable's own category."""
+    own = x.argmax(-1) if one_hot else x.long()
+    table = _picked(table, variables)
+    own = own if variables is None else own.gather(-1, variables)
+    return table - table.gather(-1, own.unsqueeze(-1))
 
 
 class Additive(nn.Module):
@@ -64,15 +76,16 @@ class Additive(nn.Module):
 
     def __init__(self, costs: Float[Tensor, "*batch d k"], one_hot: bool = False) -> None:
         super().__init__()
-        self.costs, self.one_hot = costs, one_hot
+        self.one_hot = one_hot
+        self.costs: Tensor
+        _hold(self, costs=costs)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return (_one_hot(x, self.costs.shape[-1], self.one_hot) * self.costs).sum((-1, -2))
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        change = self.costs.expand(x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:])
-        change = change - _own(change, x, self.one_hot)
-        return self(x)[..., None, None] + _picked(change, variables)
+        costs = self.costs.expand(x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:])
+        return self(x)[..., None, None] + _changes(costs, x, self.one_hot, variables)
 
 
 class Pairwise(nn.Module):
@@ -87,28 +100,31 @@ class Pairwise(nn.Module):
         fields: ``[d, k]``, or None for none.
         one_hot: x is one-hot.
 
-    >>> xor = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    >>> f = Pairwise(torch.zeros(2, 2, 2, 2).index_put((torch.tensor(0), torch.tensor([[0], [1]]), torch.tensor(1), torch.arange(2)), xor))
+    >>> couplings = torch.zeros(2, 2, 2, 2)
+    >>> couplings[0, :, 1, :] = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # XOR
+    >>> f = Pairwise(couplings)
     >>> f(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
     tensor([1., 0.])
     """
 
-    def __init__(self, couplings: Float[Tensor, "d k d k"], fields: Float[Tensor, "d k"] | None = None, one_hot: bool = False) -> None:
+    def __init__(
+        self, couplings: Float[Tensor, "d k d k"], fields: Float[Tensor, "d k"] | None = None, one_hot: bool = False
+    ) -> None:
         super().__init__()
         if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
             raise ValueError(f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given.")
-        d, k = couplings.shape[:2]
-        upper = torch.ones(d, d, dtype=torch.bool, device=couplings.device).triu(1)[:, None, :, None]
-        half = torch.where(upper, couplings, 0.0)
-        self.couplings = (half + half.permute(2, 3, 0, 1)).flatten(2).flatten(0, 1)
-        self.fields = couplings.new_zeros(d, k) if fields is None else fields
         self.one_hot = one_hot
+        self.couplings: Tensor
+        self.fields: Tensor
+        _hold(self, couplings=couplings, fields=couplings.new_zeros(couplings.shape[:2]) if fields is None else fields)
 
     def _felt(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x as one-hot, and the cost that the couplings add to each category of each variable, given the others."""
-        k = self.fields.shape[-1]
-        points = _one_hot(x, k, self.one_hot).to(self.couplings.dtype)
-        return points, (points.flatten(-2) @ self.couplings).unflatten(-1, (-1, k))
+        d, k = self.fields.shape
+        upper = torch.ones(d, d, dtype=torch.bool, device=x.device).triu(1)[:, None, :, None]
+        half = torch.where(upper, self.couplings, 0.0).reshape(d * k, d * k)
+        points = _one_hot(x, k, self.one_hot).to(half.dtype)
+        return points, (points.flatten(-2) @ (half + half.mT)).unflatten(-1, (d, k))
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         points, felt = self._felt(x)
@@ -117,8 +133,7 @@ class Pairwise(nn.Module):
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         points, felt = self._felt(x)
         value = (points * (self.fields + felt / 2)).sum((-1, -2))
-        change = self.fields + felt
-        return value[..., None, None] + _picked(change - _own(change, x, self.one_hot), variables)
+        return value[..., None, None] + _changes(self.fields + felt, x, self.one_hot, variables)
 
 
 class Potts(nn.Module):
@@ -146,12 +161,15 @@ class Potts(nn.Module):
                 f"Potts: `couplings` must have shape [d, d] and `fields` [d, k], but {tuple(couplings.shape)} and "
                 f"{tuple(fields.shape)} were given."
             )
-        half = couplings.triu(1)
-        self.couplings, self.fields, self.one_hot = half + half.mT, fields, one_hot
+        self.one_hot = one_hot
+        self.couplings: Tensor
+        self.fields: Tensor
+        _hold(self, couplings=couplings, fields=fields)
 
     def _felt(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        points = _one_hot(x, self.fields.shape[-1], self.one_hot).to(self.couplings.dtype)
-        return points, self.couplings @ points
+        half = self.couplings.triu(1)
+        points = _one_hot(x, self.fields.shape[-1], self.one_hot).to(half.dtype)
+        return points, (half + half.mT) @ points
 
     forward = Pairwise.forward
     neighbours = Pairwise.neighbours
@@ -190,7 +208,9 @@ class OfSum(nn.Module):
     ) -> None:
         super().__init__()
         check_count("OfSum", "categories", categories)
-        self.g, self.categories, self.weights, self.one_hot = g, categories, weights, one_hot
+        self.g, self.categories, self.one_hot = g, categories, one_hot
+        self.weights: Tensor | None
+        _hold(self, weights=weights)
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Every variable's number, and their weighted sum."""
@@ -234,7 +254,7 @@ class FirstLayerLinear(nn.Module):
         head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``; None: the output's last dimension, of
             size 1, is dropped.
         one_hot: x is one-hot ``[..., d, k]`` and the layer's input is its d k numbers.
-        chunk_size: points at once in the table (None: 2048 on a CPU, all on a GPU).
+        chunk_size: points at once in the table (None: 512 on a CPU, all on a GPU).
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> f = FirstLayerLinear(decoder)
@@ -251,8 +271,9 @@ class FirstLayerLinear(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(network, nn.Sequential) or len(network) == 0 or not isinstance(network[0], nn.Linear):
-            given = type(network).__name__
-            raise TypeError(f"FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, but {given} was given.")
+            raise TypeError(
+                f"FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, but {network!r} was given."
+            )
         if chunk_size is not None:
             check_count("FirstLayerLinear", "chunk_size", chunk_size)
         self.network, self.head, self.one_hot, self.chunk_size = network, head, one_hot, chunk_size
@@ -272,44 +293,38 @@ class FirstLayerLinear(nn.Module):
         return out.squeeze(-1) if self.head is None else self.head(out)
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        first = cast(nn.Linear, self.network[0])
-        rest = self.network[1:]
+        first, rest = cast(nn.Linear, self.network[0]), self.network[1:]
         flat = self._input(x)
         base = first(flat)
         k = x.shape[-1] if self.one_hot else 2
-        d = first.in_features // (k if self.one_hot else 1)
-        lead = flat.shape[:-1]
-        slots = d if variables is None else variables.shape[-1]
+        own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
+        variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape) if variables is None else variables
+        own = own if variables is None else own.gather(-1, variables)
+        slots = own.shape[-1]
 
-        # Moves e = (slot, offset): what to add to the first layer's output, as rows of one table of columns of W.
-        slot = torch.arange(slots, device=x.device).repeat_interleave(k - 1)
-        if self.one_hot:
-            own = flat.unflatten(-1, (d, k)).argmax(-1)
-            variable = torch.arange(d, device=x.device).expand(own.shape) if variables is None else variables
-            own = own if variables is None else own.gather(-1, variables)
-            offset = torch.arange(1, k, device=x.device).repeat(slots)
-            category = (own[..., slot] + offset) % k
-            columns = first.weight.mT.contiguous()
-            old, new = variable[..., slot] * k + own[..., slot], variable[..., slot] * k + category
-        else:
-            category = 1 - (flat if variables is None else flat.gather(-1, variables)).long()
-            sign = 1 - 2 * (flat if variables is None else flat.gather(-1, variables))
-            columns = first.weight.mT.contiguous()
-
-        moves = slots * (k - 1)
-        size = self.chunk_size or (2048 if not x.is_cuda else lead.numel() * moves)
-        step = max(1, size // max(1, lead.numel()))
+        # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole batches without a copy.
+        slot = torch.arange(slots, device=x.device).repeat_interleave(k - 1, output_size=slots * (k - 1))
+        offset = torch.arange(1, k, device=x.device).repeat(slots)
+        category = (own[..., slot] + offset) % k
+        moved_from, moved_to, which = (each.movedim(-1, 0) for each in (own[..., slot], category, variable[..., slot]))
+        columns = first.weight.mT.contiguous()
+        if variables is None and not self.one_hot:
+            which = which[(slice(None),) + (slice(0, 1),) * (which.dim() - 1)]  # the same column for the whole batch
         values = []
-        for start in range(0, moves, step):
-            part = slice(start, start + step)
+        for part in self._parts(len(slot), base):
             if self.one_hot:
-                shift = columns[new[..., part]] - columns[old[..., part]]
-                hidden = base.unsqueeze(-2) + shift
-            elif variables is None:
-                hidden = torch.addcmul(base.unsqueeze(-2), sign[..., part].unsqueeze(-1), columns[part])
+                hidden = base + columns[which[part] * k + moved_to[part]]
+                hidden -= columns[which[part] * k + moved_from[part]]
             else:
-                hidden = torch.addcmul(base.unsqueeze(-2), sign[..., part].unsqueeze(-1), columns[variables[..., part]])
-            hidden = hidden.movedim(-2, 0).flatten(0, 1)
-            values.append(self._reduce(rest(hidden)).unflatten(0, (-1, lead[0])).movedim(0, -1))
-        table = self._reduce(rest(base))[..., None, None].expand(*lead, slots, k)
-        return table.flatten(-2).scatter(-1, slot * k + category, torch.cat(values, -1)).unflatten(-1, (slots, k))
+                sign = (1 - 2 * moved_from[part]).to(base.dtype).unsqueeze(-1)
+                hidden = torch.addcmul(base, sign, columns[which[part]])
+            values.append(self._reduce(rest(hidden.flatten(0, 1))).unflatten(0, (-1, len(x))))
+        table = self._reduce(rest(base))[..., None].expand(*own.shape[:-1], slots * k)
+        return table.scatter(-1, slot * k + category, torch.cat(values).movedim(0, -1)).unflatten(-1, (slots, k))
+
+    def _parts(self, moves: int, base: Tensor) -> list[slice]:
+        """Slices of the moves: few enough points at once for the caches of a CPU, all at once on a GPU."""
+        points = max(1, base[..., 0].numel())
+        size = self.chunk_size or (moves * points if base.is_cuda else 512)
+        step = max(1, size // points)
+        return [slice(start, start + step) for start in range(0, moves, step)]

@@ -117,9 +117,7 @@ class IndeCateR:
             fx = evaluate(f, x, law, validate=self.validate)
         if self.variables is not None:
             chosen = self._chosen(law, x.shape[0], chosen, generator)
-        table = differences(
-            f, x, fx, law, fresh=self.fresh, chosen=chosen, chunk_size=self.chunk_size, validate=self.validate
-        )
+        table = differences(f, x, fx, law, fresh=self.fresh, chosen=chosen, chunk_size=self.chunk_size, validate=self.validate)
         if chosen is None:
             weight = mean_weight = table.mean(0)
         else:
@@ -138,7 +136,8 @@ class IndeCateR:
         if chosen is not None:
             expected = (n, *law.batch_shape, m)
             if chosen.shape != expected:
-                raise ValueError(f"chosen must have shape {expected} ([n, *batch, variables]), but {tuple(chosen.shape)} was given.")
+                given = tuple(chosen.shape)
+                raise ValueError(f"chosen must have shape {expected} ([n, *batch, variables]), but {given} was given.")
             return chosen
         deck = torch.rand((*law.batch_shape, law.d), device=law.probs.device, generator=generator).argsort(-1)
         turn = torch.arange(n * m, device=deck.device) % law.d
