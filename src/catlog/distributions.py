@@ -63,7 +63,7 @@ class Categoricals(Distribution):
         return constraints.independent(constraints.integer_interval(0, max(self.cardinalities) - 1), 1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
-        new: Categoricals = self._get_checked_instance(Categoricals, _instance)
+        new: Categoricals = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
         new.cardinalities = self.cardinalities
         new.logits = new._param = self.logits.expand(torch.Size(batch_shape) + self.logits.shape[-2:])
         Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)

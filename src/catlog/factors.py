@@ -5,7 +5,6 @@ form that ``q.sample()`` would have given.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -52,12 +51,12 @@ class Factors:
     def batch_size(self) -> int:
         return prod(self.batch_shape)
 
-    @cached_property
+    @property
     def possible(self) -> Bool[Tensor, "*batch d k"]:
-        """Categories that can be drawn; the others (masked) are never shown to f."""
+        """Categories that can be drawn; the others (of probability zero) are never shown to f and get no gradient."""
         return self.probs.detach() > 0
 
-    @cached_property
+    @property
     def log_probs(self) -> Float[Tensor, "*batch d k"]:
         """log p_i(k); impossible categories have -inf and a zero gradient."""
         if self.given_logits is not None:
@@ -100,10 +99,11 @@ class Factors:
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """log p(x) of points given by category numbers."""
+        log_probs = self.log_probs
         if self.kind == "bits":
-            picked = torch.where(index.bool(), self.log_probs[..., 1], self.log_probs[..., 0])
+            picked = torch.where(index.bool(), log_probs[..., 1], log_probs[..., 0])
         else:
-            table = self.log_probs.expand(index.shape[:1] + self.log_probs.shape)
+            table = log_probs.expand(index.shape[:1] + log_probs.shape)
             picked = table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         return picked.sum(-1)
 

@@ -78,10 +78,11 @@ class GumbelSoftmax:
         shape = (self.samples, *law.batch_shape, law.d) + ((law.k,) if law.kind == "one-hot" else ())
         u = torch.rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
         u = u.clamp(min=torch.finfo(u.dtype).tiny)
+        log_probs = law.log_probs
         if law.kind == "bits":
-            relaxed = ((law.log_probs[..., 1] - law.log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature).sigmoid()
+            relaxed = ((log_probs[..., 1] - log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature).sigmoid()
             discrete = (relaxed.detach() > 0.5).to(relaxed.dtype)
         else:
-            relaxed = ((law.log_probs - (-u.log()).log()) / self.temperature).softmax(-1)
+            relaxed = ((log_probs - (-u.log()).log()) / self.temperature).softmax(-1)
             discrete = one_hot(relaxed.detach().argmax(-1), law.k).to(relaxed.dtype)
         return discrete + (relaxed - relaxed.detach()) if self.hard else relaxed

@@ -1,0 +1,43 @@
+# Every target makes its own environment in .venv: on a fresh machine, `make demo` or `make test` is the only command.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit shapes bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[experiments,dev]'
+	touch $@
+
+demo: .venv/ready  ## train a discrete VAE on embedded data, then compare the estimators' bias and variance (a minute)
+	$(BIN)/python examples/quickstart.py
+	$(BIN)/python examples/bias_variance.py --output demo
+
+test: lint types unit shapes  ## everything that CI checks
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready
+	$(BIN)/mypy
+
+unit: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+# The same battery with every annotated shape checked at run time.
+shapes: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/test_battery.py -k "unbiased or promised" \
+		--jaxtyping-packages=catlog,beartype.beartype
+
+bench: .venv/ready  ## time, memory and variance, written to results/ (about 15 minutes on two cores)
+	$(BIN)/python benchmarks/dvae_step.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/variance.py
+
+clean:  ## remove the environment and what was built
+	rm -rf .venv build dist demo .pytest_cache .hypothesis .mypy_cache .ruff_cache

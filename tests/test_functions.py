@@ -1,0 +1,279 @@
+"""Functions with their own table: the same numbers as brute force, in fewer operations."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from catlog import Categoricals, GumbelSoftmax, IndeCateR
+from catlog.draw import draw
+from catlog.factors import factors
+from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts, ising
+from catlog.neighbours import differences
+
+LAWS = {
+    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "index": lambda logits: Independent(Categorical(logits=logits), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :]),
+}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def wave(total):
+    return (total.double() * 0.7).sin()
+
+
+def network(inputs, out=1):
+    sizes = {"0.weight": (6, inputs), "0.bias": (6,), "2.weight": (out, 6), "2.bias": (out,)}
+    net = nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, out)).double()
+    net.load_state_dict({name: randn(*shape, seed=seed) for seed, (name, shape) in enumerate(sizes.items())})
+    return net
+
+
+FUNCTIONS = {
+    "additive": lambda batch, d, k, one_hot: Additive(randn(d, k), one_hot),
+    "additive, batched": lambda batch, d, k, one_hot: Additive(randn(*batch, d, k), one_hot),
+    "pairwise": lambda batch, d, k, one_hot: Pairwise(randn(d, k, d, k), randn(d, k, seed=1), one_hot),
+    "pairwise, no fields": lambda batch, d, k, one_hot: Pairwise(randn(d, k, d, k), one_hot=one_hot),
+    "potts": lambda batch, d, k, one_hot: Potts(randn(d, d), randn(d, k, seed=1), one_hot),
+    "ising": lambda batch, d, k, one_hot: ising(randn(d, d), randn(d, seed=1)),
+    "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
+    "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(lambda s: wave(s + randn(*batch)), k, one_hot=one_hot),
+    "weighted sum": lambda batch, d, k, one_hot: OfSum(wave, k, randn(d), one_hot),
+    "network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d * k if one_hot else d), one_hot=one_hot),
+    "network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(network(d * k if one_hot else d), None, one_hot, 3),
+    "network, head": lambda batch, d, k, one_hot: FirstLayerLinear(
+        network(d * k if one_hot else d, out=4), lambda y: y.logsumexp(-1), one_hot
+    ),
+}
+APPLIES = {"ising": ["bits"], "network": ["bits", "one-hot"]}
+CASES = [(name, kind) for name in FUNCTIONS for kind in APPLIES.get(name.split(",")[0], LAWS)]
+cases = pytest.mark.parametrize(("name", "kind"), CASES)
+batches = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+
+
+def build(name, kind, batch=(), d=4):
+    q = LAWS[kind](randn(*batch, d, 3))
+    return FUNCTIONS[name](batch, d, 2 if kind == "bits" else 3, kind == "one-hot"), q, factors(q)
+
+
+def some_draws(law, n):
+    return draw(law, n, generator=torch.Generator().manual_seed(0))
+
+
+def by_calls(f):
+    return lambda x: f(x)
+
+
+def assert_same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+@cases
+@batches
+def test_table_equals_brute_force(name, kind, batch):
+    f, _, law = build(name, kind, batch)
+    x = some_draws(law, 3)
+    expected = differences(by_calls(f), x, f(x), law)
+    assert_same(differences(f, x, f(x), law), expected)
+    possible = law.possible.expand(expected.shape)
+    assert_same(f.neighbours(x)[possible], (expected + f(x)[..., None, None])[possible])
+
+
+@cases
+@batches
+def test_table_of_chosen_variables(name, kind, batch):
+    f, _, law = build(name, kind, batch)
+    x = some_draws(law, 3)
+    chosen = randn(3, *batch, law.d).argsort(-1)[..., :2]
+    expected = differences(by_calls(f), x, f(x), law, chosen=chosen)
+    assert_same(differences(f, x, f(x), law, chosen=chosen), expected)
+    whole = differences(by_calls(f), x, f(x), law)
+    assert_same(expected, whole.gather(-2, chosen[..., None].expand(expected.shape)))
+
+
+@cases
+@batches
+def test_table_of_fresh_draws(name, kind, batch):
+    f, _, law = build(name, kind, batch)
+    x = some_draws(law, 3 * law.d)
+    expected = differences(by_calls(f), x, f(x), law, fresh=True)
+    assert_same(differences(f, x, f(x), law, fresh=True), expected)
+    whole = differences(by_calls(f), x, f(x), law).unflatten(0, (3, law.d))
+    assert_same(expected, torch.stack([whole[:, i, ..., i, :] for i in range(law.d)], -2))
+
+
+@cases
+@pytest.mark.parametrize("options", [{}, {"fresh": True}, {"variables": 2, "control": "none"}], ids=str)
+def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
+    E = IndeCateR(samples=3, **options)
+    f = build(name, kind, (4,))[0]
+    results = []
+    for each in (f, by_calls(f)):
+        logits = randn(4, 4, 3).requires_grad_()
+        value = E(each, LAWS[kind](logits), generator=torch.Generator().manual_seed(0))
+        results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+@cases
+def test_one_variable(name, kind):
+    f, _, law = build(name, kind, (4,), d=1)
+    x = some_draws(law, 3)
+    assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[1] in ("index", "one-hot")])
+def test_one_category(name, kind):
+    f = FUNCTIONS[name]((), 3, 1, kind == "one-hot")
+    x = torch.ones(2, 3, 1, dtype=torch.float64) if kind == "one-hot" else torch.zeros(2, 3, dtype=torch.long)
+    assert_same(f.neighbours(x), f(x)[:, None, None].expand(2, 3, 1))
+
+
+def test_network_flattens_a_matrix_of_bits():
+    q = Independent(Bernoulli(logits=randn(5, 2, 3)), 2)
+    f, law = FirstLayerLinear(network(6)), factors(q)
+    x = some_draws(law, 3)
+    assert f.neighbours(x).shape == (3, 5, 6, 2)
+    assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
+
+
+def test_values_follow_their_definition():
+    d, k = 3, 4
+    x = torch.tensor(list(product(range(k), repeat=d)))
+    bit = torch.tensor(list(product([0.0, 1.0], repeat=d)), dtype=torch.float64)
+    costs, table, J, b = randn(d, k), randn(d, k, d, k), randn(d, d), randn(d)
+    pairs = [(i, j) for i in range(d) for j in range(i + 1, d)]
+    own = sum(costs[i, x[:, i]] for i in range(d))
+    spin = 2 * bit - 1
+    assert_same(Additive(costs)(x), own)
+    assert_same(Pairwise(table, costs)(x), own + sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs))
+    assert_same(Potts(J, costs)(x), own + sum(J[i, j] * (x[:, i] == x[:, j]) for i, j in pairs))
+    assert_same(ising(J, b)(bit), spin @ b + sum(J[i, j] * (spin[:, i] * spin[:, j] + 1) for i, j in pairs))
+    assert_same(OfSum(wave, k, b)(x), wave(x.double() @ b))
+    one_hot = nn.functional.one_hot(x, k).double()
+    for f in (Additive(costs), Pairwise(table, costs), Potts(J, costs), OfSum(wave, k), OfSum(wave, k, b)):
+        expected, f.one_hot = f(x), True
+        assert_same(f(one_hot), expected)
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[1] in ("bits", "one-hot")])
+def test_relaxed_points_have_a_gradient(name, kind):
+    f = build(name, kind, (4,))[0]
+    logits = randn(4, 4, 3).requires_grad_()
+    GumbelSoftmax(samples=2)(f, LAWS[kind](logits), generator=torch.Generator().manual_seed(0)).sum().backward()
+    assert bool(logits.grad.any(-1).all())
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if not case[0].startswith("sum")])
+def test_parameters_get_the_gradient_of_the_base_draws(name, kind):
+    f, q, law = build(name, kind, (4,))
+    for key, buffer in list(f.named_buffers()):
+        delattr(f, key)
+        f.register_parameter(key, nn.Parameter(buffer))
+    parameters = list(f.parameters())
+    x = some_draws(law, 3)
+    expected = torch.autograd.grad(f(x).mean(0).sum(), parameters)
+    for turn in (1, 2):
+        IndeCateR()(f, q, x=x).sum().backward()
+        for parameter, once in zip(parameters, expected, strict=True):
+            assert_same(parameter.grad, turn * once)
+    assert all(bool(once.any()) for once in expected)
+
+
+def test_constructors_keep_parameters():
+    parameter = nn.Parameter(randn(3, 3))
+    for f in (Additive(parameter), Potts(parameter, randn(3, 3)), OfSum(wave, 2, nn.Parameter(randn(3)))):
+        assert len(list(f.parameters())) == 1
+        assert not f.state_dict().keys() - dict(f.named_parameters()).keys()
+
+
+def flops(f, q, x):
+    with FlopCounterMode(display=False) as counter:
+        IndeCateR()(f, q, x=x)
+    return counter.get_total_flops()
+
+
+class Work(TorchDispatchMode):
+    """Counts the numbers that operations write."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self.numbers += out.numel() if isinstance(out, torch.Tensor) else 0
+        return out
+
+
+@pytest.mark.parametrize("kind", ["bits", "index", "one-hot"])
+def test_additive_work_is_linear_in_the_variables(kind):
+    own, brute = [], []
+    for d in (50, 100):
+        f, _, law = build("additive", kind, d=d)
+        x = some_draws(law, 1)
+        with Work() as counter:
+            f.neighbours(x)
+        own.append(counter.numbers)
+        with Work() as counter:
+            differences(by_calls(f), x, f(x), law)
+        brute.append(counter.numbers)
+    assert own[1] < 2 * own[0]
+    assert brute[1] > 3.5 * brute[0]
+    assert brute[1] > 50 * own[1]
+
+
+@pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("index", 3), ("one-hot", 3)])
+def test_pairwise_products(kind, k):
+    n, d = 2, 4
+    f, q, law = build("pairwise", kind)
+    x = some_draws(law, n)
+    row = 2 * (d * k) ** 2
+    assert flops(f, q, x) == 2 * n * row
+    assert flops(by_calls(f), q, x) == n * (1 + d * (k - 1)) * row
+
+
+@pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("index", 3), ("one-hot", 3)])
+def test_potts_products(kind, k):
+    n, d = 2, 4
+    f, q, law = build("potts", kind)
+    x = some_draws(law, n)
+    row = 2 * d * d * k
+    assert flops(f, q, x) == 2 * n * row
+    assert flops(by_calls(f), q, x) == n * (1 + d * (k - 1)) * row
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("index", 3), ("one-hot", 3)])
+def test_rows_seen_by_the_function_of_a_sum(kind, k, weighted):
+    n, d, seen = 2, 10, []
+
+    def g(total):
+        seen.append(len(total))
+        return wave(total)
+
+    q = LAWS[kind](randn(4, d, 3))
+    x = some_draws(factors(q), n)
+    f = OfSum(g, k, randn(d) if weighted else None, kind == "one-hot")
+    IndeCateR()(f, q, x=x)
+    assert sum(seen) == n + n * (d * k if weighted else 2 * k - 1)
+    seen.clear()
+    IndeCateR()(by_calls(f), q, x=x)
+    assert sum(seen) == n + n * d * (k - 1)
+
+
+@pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("one-hot", 3)])
+def test_first_layer_runs_once_per_draw(kind, k):
+    n, moves = 2, 4 * (k - 1)
+    f, q, law = build("network", kind)
+    x = some_draws(law, n)
+    first, rest = 2 * f.network[0].weight.numel(), 2 * f.network[2].weight.numel()
+    assert flops(f, q, x) == n * (2 * first + (2 + moves) * rest)
+    assert flops(by_calls(f), q, x) == n * (1 + moves) * (first + rest)

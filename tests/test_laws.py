@@ -1,0 +1,287 @@
+"""One view of every law, and draws from it."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.nn.functional import one_hot
+
+from catlog import ESTIMATORS, Categoricals, GumbelSoftmax, IndeCateR
+from catlog.draw import DRAWS, categories, draw, uniforms
+from catlog.factors import factors
+
+TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
+ALL = [
+    *(each() for each in ESTIMATORS.values()),
+    IndeCateR(samples=20, fresh=True),
+    IndeCateR(samples=20, draws="antithetic"),
+    IndeCateR(samples=20, draws="latin"),
+    IndeCateR(samples=20, variables=2),
+    IndeCateR(samples=20, variables=2, control="none"),
+    GumbelSoftmax(samples=20, hard=True),
+]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def base_law(kind, by, shape, dtype=torch.float64):
+    logits = torch.randn((*shape, *([] if kind == "bits" else [3])), dtype=torch.float64, generator=seeded())
+    probs = logits.sigmoid() if kind == "bits" else logits.softmax(-1)
+    return TYPES[kind](**{by: (logits if by == "logits" else probs).to(dtype)})
+
+
+def same_law(q, law, base):
+    """The view of q holds the probabilities of its base law and writes points as q does."""
+    probs = torch.stack([1 - base.probs, base.probs], -1) if law.kind == "bits" else base.probs
+    torch.testing.assert_close(law.probs, probs.reshape(law.probs.shape), check_dtype=False)
+    torch.testing.assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-2 if law.dtype == torch.bfloat16 else 1e-6)
+    torch.manual_seed(0)
+    x = q.sample((5,))
+    index, flat = law.index(x), law.flat(x)
+    assert index.shape == (5, *q.batch_shape, law.d)
+    for back in (law.point(index), law.shaped(flat)):
+        assert back.dtype == x.dtype
+        assert torch.equal(back, x)
+    drawn = draw(law, 5, generator=seeded())
+    assert (drawn.shape, drawn.dtype) == (x.shape, x.dtype)
+    torch.testing.assert_close(law.log_prob(index), q.log_prob(x), check_dtype=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dims", [0, 1, 2])
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+@pytest.mark.parametrize("by", ["logits", "probs"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_view_of_a_law(kind, by, batch, dims, dtype):
+    base = base_law(kind, by, batch + (3, 2)[:dims], dtype)
+    q = Independent(base, dims)
+    law = factors(q)
+    assert (law.kind, law.d, law.k) == (kind, [1, 3, 6][dims], 2 if kind == "bits" else 3)
+    assert (law.batch_shape, law.event_shape, law.batch_size) == (q.batch_shape, q.event_shape, q.batch_shape.numel())
+    assert law.cardinalities == (law.k,) * law.d
+    assert law.probs.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    same_law(q, law, base)
+    if dims == 0:
+        assert torch.equal(factors(base).probs, law.probs)
+
+
+@pytest.mark.parametrize("by", ["logits", "probs"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_nested_and_expanded_laws(kind, by):
+    base = base_law(kind, by, (4, 3, 2))
+    for q in (
+        Independent(Independent(base, 1), 1),
+        Independent(base, 2).expand((5, 4)),
+        Independent(base.expand((5, 4, 3, 2)), 2),
+    ):
+        law = factors(q)
+        assert (law.batch_shape, law.event_shape, law.d) == (q.batch_shape, q.event_shape, 6)
+        same_law(q, law, base.expand((*q.batch_shape, 3, 2)))
+
+
+@pytest.mark.parametrize("by", ["logits", "probs"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_view_follows_the_given_parameter(kind, by):
+    """torch caches the other form of the parameter beside the given one; the gradient must reach the given one."""
+    base = base_law(kind, by, (3,))
+    parameter = getattr(base, by).clone().requires_grad_()
+    base = TYPES[kind](**{by: parameter})
+    for _ in range(2):
+        law = factors(Independent(base, 1))
+        assert (law.given_logits is not None) == (by == "logits")
+        assert torch.autograd.grad(law.log_probs[..., 0].sum(), parameter)[0].any()
+        assert base.probs is not None
+        assert base.logits is not None
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+def test_assign_sets_one_variable(kind, batch):
+    law = factors(Independent(base_law(kind, "logits", (*batch, 5)), 1))
+    x = draw(law, 7, generator=seeded())
+    variable = torch.randint(law.d, (7, *batch), generator=seeded(1))
+    category = torch.randint(law.k, (7, *batch), generator=seeded(2))
+    moved = law.shaped(law.assign(law.flat(x).clone(), variable, category))
+    expected = law.index(x).scatter(-1, variable.unsqueeze(-1), category.unsqueeze(-1))
+    assert torch.equal(moved, law.point(expected))
+    assert torch.equal(law.index(moved), expected)
+
+
+def test_gradients_reach_a_law_given_by_probs():
+    probs = torch.tensor([[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64, requires_grad=True)
+    law = factors(Independent(Categorical(probs=probs), 1))
+    law.log_prob(torch.tensor([[1, 2]])).sum().backward()
+    torch.testing.assert_close(probs.grad, torch.tensor([[-1, 0.25, -1], [-1, -1, 3]], dtype=torch.float64))
+
+
+LOGITS = [
+    torch.tensor([0.0, 1.0, 2.0]),
+    torch.tensor([0.5, -0.5]),
+    torch.tensor([3.0]),
+    torch.tensor([0.0, -torch.inf, 1.0, 2.0]),
+]
+
+
+@pytest.fixture(params=[(), (4,), (2, 3)], ids=str)
+def separate(request):
+    """One torch Categorical per variable."""
+    noise = torch.randn(*request.param, 1, dtype=torch.float64, generator=seeded())
+    return [Categorical(logits=noise * each) for each in [each.double().nan_to_num(neginf=-50.0) for each in LOGITS]]
+
+
+def test_categoricals_equal_separate_laws(separate):
+    logits = [each.logits for each in separate]
+    padded = torch.stack([torch.nn.functional.pad(each, (0, 4 - each.shape[-1]), value=7.0) for each in logits], -2)
+    for q in (Categoricals(logits), Categoricals(padded, (3, 2, 1, 4))):
+        assert q.cardinalities == (3, 2, 1, 4)
+        assert (q.batch_shape, q.event_shape) == (separate[0].batch_shape, (4,))
+        torch.manual_seed(0)
+        x = q.sample((500,))
+        assert x.dtype == torch.int64
+        assert x.shape == (500, *q.batch_shape, 4)
+        assert bool((x < torch.tensor(q.cardinalities)).all())
+        torch.testing.assert_close(q.log_prob(x), sum(each.log_prob(x[..., i]) for i, each in enumerate(separate)))
+        torch.testing.assert_close(q.entropy(), sum(each.entropy() for each in separate))
+        torch.testing.assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
+        wide = q.expand((5, *q.batch_shape))
+        assert (wide.batch_shape, wide.event_shape, wide.cardinalities) == ((5, *q.batch_shape), (4,), q.cardinalities)
+        assert torch.equal(wide.log_prob(x[:5]), q.log_prob(x[:5]))
+        assert torch.equal(factors(wide).log_prob(x.unsqueeze(1)), wide.log_prob(x.unsqueeze(1)).expand(500, 5, *q.batch_shape))
+
+
+def test_categoricals_sample_their_support():
+    q = Categoricals(LOGITS)
+    torch.manual_seed(0)
+    seen = set(map(tuple, q.sample((2000,)).tolist()))
+    assert seen == set(product([0, 1, 2], [0, 1], [0], [0, 2, 3]))
+    assert q.log_prob(torch.tensor([0, 0, 0, 1])) == -torch.inf
+    assert q.support.check(torch.tensor([2, 1, 0, 3]))
+    with pytest.raises(ValueError, match="support"):
+        Categoricals(LOGITS, validate_args=True).log_prob(torch.tensor([4, 0, 0, 0]))
+
+
+def test_entropy_of_masked_categoricals_is_differentiable():
+    logits = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
+    q = Categoricals(logits, (4, 2, 1))
+    q.entropy().backward()
+    torch.testing.assert_close(q.entropy().exp(), torch.tensor(8.0, dtype=torch.float64))
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits))
+
+
+def test_categoricals_inside_independent():
+    q = Independent(Categoricals([torch.zeros(5, 2, 3), torch.zeros(5, 2, 2)]), 1)
+    law = factors(q)
+    assert (law.batch_shape, law.event_shape, law.d) == ((5,), (2, 2), 4)
+    assert law.cardinalities == (3, 2, 3, 2)
+    for name in ("Exact", "IndeCateR"):
+        value = ESTIMATORS[name]()(lambda x: x.double().sum((-1, -2)), q)
+        torch.testing.assert_close(value, torch.full((5,), 3.0, dtype=torch.float64), check_dtype=False)
+
+
+MASK = torch.tensor([[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 1, 1], [1, 0, 1], [0, 0, 0]]]).bool()
+MASKED = {
+    "bits": lambda logits: Independent(Bernoulli(probs=masked_bits(logits)), 1),
+    "index": lambda logits: Independent(Categorical(logits=logits.masked_fill(MASK, -torch.inf)), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits.masked_fill(MASK, -torch.inf)), 1),
+    "one-hot by probs": lambda logits: Independent(OneHotCategorical(probs=logits.exp().masked_fill(MASK, 0.0)), 1),
+    "categoricals": lambda logits: Categoricals(logits.masked_fill(MASK, -torch.inf), (3, 3, 3)),
+    "categoricals, padded": lambda logits: Categoricals(logits, (1, 2, 3)),
+}
+
+
+def masked_bits(logits):
+    """Probability 0 where category 1 is masked, 1 where category 0 is (never both, in the first two columns of MASK)."""
+    only_zero, only_one = MASK[..., 1], MASK[..., 0]
+    return logits[..., 0].sigmoid().masked_fill(only_zero, 0.0).masked_fill(only_one, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("E", "kind"),
+    [(E, kind) for kind in MASKED for E in ALL if kind in ("bits", "one-hot", "one-hot by probs") or not E.differentiates_f],
+    ids=repr,
+)
+def test_masked_categories_are_never_shown(E, kind):
+    logits = torch.linspace(-1, 1, 18, dtype=torch.float64).view(2, 3, 3).requires_grad_()
+    q = MASKED[kind](logits)
+    law = factors(q)
+    assert bool((~law.possible).any())
+
+    def f(x):
+        if kind == "bits":
+            mass = torch.stack([1 - x, x], -1)
+        else:
+            mass = x if law.kind == "one-hot" else one_hot(x, 3).double()
+        assert not bool((mass.bool() & ~law.possible).any())
+        return mass.square().flatten(2).cumsum(-1).sin().sum(-1)
+
+    value = E(f, q, generator=seeded())
+    value.sum().backward()
+    assert bool(value.isfinite().all())
+    assert bool(logits.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_masked_categories_are_never_drawn_at_the_ends(dtype):
+    for mask in product([False, True], repeat=4):
+        if not all(mask):
+            logits = torch.linspace(-1, 1, 4, dtype=dtype).masked_fill(torch.tensor(mask), -torch.inf)
+            law = factors(Categorical(logits=logits))
+            cdf = law.probs[0].cumsum(-1)
+            u = torch.cat([torch.tensor([0.0, 1.0], dtype=dtype), cdf, cdf.nextafter(cdf * 0), cdf.nextafter(cdf * 2)]).unsqueeze(
+                -1
+            )
+            assert bool(law.possible[0, categories(law, u)].all())
+    for probs in (0.0, 1.0):
+        law = factors(Bernoulli(probs=torch.tensor(probs, dtype=dtype)))
+        assert categories(law, torch.tensor([[0.0], [1.0]], dtype=dtype)).tolist() == [[probs], [probs]]
+
+
+@pytest.mark.parametrize(
+    "eighths", [(4, 4), (1, 7), (8, 0), (0, 8), (1, 0, 3, 4), (0, 0, 8), (2, 2, 2, 2), (8,), (0, 5, 0, 3, 0)]
+)
+def test_inverse_cdf_is_exact_on_a_grid(eighths):
+    law = factors(Categorical(probs=torch.tensor(eighths, dtype=torch.float64) / 8))
+    u = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
+    assert categories(law, u.unsqueeze(-1)).flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
+    latin = draw(law, 8, "latin", generator=seeded())
+    assert latin.flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_latin_draws_have_one_point_per_stratum(n):
+    u = uniforms(n, (4, 3), "latin", dtype=torch.float64, generator=seeded())
+    stratum = (u * n).floor()
+    expected = torch.arange(n, dtype=torch.float64).view(n, 1, 1).expand(n, 4, 3)
+    assert torch.equal(stratum.sort(0).values, expected)
+    assert n == 1 or bool((stratum != stratum[:, :1, :1]).any())
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_antithetic_draws_come_in_pairs(n):
+    u = uniforms(n, (4, 3), "antithetic", dtype=torch.float64, generator=seeded())
+    half = (n + 1) // 2
+    assert u.shape == (n, 4, 3)
+    assert torch.equal(u[half:], 1 - u[: n // 2])
+    assert len(u[:half].unique()) == half * 12
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_same_generator_same_draws(draws, kind):
+    law = factors(Independent(base_law(kind, "logits", (4, 6)), 1))
+    first, again, other = (draw(law, 5, draws, generator=seeded(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_groups_are_drawn_apart(draws):
+    law = factors(Independent(Bernoulli(probs=torch.full((4, 6), 0.5)), 1))
+    x = draw(law, 2, draws, groups=(6,), generator=seeded()).unflatten(0, (2, 6))
+    assert x.shape == (2, 6, 4, 6)
+    if draws != "independent":
+        assert bool((x.sum(0) == 1).all())
+    assert bool((x[0] != x[0, :1]).any())
