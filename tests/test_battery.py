@@ -27,6 +27,9 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"samples": 1, "variables": 2, "chunk_size": 2},
         {"samples": 2, "variables": 2, "control": "none"},
     ],
+    "SCateR": [{"samples": 1}, {"samples": 2, "chunk_size": 3}, {"samples": 1, "variables": 1}],
+    "LEG": [{"samples": 1}, {"samples": 2, "chunk_size": 3}],
+    "RAM": [{"samples": 1}],
     "StraightThrough": [{"samples": 1}, {"samples": 2}],
     "GumbelSoftmax": [{"samples": 2}, {"samples": 2, "hard": True, "temperature": 0.5}],
 }

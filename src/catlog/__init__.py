@@ -2,21 +2,42 @@
 
 from . import functions
 from .distributions import Categoricals
-from .estimators import ESTIMATORS, RLOO, Exact, GumbelSoftmax, IndeCateR, MovingAverage, Reinforce, StraightThrough
+from .estimators import (
+    ESTIMATORS,
+    LEG,
+    RAM,
+    RLOO,
+    Exact,
+    GumbelSoftmax,
+    IndeCateR,
+    MovingAverage,
+    Reinforce,
+    SCateR,
+    StraightThrough,
+)
+from .structured import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from .surrogate import Estimator, attach
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ESTIMATORS",
+    "LEG",
+    "RAM",
     "RLOO",
+    "Autoregressive",
+    "BayesianNetwork",
     "Categoricals",
     "Estimator",
     "Exact",
     "GumbelSoftmax",
     "IndeCateR",
+    "MarkovChain",
     "MovingAverage",
+    "Node",
+    "Ordered",
     "Reinforce",
+    "SCateR",
     "StraightThrough",
     "attach",
     "functions",

@@ -11,7 +11,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .checks import may_look
+from .conditionals import Conditionals
 from .factors import Factors
+from .structured import ancestral
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)
@@ -44,8 +47,11 @@ def uniforms(
     return rand(n)
 
 
-def categories(law: Factors, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n *lead d"]:
+def categories(law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n *lead d"]:
     """The category whose interval of the CDF holds ``u``; an impossible one is never returned, even for u = 1."""
+    if isinstance(law, Conditionals):
+        with torch.no_grad():
+            return ancestral(law.q, u, law.validate)
     cdf = law.probs.detach().cumsum(-1)
     steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
     if law.k == 2:
@@ -54,13 +60,14 @@ def categories(law: Factors, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n 
 
 
 def base_draws(
-    law: Factors,
+    law: Factors | Conditionals,
     x: Tensor | None,
     n: int,
     draws: Draws = "independent",
     *,
     groups: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """The points given as ``x``, checked, or else drawn (see :func:`draw`)."""
     if x is None:
@@ -71,11 +78,26 @@ def base_draws(
         rows = "n" if step == 1 else f"n * {step}"
         shape = ", ".join([rows, *map(str, tail)])
         raise ValueError(f"x must have shape [{rows}, *batch, *event] = [{shape}], but {tuple(x.shape)} was given.")
-    return x.detach().to(law.dtype)
+    x = x.detach().to(law.dtype)
+    if may_look(validate, x):
+        _check_possible(law, law.index(x))
+    return x
+
+
+def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> None:
+    """Raise where a given point cannot be drawn: its score and its weight would be meaningless."""
+    size = torch.tensor(law.cardinalities, device=index.device)
+    possible = ((index >= 0) & (index < size)).all(-1)
+    if bool(possible.all()):
+        with torch.no_grad():
+            possible = law.log_prob(index) > -torch.inf
+    if not bool(possible.all()):
+        bad = tuple((~possible).nonzero()[0].tolist())
+        raise ValueError(f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero.")
 
 
 def draw(
-    law: Factors,
+    law: Factors | Conditionals,
     n: int,
     draws: Draws = "independent",
     *,
@@ -84,5 +106,5 @@ def draw(
 ) -> Tensor:
     """``[n * groups, *batch, *event]`` points of the law; the n draws of one group follow the scheme, groups are independent."""
     shape = groups + tuple(law.batch_shape) + (law.d,)
-    u = uniforms(n, shape, draws, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
+    u = uniforms(n, shape, draws, dtype=law.real, device=law.device, generator=generator)
     return law.point(categories(law, u).reshape((-1, *law.batch_shape, law.d)))

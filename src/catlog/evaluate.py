@@ -7,16 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .checks import may_look
+from .conditionals import Conditionals
 from .factors import Factors
 from .surrogate import Function
 
 
-def evaluate(f: Function, x: Tensor, law: Factors, *, validate: bool = True) -> Float[Tensor, "n *batch"]:
+def evaluate(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True) -> Float[Tensor, "n *batch"]:
     """``f(x)`` for points ``[n, *batch, *event]``; f may write into its input without harm to the caller's."""
     return checked(f(x.clone()), x, law, validate=validate)
 
 
-def value_and_slope(f: Function, x: Tensor, law: Factors, *, validate: bool = True) -> tuple[Tensor, Tensor]:
+def value_and_slope(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True) -> tuple[Tensor, Tensor]:
     """``f(x)`` and its derivative in x at every point, by one batched backward pass."""
     if torch.compiler.is_compiling():
         fx, pull = torch.func.vjp(f, x.clone())[:2]
@@ -35,7 +36,7 @@ def value_and_slope(f: Function, x: Tensor, law: Factors, *, validate: bool = Tr
     return fx, slope
 
 
-def checked(fx: object, x: Tensor, law: Factors, *, validate: bool) -> Float[Tensor, "n *batch"]:
+def checked(fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool) -> Float[Tensor, "n *batch"]:
     """``fx`` if it is what the contract asks of f; else an error that says what f returned and what to do."""
     expected = x.shape[:1] + law.batch_shape
     if not isinstance(fx, Tensor):
@@ -45,7 +46,7 @@ def checked(fx: object, x: Tensor, law: Factors, *, validate: bool) -> Float[Ten
     if fx.device != x.device:
         raise ValueError(f"f must return its values on {x.device}, where its input lies, but they lie on {fx.device}.")
     if fx.dtype == torch.bool:
-        return fx.to(law.probs.dtype)
+        return fx.to(law.real)
     if not fx.is_floating_point():
         raise TypeError(f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` (or `.double()`).")
     check_finite(fx, "f", validate)
@@ -63,7 +64,7 @@ def check_finite(values: Tensor, source: str, validate: bool) -> None:
         )
 
 
-def _wrong_shape(fx: Tensor, x: Tensor, law: Factors, expected: torch.Size) -> str:
+def _wrong_shape(fx: Tensor, x: Tensor, law: Factors | Conditionals, expected: torch.Size) -> str:
     message = (
         f"f must return one value per point: it was given x of shape {tuple(x.shape)} and must return shape {tuple(expected)} "
         f"([n, *batch]), but it returned {tuple(fx.shape)}."

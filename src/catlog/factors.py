@@ -16,6 +16,7 @@ from torch.nn.functional import logsigmoid
 
 from .checks import may_look
 from .distributions import Categoricals
+from .structured import Ordered
 
 Kind = Literal["bits", "index", "one-hot"]
 
@@ -46,6 +47,14 @@ class Factors:
     @property
     def k(self) -> int:
         return self.probs.shape[-1]
+
+    @property
+    def real(self) -> torch.dtype:
+        return self.probs.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.probs.device
 
     @property
     def batch_size(self) -> int:
@@ -141,11 +150,16 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             probs = logits.softmax(-1)
         else:
             probs = _wide(inner.probs)
+    elif isinstance(base, Ordered):
+        raise TypeError(
+            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator for "
+            "structured laws: SCateR, CritiCateR, LEG, RAM, RLOO, Reinforce or Exact."
+        )
     else:
         raise TypeError(
             f"q: a law of independent categorical variables is needed, but {_name(q)} was given. Supported are Bernoulli, "
             "Categorical and OneHotCategorical of torch.distributions, each alone or inside Independent(..., dims), and "
-            "catlog.Categoricals."
+            "catlog.Categoricals; and, for estimators of structured laws, Autoregressive, BayesianNetwork and MarkovChain."
         )
     batch, event = q.batch_shape, q.event_shape
     d = prod(event[:-1] if kind == "one-hot" else event)

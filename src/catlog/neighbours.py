@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .conditionals import Conditionals
 from .evaluate import check_finite, checked
 from .factors import Factors
 from .surrogate import Function
@@ -116,14 +117,14 @@ def _evaluated(
     return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
 
 
-def default_chunk_size(x: Tensor, law: Factors) -> int:
+def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
     """Evaluations of f at once: few enough for the caches of a CPU, many enough to fill a GPU within about 1 GiB of input."""
     if x.is_cuda:
         return max(1, 2**28 // max(1, x[0].numel() // max(1, law.batch_size)))
     return 512
 
 
-def chunks(rows: int, x: Tensor, law: Factors, chunk_size: int | None) -> list[slice]:
+def chunks(rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None) -> list[slice]:
     """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
     size = default_chunk_size(x, law) if chunk_size is None else chunk_size
     count = ceil(rows / max(1, size // max(1, law.batch_size)))

@@ -4,12 +4,27 @@ from ..surrogate import Estimator
 from .exact import Exact
 from .gumbel_softmax import GumbelSoftmax
 from .indecater import IndeCateR
+from .leg import LEG
+from .ram import RAM
 from .reinforce import MovingAverage, Reinforce
 from .rloo import RLOO
+from .scater import SCateR
 from .straight_through import StraightThrough
 
 ESTIMATORS: dict[str, type[Estimator]] = {
-    each.__name__: each for each in (Exact, Reinforce, RLOO, IndeCateR, StraightThrough, GumbelSoftmax)
+    each.__name__: each for each in (Exact, Reinforce, RLOO, IndeCateR, SCateR, LEG, RAM, StraightThrough, GumbelSoftmax)
 }
 
-__all__ = ["ESTIMATORS", "RLOO", "Exact", "GumbelSoftmax", "IndeCateR", "MovingAverage", "Reinforce", "StraightThrough"]
+__all__ = [
+    "ESTIMATORS",
+    "LEG",
+    "RAM",
+    "RLOO",
+    "Exact",
+    "GumbelSoftmax",
+    "IndeCateR",
+    "MovingAverage",
+    "Reinforce",
+    "SCateR",
+    "StraightThrough",
+]

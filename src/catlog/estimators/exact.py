@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
+from ..conditionals import Conditionals, view
 from ..evaluate import evaluate
-from ..factors import Factors, factors
+from ..factors import Factors
 from ..neighbours import chunks
 from ..surrogate import Function
 
@@ -53,35 +54,41 @@ class Exact:
         return self.evaluations(q)
 
     def evaluations(self, q: Distribution) -> int:
-        return prod(factors(q, validate=False).cardinalities)
+        return prod(view(q, validate=False).cardinalities)
 
     def __call__(
         self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
             raise ValueError("x: Exact visits every point of the law; it takes none.")
-        law = factors(q, validate=self.validate)
+        law = view(q, validate=self.validate)
         points = prod(law.cardinalities)
         if points > self.limit:
             raise ValueError(
                 f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR or RLOO, or raise the limit "
                 "if f is cheap."
             )
-        weight, index = _joint(law)
-        # A point that a mask makes impossible in some batch element is replaced there by a possible one, at weight 0.
-        possible = (weight > 0).unsqueeze(-1)
-        index = torch.where(possible, index.view((points,) + (1,) * len(law.batch_shape) + (law.d,)), law.probs.argmax(-1))
-        total = torch.zeros(law.batch_shape, dtype=law.probs.dtype, device=law.probs.device)
+        grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
+        index = torch.cartesian_prod(*grid).reshape((points,) + (1,) * len(law.batch_shape) + (law.d,))
+        index = index.expand((points, *law.batch_shape, law.d))
+        if isinstance(law, Conditionals):
+            weight = law.log_prob(index).exp()
+            likely = index.gather(0, weight.argmax(0)[None, ..., None].expand((1, *law.batch_shape, law.d)))
+        else:
+            weight = _joint(law)
+            likely = law.probs.argmax(-1)
+        # A point that is impossible in some batch element is replaced there by a possible one, at weight 0.
+        index = torch.where((weight > 0).unsqueeze(-1), index, likely)
+        total = torch.zeros(law.batch_shape, dtype=law.real, device=law.device)
         for part in chunks(points, index, law, self.chunk_size):
             total = total + (weight[part] * evaluate(f, law.point(index[part]), law, validate=self.validate)).sum(0)
         return total
 
 
-def _joint(law: Factors) -> tuple[Float[Tensor, "points *batch"], Tensor]:
-    """The probability of every point, and its category numbers ``[points, d]``."""
-    weight = torch.ones((1, *law.batch_shape), dtype=law.probs.dtype, device=law.probs.device)
+def _joint(law: Factors) -> Float[Tensor, "points *batch"]:
+    """The probability of every point, in the order of ``torch.cartesian_prod``."""
+    weight = torch.ones((1, *law.batch_shape), dtype=law.real, device=law.device)
     for i, size in enumerate(law.cardinalities):
         factor = law.probs[..., i, :size].movedim(-1, 0)
         weight = (weight.unsqueeze(1) * factor).flatten(0, 1)
-    grid = [torch.arange(size, device=law.probs.device) for size in law.cardinalities]
-    return weight, torch.cartesian_prod(*grid).reshape(-1, law.d)
+    return weight

@@ -108,7 +108,8 @@ class IndeCateR:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, self.draws, groups=(law.d,) if self.fresh else (), generator=generator)
+        groups = (law.d,) if self.fresh else ()
+        x = base_draws(law, x, self.samples, self.draws, groups=groups, generator=generator, validate=self.validate)
         slope = None
         if self.differentiates_f:
             relaxable(q, law, "IndeCateR(variables=..., control='taylor')")

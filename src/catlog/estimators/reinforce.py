@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..checks import check_count
+from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
-from ..factors import factors
 from ..surrogate import Function, attach
 
 
@@ -61,8 +61,8 @@ class Reinforce:
     def __call__(
         self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator)
+        law = view(q, validate=self.validate)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = self.baseline(fx.detach()) if callable(self.baseline) else self.baseline
         score = law.log_prob(law.index(x))

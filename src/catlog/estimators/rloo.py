@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
+from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
-from ..factors import factors
 from ..surrogate import Function, attach
 
 
@@ -59,8 +59,8 @@ class RLOO:
     def __call__(
         self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator)
+        law = view(q, validate=self.validate)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         n = x.shape[0]
         check_count("RLOO", "x.shape[0]", n, least=2, hint="One draw has no others to leave out: use Reinforce.")
         fx = evaluate(f, x, law, validate=self.validate)

@@ -58,7 +58,7 @@ class StraightThrough:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "StraightThrough")
-        x = base_draws(law, x, self.samples, generator=generator)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         mean = law.probs[..., 1] if law.kind == "bits" else law.probs
         points = x + law.shaped((mean - mean.detach()).to(law.dtype))
         return checked(f(points), points, law, validate=self.validate).mean(0)

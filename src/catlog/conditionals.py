@@ -1,0 +1,81 @@
+"""The view of a structured law: what estimators that draw whole points need of it, beside :class:`catlog.factors.Factors`."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .factors import Factors, factors
+from .structured import Independents, Ordered
+
+
+@dataclass(frozen=True, eq=False)
+class Conditionals:
+    """A law over integers ``x = (x_1, ..., x_d)`` that is known by its conditionals."""
+
+    q: Ordered
+    validate: bool = True
+    kind: Literal["index"] = "index"
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.q.batch_shape
+
+    @property
+    def event_shape(self) -> torch.Size:
+        return self.q.event_shape
+
+    @property
+    def batch_size(self) -> int:
+        return prod(self.q.batch_shape)
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        return self.q.cardinalities
+
+    @property
+    def d(self) -> int:
+        return len(self.q.cardinalities)
+
+    @property
+    def k(self) -> int:
+        return max(self.q.cardinalities)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.int64
+
+    @property
+    def real(self) -> torch.dtype:
+        return self.q.real
+
+    @property
+    def device(self) -> torch.device:
+        return self.q.device
+
+    def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
+        return x.detach()
+
+    def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
+        return index.clone()
+
+    def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
+        """log q(x_i = k | earlier variables as given), differentiable."""
+        return self.q.log_conditionals(index, self.validate)
+
+    def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
+        return self.log_conditionals(index).gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
+def structure(law: Factors | Conditionals) -> Ordered:
+    """The law as a structured one over category numbers, whatever its points look like."""
+    return law.q if isinstance(law, Conditionals) else Independents(law.log_probs, law.cardinalities)
+
+
+def view(q: Distribution, *, validate: bool = True) -> Factors | Conditionals:
+    """``q`` as independent factors where it is, else by its conditionals."""
+    return Conditionals(q, validate) if isinstance(q, Ordered) else factors(q, validate=validate)

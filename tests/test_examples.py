@@ -1,0 +1,83 @@
+"""The examples and the benchmarks' quick modes run, and print what they promise."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(script: str, *arguments: object) -> str:
+    """What a script prints; it must exit with 0. One thread: the problems are small, and tests may run side by side."""
+    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def table(text: str, *names: str) -> dict[str, list[float]]:
+    """The numbers behind each of the names, where a line starts with it."""
+    found = {}
+    for name in names:
+        line = next(line for line in text.splitlines() if re.match(re.escape(name) + r"\s{2,}", line))
+        found[name] = [float(number) for number in re.findall(r"(?<![\w+])[\d.]+(?:e[+-]\d+)?(?![\w+])", line[len(name) :])]
+    return found
+
+
+def test_quickstart_learns() -> None:
+    text = run("examples/quickstart.py", "--steps", 200)
+    losses = [float(value) for value in re.findall(r"with z, step +\d+ .*: ([\d.]+)", text)]
+    without_z = float(re.findall(r"without z .*: ([\d.]+)", text)[0])
+    assert len(losses) == 3
+    assert losses[0] > losses[1] > losses[2]
+    assert losses[2] < without_z < losses[0]
+
+
+def test_quickstart_is_short() -> None:
+    assert len((ROOT / "examples/quickstart.py").read_text().splitlines()) < 60
+    assert len((ROOT / "examples/bias_variance.py").read_text().splitlines()) < 90
+
+
+def test_bias_variance(tmp_path: Path) -> None:
+    text = run("examples/bias_variance.py", "--repeats", 4000, "--output", tmp_path)
+    for block in re.split(r"\n(?=weak|strong)", text)[1:]:
+        unbiased = table(block, "Reinforce", "RLOO", "IndeCateR", "IndeCateR, Latin draws")
+        biased = table(block, "StraightThrough", "GumbelSoftmax, soft", "GumbelSoftmax, hard")
+        for bias, error, variance in unbiased.values():
+            assert bias < 4 * error
+            assert variance > 0
+        for bias, error, _ in biased.values():
+            assert bias > 10 * error
+        assert unbiased["RLOO"][2] < unbiased["Reinforce"][2]
+        assert unbiased["IndeCateR, Latin draws"][2] < unbiased["IndeCateR"][2]
+    assert len(re.findall("couplings  ", text)) == 2
+    assert (tmp_path / "bias_variance.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_memory_benchmark() -> None:
+    text = run("benchmarks/memory.py", "--quick")
+    rows = [line.split() for line in text.splitlines() if line.startswith(("default", "returning"))]
+    assert [(row[0], int(row[1])) for row in rows] == [("default", 64), ("default", 128), ("returning", 64), ("returning", 128)]
+    for row in rows:
+        baseline, peak, above = map(float, row[2:5])
+        assert peak < 1536
+        assert abs(peak - baseline - above) < 0.2
+
+
+def test_variance_benchmark(tmp_path: Path) -> None:
+    text = run("benchmarks/variance.py", "--quick", "--output", tmp_path)
+    names = "RLOO n=420", "IndeCateR n=2", "IndeCateR n=2, Latin", "IndeCateR n=20, m=20, Taylor, Latin"
+    variance = {name: numbers[-6] for name, numbers in table(text, *names).items()}
+    assert variance["IndeCateR n=20, m=20, Taylor, Latin"] < variance["IndeCateR n=2, Latin"] < variance["IndeCateR n=2"]
+    assert variance["IndeCateR n=20, m=20, Taylor, Latin"] < variance["RLOO n=420"]
+    assert (tmp_path / "variance_dvae.csv").read_text().startswith("method,evaluations,")
+    assert (tmp_path / "variance.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_dvae_step_benchmark() -> None:
+    text = run("benchmarks/dvae_step.py", "--quick")
+    errors = [float(value) for value in re.findall(r"\d\.\de-\d+", text)]
+    assert len(errors) == 2  # of the black-box and the first-layer-linear version, against the literal formula
+    assert max(errors) < 1e-5

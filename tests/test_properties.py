@@ -1,0 +1,176 @@
+"""Properties that hold for all shapes, dtypes, cardinalities and draws, searched by hypothesis."""
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Bernoulli, Independent, OneHotCategorical
+
+from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThrough
+from catlog.draw import DRAWS, draw
+from catlog.factors import factors
+
+search = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+seeds = st.integers(0, 2**32 - 1)
+batches = st.sampled_from([(), (1,), (3,), (2, 2)])
+dtypes = st.sampled_from([torch.float32, torch.float64])
+cardinalities = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+counts = st.integers(1, 3)
+TINY = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+LAWS = {
+    "bits": lambda logits, sizes: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "one-hot": lambda logits, sizes: Independent(OneHotCategorical(logits=logits), 1),
+    "categoricals": Categoricals,
+}
+BLACK_BOX = [
+    Reinforce(samples=3),
+    RLOO(samples=3),
+    *(IndeCateR(samples=3, draws=draws) for draws in DRAWS),
+    IndeCateR(samples=2, fresh=True),
+    IndeCateR(samples=3, variables=1, control="none"),
+]
+ALL = [*BLACK_BOX, StraightThrough(samples=2), IndeCateR(samples=3, variables=1)]
+CHUNKED = [Exact(), *(E for E in BLACK_BOX if isinstance(E, IndeCateR))]
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def gradient(value, logits):
+    return torch.autograd.grad(value.sum(), logits)[0]
+
+
+def wave(weights, event):
+    """A function that mixes all variables, with weights ``[*batch, features]``."""
+    return lambda x: (x.flatten(-event) * weights).sum(-1).sin()
+
+
+@search
+@given(seed=seeds, batch=batches, sizes=cardinalities, dtype=dtypes, kind=st.sampled_from(list(LAWS)), E=st.sampled_from(ALL))
+def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
+    if E.differentiates_f and kind == "categoricals":
+        kind = "one-hot"
+    logits = torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed)).requires_grad_()
+    q = LAWS[kind](logits, sizes)
+    law, event = factors(q), len(q.event_shape)
+    weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=generator(seed))
+    x = draw(law, E.rows(q), generator=generator(seed))
+    options = {}
+    if isinstance(E, IndeCateR) and E.variables:
+        options["chosen"] = torch.randint(law.d, (3, *batch, 1), generator=generator(seed))
+    value = E(wave(weights, event), q, x=x, **options)
+    slope = gradient(value, logits)
+    for element in product(*map(range, batch)):
+        own = logits.detach()[element].requires_grad_()
+        rows = (slice(None), *element)
+        alone = E(
+            wave(weights[element], event),
+            LAWS[kind](own, sizes),
+            x=x[rows],
+            **{name: each[rows] for name, each in options.items()},
+        )
+        torch.testing.assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
+        torch.testing.assert_close(slope[element], gradient(alone, own), rtol=0, atol=TINY[dtype])
+
+
+@search
+@given(seed=seeds, batch=batches, sizes=cardinalities, chunk_size=st.integers(1, 60), whole=st.sampled_from(CHUNKED))
+def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
+    results, most = [], []
+    for E in (whole, replace(whole, chunk_size=chunk_size)):
+        logits = torch.randn(*batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)).requires_grad_()
+        weights = torch.randn(*batch, len(sizes), dtype=torch.float64, generator=generator(seed))
+        seen = []
+
+        def f(x, seen=seen, weights=weights):
+            seen.append(len(x))
+            return wave(weights, 1)(x)
+
+        value = E(f, Categoricals(logits, sizes), generator=generator(seed))
+        results.append((value.detach(), gradient(value, logits)))
+        most.append(seen if isinstance(E, Exact) else seen[1:])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    assert sum(most[0]) == sum(most[1])
+    assert all(rows <= max(1, chunk_size // prod(batch)) for rows in most[1])
+
+
+@search
+@given(
+    seed=seeds,
+    batch=batches,
+    sizes=cardinalities,
+    dtype=dtypes,
+    samples=counts,
+    draws=st.sampled_from(DRAWS),
+    fresh=st.booleans(),
+)
+def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples, draws, fresh):
+    """All n d k evaluations, sum over i and k of p_i(k) times the mean over n of f(x with x_i = k), as in the paper."""
+    d = len(sizes)
+    logits = torch.randn(*batch, d, max(sizes), dtype=dtype, generator=generator(seed)).requires_grad_()
+    f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
+    q = Categoricals(logits, sizes)
+    value = IndeCateR(samples=samples, draws=draws, fresh=fresh)(f, q, generator=generator(seed))
+
+    x = draw(factors(q), samples, draws, groups=(d,) if fresh else (), generator=generator(seed))
+    literal = 0.0
+    for i, size in enumerate(sizes):
+        probs = logits[..., i, :size].softmax(-1)
+        for k in range(size):
+            point = x[i::d].clone() if fresh else x.clone()
+            point[..., i] = k
+            literal = literal + probs[..., k] * f(point).mean(0)
+    torch.testing.assert_close(value, literal / d, rtol=0, atol=TINY[dtype])
+    torch.testing.assert_close(gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype])
+
+
+@search
+@given(seed=seeds, batch=batches, sizes=cardinalities, dtype=dtypes, E=st.sampled_from([*BLACK_BOX, Exact()]))
+def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E):
+    values = torch.randn(prod(sizes), dtype=dtype, generator=generator(seed))
+    stride = torch.tensor([prod(sizes[i + 1 :]) for i in range(len(sizes))])
+    logits = 3 * torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed))
+    value = E(lambda x: values[(x * stride).sum(-1)], Categoricals(logits, sizes), generator=generator(seed))
+    assert value.shape == batch
+    assert bool(value.isfinite().all())
+    assert bool((value >= values.min() - TINY[dtype]).all())
+    assert bool((value <= values.max() + TINY[dtype]).all())
+
+
+@search
+@given(seed=seeds, batch=batches, sizes=cardinalities, constant=st.floats(-1e3, 1e3), E=st.sampled_from(BLACK_BOX[1:]))
+def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
+    logits = torch.randn(*batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)).requires_grad_()
+    q = Categoricals(logits, sizes)
+    value = E(lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64), q, generator=generator(seed))
+    torch.testing.assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
+    expected = torch.zeros_like(logits)
+    torch.testing.assert_close(gradient(value, logits), expected, rtol=0, atol=1e-10 if isinstance(E, RLOO) else 0)
+
+
+@search
+@given(
+    seed=seeds,
+    batch=batches,
+    d=st.integers(1, 4),
+    k=st.integers(2, 4),
+    dtype=dtypes,
+    draws=st.sampled_from(DRAWS),
+    samples=counts,
+)
+def test_kinds_of_law_agree(seed, batch, d, k, dtype, draws, samples):
+    """One-hot and integer laws with the same logits, and the same uniforms, give the same estimate."""
+    E = IndeCateR(samples=samples, draws=draws)
+    logits = torch.randn(*batch, d, k, dtype=dtype, generator=generator(seed)).requires_grad_()
+    f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
+    index = E(f, Categoricals(logits, [k] * d), generator=generator(seed))
+    one_hot = E(
+        lambda x: f(x @ torch.arange(k, dtype=dtype)), Independent(OneHotCategorical(logits=logits), 1), generator=generator(seed)
+    )
+    torch.testing.assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
+    torch.testing.assert_close(gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype])

@@ -1,0 +1,513 @@
+"""Structured laws: SCateR, LEG, RAM and the whole-point estimators, by enumeration of every outcome of the sampler.
+
+A draw by inverse CDF is a step function of its uniform, so the uniforms of one variable fall into finitely many cells, the
+same for all prefixes once the breakpoints of all prefixes are joined. Products of cells are all outcomes of the sampler.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent
+
+import catlog
+from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.clamps import Clamped
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    theta: Tensor
+    law: Callable[[Tensor], Ordered]
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def chain(theta: Tensor) -> Ordered:
+    return MarkovChain(theta[:2], theta[2:].view(2, 2), length=3)
+
+
+def wide_chain(theta: Tensor) -> Ordered:
+    return MarkovChain(theta[:3], theta[3:].view(1, 3, 3))
+
+
+def emitting_chain(theta: Tensor) -> Ordered:
+    return MarkovChain(theta[:2], theta[2:6].view(2, 2), length=2, emission=theta[6:].view(2, 2))
+
+
+def dag(theta: Tensor) -> Ordered:
+    """A block of two that depends on a three-way node, and an unrelated bit; given in another order than drawn."""
+    return BayesianNetwork(
+        {
+            "leaves": Node(["root"], theta[:12].view(3, 2, 2), size=2),
+            "root": Node([], theta[12:15]),
+            "lonely": Node([], theta[15:17]),
+        }
+    )
+
+
+def dag_of_networks(theta: Tensor) -> Ordered:
+    """Mixed cardinalities, a network as a node, one parameter in two nodes."""
+
+    def network(parents: Tensor) -> Tensor:
+        return torch.stack([theta[5] * parents[..., 0] - theta[6] * parents[..., 1], theta[0] * parents[..., 1]], -1)
+
+    return BayesianNetwork(
+        {"a": Node([], theta[:2]), "b": Node(["a"], theta[:6].view(2, 3)), "c": Node(["a", "b"], network, cardinality=2)},
+        dtype=theta.dtype,
+    )
+
+
+class Recurrent:
+    """A tiny recurrent network with all its parameters shared between positions; with a state, and without."""
+
+    def __init__(self, theta: Tensor, incremental: bool) -> None:
+        self.theta = theta
+        if incremental:
+            self.start = self._start
+            self.step = self._step
+
+    def _start(self, lead: torch.Size) -> tuple[Tensor, Tensor]:
+        return self.theta[0].expand(lead), torch.zeros(lead, dtype=self.theta.dtype)
+
+    def _step(self, state: tuple[Tensor, Tensor], i: int, previous: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        hidden, count = state
+        if previous is not None:
+            hidden = (hidden * self.theta[1] + self.theta[2] * previous + 0.3 * count).tanh()
+            count = count + previous
+        return torch.stack([self.theta[3] * hidden, self.theta[4] - hidden * self.theta[5]], -1), (hidden, count)
+
+    def __call__(self, x: Tensor, i: int) -> Tensor:
+        state, logits = self._start(x.shape[:-1]), torch.empty(0)
+        for j in range(i + 1):
+            logits, state = self._step(state, j, None if j == 0 else x[..., j - 1])
+        return logits
+
+
+CASES = {
+    case.name: case
+    for case in [
+        Case("chain", _rand(6), chain),
+        Case("chain of three states", _rand(12), wide_chain),
+        Case("chain with observations", _rand(10), emitting_chain),
+        Case("dag with a block", _rand(17), dag),
+        Case("dag of networks", _rand(7), dag_of_networks),
+        Case("recurrent", _rand(6), lambda t: Autoregressive(Recurrent(t, False), [2, 2, 2], dtype=t.dtype)),
+        Case("recurrent with a state", _rand(6), lambda t: Autoregressive(Recurrent(t, True), [2, 2, 2], dtype=t.dtype)),
+    ]
+}
+TABLES = [_rand(4, 4, 4, 4, seed=seed) for seed in (1, 2)]
+
+
+def function(table: Tensor) -> Callable[[Tensor], Tensor]:
+    """A random value for every point."""
+
+    def f(x: Tensor) -> Tensor:
+        index = [x[..., i] if i < x.shape[-1] else torch.zeros_like(x[..., 0]) for i in range(4)]
+        return table[tuple(index)]
+
+    return f
+
+
+def exact(case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    theta = case.theta.clone().requires_grad_()
+    q = case.law(theta)
+    points = torch.tensor(list(product(*(range(size) for size in q.cardinalities))))
+    value = (q.log_prob(points).exp() * f(points)).sum()
+    return value.detach(), torch.autograd.grad(value, theta)[0]
+
+
+def cells(q: Ordered) -> list[tuple[Tensor, Tensor]]:
+    """For every variable, a uniform in each cell and the cell's width."""
+    points = q.enumerate_support()
+    cdf = q.log_conditionals(points).detach().exp().cumsum(-1).clamp(max=1)
+    result = []
+    for i, size in enumerate(q.cardinalities):
+        edges = torch.cat([torch.zeros(1, dtype=cdf.dtype), cdf[:, i, : size - 1].flatten(), torch.ones(1, dtype=cdf.dtype)])
+        edges = edges.unique()
+        result.append(((edges[1:] + edges[:-1]) / 2, edges[1:] - edges[:-1]))
+    return result
+
+
+def combine(free: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """All combinations [outcomes, free] of the given lists of cells, and their probabilities."""
+    grid = torch.cartesian_prod(*[torch.arange(len(u)) for u, _ in free]).reshape(-1, len(free))
+    u = torch.stack([each[0][grid[:, i]] for i, each in enumerate(free)], -1)
+    return u, torch.stack([each[1][grid[:, i]] for i, each in enumerate(free)], -1).prod(-1)
+
+
+def sampler(E: catlog.SCateR, q: Ordered) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The noise [groups, n=1, outcomes, d] of every outcome, its probability, and the choice of variables."""
+    by_variable = cells(q)
+    d = len(q.cardinalities)
+    block_of = {i: block for block, variables in enumerate(q.blocks) for i in variables}
+    used: list[tuple[int, int]] = [(0, i) for i in range(d)]  # entries (group, variable) that a draw reads
+    groups = 1
+    if E.suffix == "independent" and E.variables is None:
+        group = 0
+        for variables in q.blocks:
+            for clamped in variables:
+                for _ in range(min(q.cardinalities[clamped] - 1, (E.categories or 99) + 1)):
+                    group += 1
+                    used += [(group, i) for i in range(d) if clamped in q.ancestors[block_of[i]]]
+        groups = 1 + group
+    elif E.suffix == "independent":
+        groups = 1 + E.variables * (max(q.cardinalities) - 1)
+        used += [(group, i) for group in range(1, groups) for i in range(d)]
+    choices = [by_variable[i] for _, i in used]
+    extra: dict[str, Tensor] = {}
+    if E.variables is not None:
+        choices.append((torch.arange(d), torch.full((d,), 1 / d, dtype=torch.float64)))
+    u, weight = combine(choices)
+    noise = torch.full((groups, 1, len(u), d), 0.5, dtype=torch.float64)
+    for column, (group, i) in enumerate(used):
+        noise[group, 0, :, i] = u[:, column]
+    if E.variables is not None:
+        extra["chosen"] = u[:, -1].long().view(1, -1, 1)
+    return noise, weight, extra
+
+
+def expectation(E: catlog.SCateR, case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    theta = case.theta.clone().requires_grad_()
+    noise, weight, extra = sampler(E, case.law(case.theta))
+    assert abs(weight.sum() - 1) < 1e-12
+    total = (weight * E(f, case.law(theta).expand([len(weight)]), noise=noise, **extra)).sum()
+    return total.detach(), torch.autograd.grad(total, theta)[0]
+
+
+def close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("suffix", ["independent", "common"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_scater_is_unbiased(case: Case, suffix: str) -> None:
+    for table in TABLES:
+        close(expectation(catlog.SCateR(1, suffix=suffix), case, function(table)), exact(case, function(table)))
+
+
+@pytest.mark.parametrize("name", ["chain", "recurrent with a state", "dag of networks"])
+def test_scater_with_a_subset_of_variables_is_unbiased(name: str) -> None:
+    case = CASES[name]
+    for E in (catlog.SCateR(1, variables=1, suffix="common"), catlog.SCateR(1, variables=1)):
+        if name == "dag of networks" and E.suffix == "independent":
+            continue  # 10^5 more outcomes than the others
+        close(expectation(E, case, function(TABLES[0])), exact(case, function(TABLES[0])))
+
+
+def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
+    """Five categories: the likeliest other one always, one of the remaining three at random."""
+    theta = torch.cat([_rand(5), _rand(25, seed=3)])
+    case = Case("chain of five", theta, lambda t: MarkovChain(t[:5], t[5:].view(1, 5, 5)))
+    f = function(_rand(5, 5, 1, 1, seed=4))
+    E = catlog.SCateR(1, categories=1, suffix="common")
+    by_variable = cells(case.law(theta))
+    # The remainder's draw is a step function, too; its breakpoints are ratios of probabilities at every prefix and own value.
+    probs = case.law(theta).log_conditionals(case.law(theta).enumerate_support()).exp()
+    edges: list[Tensor] = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+    for own in range(5):
+        rest = probs.clone()
+        rest[..., own] = 0
+        rest = rest.scatter(-1, rest.argmax(-1, keepdim=True), 0.0)
+        edges.append((rest.cumsum(-1) / rest.sum(-1, keepdim=True)).clamp(max=1).flatten())
+    edge = torch.cat(edges).sort().values
+    edge = edge[torch.cat([torch.ones(1, dtype=torch.bool), edge.diff() > 1e-12])]
+    remainder = ((edge[1:] + edge[:-1]) / 2, edge[1:] - edge[:-1])
+    total = None
+    for i in range(2):  # one variable's remainder at a time: the estimate is a sum over variables
+        u, weight = combine([*by_variable, remainder])
+        noise = torch.full((2, 1, len(u), 2), 0.5, dtype=torch.float64)
+        noise[0, 0] = u[:, :2]
+        noise[1, 0, :, i] = u[:, 2]
+        t = theta.clone().requires_grad_()
+        value = (weight * E(f, case.law(t).expand([len(u)]), noise=noise)).sum()
+        (gradient,) = torch.autograd.grad(value, t)
+        part = torch.zeros_like(gradient)
+        part[:5] = gradient[:5] if i == 0 else 0
+        part[5:] = gradient[5:] if i == 1 else 0
+        total = part if total is None else total + part
+    torch.testing.assert_close(total, exact(case, f)[1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["chain", "recurrent", "recurrent with a state", "chain with observations"])
+def test_ram_is_unbiased(name: str) -> None:
+    """Two categories: only the difference of two Gumbels matters, a logistic variable; its cells are exact as well."""
+    case, f = CASES[name], function(TABLES[0])
+    q = case.law(case.theta)
+    log_probs = q.log_conditionals(q.enumerate_support()).detach()
+    free = []
+    for i in range(len(q.cardinalities)):
+        edges = (log_probs[:, i, 0] - log_probs[:, i, 1]).unique()
+        middle = torch.cat([edges[:1] - 1, (edges[1:] + edges[:-1]) / 2, edges[-1:] + 1])
+        cdf = torch.cat([torch.zeros(1, dtype=edges.dtype), edges.sigmoid(), torch.ones(1, dtype=edges.dtype)])
+        free.append((middle, cdf.diff()))
+    difference, weight = combine(free)
+    uniform = torch.stack([torch.full_like(difference, -1.0).exp(), (-(-difference).exp()).exp()], -1)
+    theta = case.theta.clone().requires_grad_()
+    total = (weight * catlog.RAM(1)(f, case.law(theta).expand([len(weight)]), noise=uniform[None, None])).sum()
+    close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
+
+
+def test_ram_with_three_categories() -> None:
+    """A z-test over 12 parameters, false-failure rate 1e-6 (Bonferroni): |z| < 5.7; a bias of 2 % would have |z| > 15."""
+    case, f = CASES["chain of three states"], function(TABLES[0])
+    repeats = 200_000
+    theta = case.theta.expand(repeats, 12).clone().requires_grad_()
+    q = MarkovChain(theta[:, :3], theta[:, 3:].view(-1, 1, 3, 3))
+    value = catlog.RAM(1)(f, q, generator=torch.Generator().manual_seed(0))
+    (each,) = torch.autograd.grad(value.sum(), theta)
+    wanted = exact(case, f)[1]
+    error = each.std(0) / repeats**0.5
+    assert ((each.mean(0) - wanted) / error.clamp(min=1e-12)).abs().max() < 5.7
+    assert (0.02 * wanted.abs() / error.clamp(min=1e-12)).max() > 15
+
+
+@pytest.mark.parametrize("E", [catlog.LEG(1), catlog.LEG(2), catlog.Reinforce(1), catlog.RLOO(2), catlog.Exact()], ids=str)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_whole_point_estimators_are_unbiased(case: Case, E: catlog.Estimator) -> None:
+    q = case.law(case.theta)
+    points = q.enumerate_support()
+    for table in TABLES:
+        f = function(table)
+        theta = case.theta.clone().requires_grad_()
+        if isinstance(E, catlog.Exact):
+            total = E(f, case.law(theta))
+        else:
+            choice = torch.tensor(list(product(range(len(points)), repeat=E.samples))).T
+            weight = q.log_prob(points).exp()[choice].prod(0).detach()
+            total = (weight * E(f, case.law(theta).expand([len(weight)]), x=points[choice])).sum()
+        close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
+
+
+def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = catlog.estimators.scater.sweep
+
+    def lazy(*arguments: object) -> Clamped:
+        found = real(*arguments)
+        kept = found.x.expand_as(found.moved).scatter(-1, found.variable.unsqueeze(-1), found.category.unsqueeze(-1))
+        return Clamped(found.x, kept, found.variable, found.category, found.weight)
+
+    monkeypatch.setattr(catlog.estimators.scater, "sweep", lazy)
+    case, f = CASES["chain"], function(TABLES[0])
+    got, wanted = expectation(catlog.SCateR(1), case, f)[1], exact(case, f)[1]
+    assert (got - wanted).norm() > 0.05 * wanted.norm()
+
+
+@pytest.mark.parametrize("options", [{}, {"suffix": "common"}, {"variables": 2}], ids=str)
+def test_scater_equals_indecater_for_independent_laws(options: dict[str, object]) -> None:
+    theta = _rand(4, 5).requires_grad_()
+    q = Independent(Bernoulli(logits=theta), 1)
+    x = q.sample((3,))
+    chosen = torch.rand(3, 4, 5).argsort(-1)[..., :2]
+    also = {"chosen": chosen} if "variables" in options else {}
+
+    def f(z: Tensor) -> Tensor:
+        return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
+
+    ours = catlog.SCateR(3, **options)(f, q, x=x, **also)
+    theirs = catlog.IndeCateR(3, variables=options.get("variables"), control="none")(f, q, x=x, **also)
+    close((ours, torch.autograd.grad(ours.sum(), theta)[0]), (theirs, torch.autograd.grad(theirs.sum(), theta)[0]))
+
+
+def test_leg_equals_indecater_for_independent_laws() -> None:
+    theta = _rand(4, 5).requires_grad_()
+    q = Independent(Bernoulli(logits=theta), 1)
+    x = q.sample((3,))
+
+    def f(z: Tensor) -> Tensor:
+        return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
+
+    ours, theirs = catlog.LEG(3)(f, q, x=x), catlog.IndeCateR(3)(f, q, x=x)
+    close((ours, torch.autograd.grad(ours.sum(), theta)[0]), (theirs, torch.autograd.grad(theirs.sum(), theta)[0]))
+
+
+def test_ram_is_scater_with_common_gumbels() -> None:
+    q = CASES["recurrent"].law(CASES["recurrent"].theta)
+    f = function(TABLES[0])
+    values = [E(f, q, generator=torch.Generator().manual_seed(0)) for E in (catlog.RAM(4), catlog.SCateR(4, suffix="gumbel"))]
+    assert torch.equal(*values)
+
+
+def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """Exact variance over draws, per parameter."""
+    q = case.law(case.theta)
+    if isinstance(E, catlog.SCateR):
+        noise, weight, _ = sampler(E, q)
+        options = {"noise": noise}
+    else:
+        points = q.enumerate_support()
+        weight, options = q.log_prob(points).exp(), {"x": points.unsqueeze(0)}
+    theta = case.theta.clone().requires_grad_()
+    values = E(f, case.law(theta).expand([len(weight)]), **options)
+    rows = torch.stack([torch.autograd.grad(value, theta, retain_graph=True)[0] for value in values])
+    mean = (weight[:, None] * rows).sum(0)
+    return (weight[:, None] * (rows - mean).square()).sum(0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_variance_at_most_reinforce_for_parameters_of_one_factor(seed: int) -> None:
+    """The paper's corollary: a chain whose every step has its own table, and the DAG with a block."""
+    separate = Case("separate", _rand(10), lambda t: MarkovChain(t[:2], t[2:].view(2, 2, 2)))
+    f = function(_rand(4, 4, 4, 4, seed=10 + seed))
+    ours, reinforce = (variance(E, separate, f) for E in (catlog.SCateR(1), catlog.Reinforce(1)))
+    assert (ours <= reinforce + 1e-12).all()
+    assert ours.sum() < 0.9 * reinforce.sum()
+
+
+def test_the_corollary_fails_for_shared_parameters() -> None:
+    """Two bits on one logit, the second independent of the first, f = XOR: REINFORCE has no variance, SCateR has."""
+
+    def law(theta: Tensor) -> Ordered:
+        logits = torch.stack([torch.zeros_like(theta[0]), theta[0]])
+        return BayesianNetwork({"a": Node([], logits), "b": Node(["a"], logits.expand(2, 2))})
+
+    case = Case("xor", torch.zeros(1, dtype=torch.float64), law)
+
+    def xor(x: Tensor) -> Tensor:
+        return (x[..., 0] != x[..., 1]).double()
+
+    assert variance(catlog.Reinforce(1), case, xor) < 1e-20
+    torch.testing.assert_close(variance(catlog.SCateR(1, suffix="common"), case, xor), torch.tensor([0.125], dtype=torch.float64))
+
+
+def test_conditional_calls_and_evaluations_as_promised() -> None:
+    """One call of each conditional; rows: the base and every move of an earlier variable; f once per row."""
+    calls: list[int] = []
+    evaluated = 0
+    sizes = [3, 2, 4]
+
+    def network(x: Tensor, i: int) -> Tensor:
+        calls.append(len(x))
+        return torch.zeros(*x.shape[:-1], sizes[i])
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal evaluated
+        evaluated += len(x)
+        return x.sum(-1).float()
+
+    q = Autoregressive(network, sizes)
+    E = catlog.SCateR(5)
+    E(f, q)
+    assert evaluated == E.evaluations(q) == 5 * (1 + 2 + 1 + 3)
+    assert calls[:3] == [5 * 1, 5 * (1 + 2), 5 * (1 + 2 + 1)]  # the sweep
+    assert calls[3:] == [5, 5, 5]  # the differentiable pass at the base draws
+
+
+def test_only_descendants_are_drawn_anew() -> None:
+    rows: dict[str, int] = {}
+
+    def counted(name: str, k: int) -> Callable[[Tensor], Tensor]:
+        def network(parents: Tensor) -> Tensor:
+            rows.setdefault(name, len(parents))  # the sweep comes first
+            return torch.zeros(*parents.shape[:-1], k)
+
+        return network
+
+    q = BayesianNetwork(
+        {
+            "a": Node([], counted("a", 3), cardinality=3),
+            "b": Node([], counted("b", 4), cardinality=4),
+            "c": Node(["b"], counted("c", 2), cardinality=2),
+        }
+    )
+    catlog.SCateR(1)(lambda x: x.sum(-1).float(), q)
+    assert rows == {"a": 1, "b": 1, "c": 1 + 3}  # c is drawn for the base and for the other three values of its parent b
+
+
+def test_laws_are_distributions() -> None:
+    for case in CASES.values():
+        q = case.law(case.theta)
+        points = q.enumerate_support()
+        log_prob = q.log_prob(points)
+        torch.testing.assert_close(log_prob.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+        torch.testing.assert_close(q.entropy(), -(log_prob.exp() * log_prob).sum())
+        assert q.sample((7, 2)).shape == (7, 2, len(q.cardinalities))
+        wide = q.expand([3])
+        assert wide.sample((2,)).shape == (2, 3, len(q.cardinalities))
+        torch.testing.assert_close(wide.log_prob(points[:1]), log_prob[:1].expand(3))
+
+
+def test_draws_have_the_law() -> None:
+    """Inverse CDF over all cells gives every point its probability, exactly."""
+    for case in CASES.values():
+        q = case.law(case.theta)
+        u, weight = combine(cells(q))
+        x = catlog.structured.ancestral(q, u.unsqueeze(1)).squeeze(1)
+        points = q.enumerate_support()
+        mass = torch.stack([weight[(x == point).all(-1)].sum() for point in points])
+        torch.testing.assert_close(mass, q.log_prob(points).exp(), rtol=0, atol=1e-12)
+
+
+def test_a_batch_of_chains() -> None:
+    initial, transition = _rand(4, 3), _rand(4, 3, 3, seed=1)
+    q = MarkovChain(initial, transition, length=5)
+    x = q.sample((6,))
+    each = [MarkovChain(initial[b], transition[b], length=5).log_prob(x[:, b]) for b in range(4)]
+    torch.testing.assert_close(q.log_prob(x), torch.stack(each, -1))
+    assert catlog.SCateR(2)(lambda x: x.double().sum(-1), q).shape == (4,)
+
+
+BAD = {
+    "cycle": (
+        lambda: BayesianNetwork({"a": Node(["b"], torch.zeros(2, 2)), "b": Node(["a"], torch.zeros(2, 2))}),
+        r"cycle, a -> b -> a",
+    ),
+    "unknown parent": (lambda: BayesianNetwork({"a": Node(["z"], torch.zeros(2, 2))}), r"parent 'z' of node 'a'"),
+    "table of another size": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(3)), "b": Node(["a"], torch.zeros(2, 2))}),
+        r"node 'b' must have shape \(3, 2\).*\(2, 2\) was given",
+    ),
+    "network without cardinality": (
+        lambda: BayesianNetwork({"a": Node([], lambda x: x)}),
+        r"'a' is a network; give its `cardinality`",
+    ),
+    "transition of another size": (
+        lambda: MarkovChain(torch.zeros(3), torch.zeros(2, 2), length=4),
+        r"`transition` must have shape .*\(2, 2\) was given",
+    ),
+    "no length": (lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2)), "`length` is needed"),
+    "wrong logits": (
+        lambda: Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 5), [3, 3]).sample(),
+        r"conditional of variable 0 must return logits of shape \(1, 1, 3\), but it returned \(1, 1, 5\)",
+    ),
+    "NaN logits": (
+        lambda: Autoregressive(lambda x, i: torch.full((*x.shape[:-1], 3), torch.nan), [3, 3]).sample(),
+        "conditional of variable 0 has no valid probabilities",
+    ),
+    "wrong all_logits": (
+        lambda: Autoregressive(type("Net", (), {"all_logits": lambda self, x: torch.zeros(*x.shape, 2)})(), [3, 3]).log_prob(
+            torch.tensor([0, 1])
+        ),
+        r"all_logits must return shape \(2, 3\)",
+    ),
+    "impossible evidence": (
+        lambda: catlog.SCateR(1)(
+            lambda x: x.sum(-1).float(),
+            MarkovChain(torch.tensor([0.0, -torch.inf]), torch.zeros(2, 2), length=2),
+            x=torch.tensor([[1, 0]]),
+        ),
+        r"q cannot draw: \[1, 0\]",
+    ),
+    "structured law where independent variables are needed": (
+        lambda: catlog.IndeCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6))),
+        "Use an estimator for structured laws: SCateR",
+    ),
+    "noise of another shape": (
+        lambda: catlog.SCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6)), noise=torch.zeros(2, 3)),
+        r"noise must have shape \(4, 1, 3\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    action, message = BAD[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        action()
