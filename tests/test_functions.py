@@ -49,7 +49,9 @@ FUNCTIONS = {
     "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(lambda s: wave(s + randn(*batch)), k, one_hot=one_hot),
     "weighted sum": lambda batch, d, k, one_hot: OfSum(wave, k, randn(d), one_hot),
     "network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d * k if one_hot else d), one_hot=one_hot),
-    "network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(network(d * k if one_hot else d), None, one_hot, 3),
+    "network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(
+        network(d * k if one_hot else d), None, one_hot, chunk_size=3
+    ),
     "network, head": lambda batch, d, k, one_hot: FirstLayerLinear(
         network(d * k if one_hot else d, out=4), lambda y: y.logsumexp(-1), one_hot
     ),
@@ -140,7 +142,7 @@ def test_one_category(name, kind):
 
 def test_network_flattens_a_matrix_of_bits():
     q = Independent(Bernoulli(logits=randn(5, 2, 3)), 2)
-    f, law = FirstLayerLinear(network(6)), factors(q)
+    f, law = FirstLayerLinear(network(6), event_dims=2), factors(q)
     x = some_draws(law, 3)
     assert f.neighbours(x).shape == (3, 5, 6, 2)
     assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))

@@ -47,6 +47,10 @@ class Categoricals(Distribution):
         else:
             if cardinalities is not None or len(logits) == 0:
                 raise ValueError("Categoricals: give a non-empty list of logits, or one padded tensor and `cardinalities`.")
+            shapes = {tuple(each.shape[:-1]) for each in logits}
+            if len(shapes) > 1 or any(each.dim() == 0 for each in logits):
+                given = [tuple(each.shape) for each in logits]
+                raise ValueError(f"Categoricals: each tensor of `logits` must have shape [*batch, k_i], but {given} were given.")
             sizes = tuple(each.shape[-1] for each in logits)
             padded = torch.stack([pad(each, (0, max(sizes) - each.shape[-1]), value=-torch.inf) for each in logits], -2)
         self.cardinalities = sizes

@@ -80,6 +80,8 @@ def base_draws(
         raise ValueError(f"x must have shape [{rows}, *batch, *event] = [{shape}], but {tuple(x.shape)} was given.")
     x = x.detach().to(law.dtype)
     if may_look(validate, x):
+        if law.kind == "bits" and not bool(((x == 0) | (x == 1)).all()):
+            raise ValueError("x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given.")
         _check_possible(law, law.index(x))
     return x
 
@@ -107,4 +109,4 @@ def draw(
     """``[n * groups, *batch, *event]`` points of the law; the n draws of one group follow the scheme, groups are independent."""
     shape = groups + tuple(law.batch_shape) + (law.d,)
     u = uniforms(n, shape, draws, dtype=law.real, device=law.device, generator=generator)
-    return law.point(categories(law, u).reshape((-1, *law.batch_shape, law.d)))
+    return law.point(categories(law, u).reshape((n * prod(groups), *law.batch_shape, law.d)))

@@ -25,7 +25,7 @@ def value_and_slope(f: Function, x: Tensor, law: Factors | Conditionals, *, vali
         return checked(fx, x, law, validate=validate), slope.detach()
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        fx = checked(f(leaf.view_as(leaf)), x, law, validate=validate)
+        fx = checked(f(leaf.clone()), x, law, validate=validate)
         total = fx.sum()
         slope = torch.autograd.grad(total, leaf, retain_graph=True, allow_unused=True)[0] if total.requires_grad else None
     if slope is None:

@@ -134,11 +134,11 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     if isinstance(base, Bernoulli):
         kind = "bits"
         if _by_logits(base):
-            given = _wide(base.logits)
+            given = base.logits if _is_wide(base.logits) else base.logits.float()
             probs = torch.stack([torch.sigmoid(-given), torch.sigmoid(given)], -1)
             logits = torch.stack([logsigmoid(-given), logsigmoid(given)], -1)
         else:
-            given = _wide(base.probs)
+            given = base.probs if _is_wide(base.probs) else base.probs.float()
             probs = torch.stack([1 - given, given], -1)
         dtype = base._param.dtype
     elif isinstance(base, Categorical | OneHotCategorical | Categoricals):
@@ -146,10 +146,10 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         inner: Categorical | Categoricals = base._categorical if isinstance(base, OneHotCategorical) else base
         dtype = inner._param.dtype if kind == "one-hot" else torch.int64
         if _by_logits(inner):
-            logits = _wide(inner.logits)
+            logits = inner.logits if _is_wide(inner.logits) else inner.logits.float().log_softmax(-1)
             probs = logits.softmax(-1)
-        else:
-            probs = _wide(inner.probs)
+        else:  # in a narrow type the probabilities that torch normalised do not quite add up to one
+            probs = inner.probs if _is_wide(inner.probs) else inner.probs.float() / inner.probs.float().sum(-1, keepdim=True)
     elif isinstance(base, Ordered):
         raise TypeError(
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator for "
@@ -179,7 +179,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         given_logits=None if logits is None else logits.reshape(shape),
         batch_shape=batch,
         event_shape=event,
-        cardinalities=base.cardinalities if isinstance(base, Categoricals) else (k,) * d,
+        cardinalities=base.cardinalities * (d // len(base.cardinalities)) if isinstance(base, Categoricals) else (k,) * d,
         dtype=dtype,
     )
 
@@ -198,8 +198,8 @@ def _by_logits(law: Bernoulli | Categorical | Categoricals) -> bool:
     return "probs" not in law.__dict__ or law.__dict__.get("logits") is law._param
 
 
-def _wide(parameter: Tensor) -> Tensor:
-    return parameter if parameter.dtype in (torch.float32, torch.float64) else parameter.float()
+def _is_wide(parameter: Tensor) -> bool:
+    return parameter.dtype in (torch.float32, torch.float64)
 
 
 def _name(q: Distribution) -> str:

@@ -76,6 +76,8 @@ class Additive(nn.Module):
 
     def __init__(self, costs: Float[Tensor, "*batch d k"], one_hot: bool = False) -> None:
         super().__init__()
+        if costs.dim() < 2:
+            raise ValueError(f"Additive: `costs` must have shape [*batch, d, k], but {tuple(costs.shape)} was given.")
         self.one_hot = one_hot
         self.costs: Tensor
         _hold(self, costs=costs)
@@ -113,6 +115,10 @@ class Pairwise(nn.Module):
         super().__init__()
         if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
             raise ValueError(f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given.")
+        if fields is not None and fields.shape != couplings.shape[:2]:
+            raise ValueError(
+                f"Pairwise: `fields` must have shape {tuple(couplings.shape[:2])}, but {tuple(fields.shape)} was given."
+            )
         self.one_hot = one_hot
         self.couplings: Tensor
         self.fields: Tensor
@@ -156,7 +162,7 @@ class Potts(nn.Module):
 
     def __init__(self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False) -> None:
         super().__init__()
-        if couplings.shape != (fields.shape[0],) * 2:
+        if fields.dim() != 2 or couplings.shape != (fields.shape[0],) * 2:
             raise ValueError(
                 f"Potts: `couplings` must have shape [d, d] and `fields` [d, k], but {tuple(couplings.shape)} and "
                 f"{tuple(fields.shape)} were given."
@@ -254,6 +260,7 @@ class FirstLayerLinear(nn.Module):
         head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``; None: the output's last dimension, of
             size 1, is dropped.
         one_hot: x is one-hot ``[..., d, k]`` and the layer's input is its d k numbers.
+        event_dims: number of event dimensions of x; None: 1, or 2 where it is one-hot.
         chunk_size: points at once in the table (None: 512 on a CPU, all on a GPU).
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -267,6 +274,7 @@ class FirstLayerLinear(nn.Module):
         network: nn.Sequential,
         head: Callable[[Tensor], Tensor] | None = None,
         one_hot: bool = False,
+        event_dims: int | None = None,
         chunk_size: int | None = None,
     ) -> None:
         super().__init__()
@@ -277,6 +285,7 @@ class FirstLayerLinear(nn.Module):
         if chunk_size is not None:
             check_count("FirstLayerLinear", "chunk_size", chunk_size)
         self.network, self.head, self.one_hot, self.chunk_size = network, head, one_hot, chunk_size
+        self.event_dims = (2 if one_hot else 1) if event_dims is None else event_dims
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._reduce(self.network(self._input(x)))
@@ -284,9 +293,12 @@ class FirstLayerLinear(nn.Module):
     def _input(self, x: Tensor) -> Float[Tensor, "n *batch inputs"]:
         """The event dimensions flattened to the first layer's input."""
         first = cast(nn.Linear, self.network[0])
-        flat = x
-        while flat.shape[-1] < first.in_features and flat.dim() > 1:
-            flat = flat.flatten(-2)
+        flat = x.flatten(-self.event_dims)
+        if flat.shape[-1] != first.in_features:
+            raise ValueError(
+                f"FirstLayerLinear: the last {self.event_dims} dimensions of x {tuple(x.shape)} must hold the first layer's "
+                f"{first.in_features} inputs. Set `event_dims` (and `one_hot`) to fit the law."
+            )
         return flat
 
     def _reduce(self, out: Tensor) -> Tensor:
@@ -310,7 +322,7 @@ class FirstLayerLinear(nn.Module):
         columns = first.weight.mT.contiguous()
         if variables is None and not self.one_hot:
             which = which[(slice(None),) + (slice(0, 1),) * (which.dim() - 1)]  # the same column for the whole batch
-        values = []
+        values = [base.new_zeros((0, *base.shape[:-1]))]
         for part in self._parts(len(slot), base):
             if self.one_hot:
                 hidden = base + columns[which[part] * k + moved_to[part]]

@@ -48,10 +48,10 @@ def differences(
         own_table = getattr(f, "neighbours", None)
         if own_table is not None:
             if fresh:
-                table = own_table(x, variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1))
+                table = own_table(x.clone(), variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1))
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
-                table = own_table(x) if chosen is None else own_table(x, chosen)
+                table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
             _check_table(table, index.shape + (law.k,))
             table = table.to(fx.dtype) - fx.unsqueeze(-1)
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])

@@ -72,7 +72,7 @@ class GumbelSoftmax:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         points = law.shaped(self._relaxed(law, generator).to(law.dtype))
-        return checked(f(points), points, law, validate=self.validate).mean(0)
+        return checked(f(points.clone()), points, law, validate=self.validate).mean(0)
 
     def _relaxed(self, law: Factors, generator: torch.Generator | None) -> Tensor:
         shape = (self.samples, *law.batch_shape, law.d) + ((law.k,) if law.kind == "one-hot" else ())
