@@ -28,6 +28,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"samples": 2, "variables": 2, "control": "none"},
     ],
     "SCateR": [{"samples": 1}, {"samples": 2, "chunk_size": 3}, {"samples": 1, "variables": 1}],
+    "CritiCateR": [{"samples": 2}, {"samples": 3, "folds": 3}, {"samples": 3, "folds": 2, "ridge": 0.1}],
     "LEG": [{"samples": 1}, {"samples": 2, "chunk_size": 3}],
     "RAM": [{"samples": 1}],
     "StraightThrough": [{"samples": 1}, {"samples": 2}],

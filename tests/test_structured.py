@@ -269,7 +269,10 @@ def test_ram_with_three_categories() -> None:
     assert (0.02 * wanted.abs() / error.clamp(min=1e-12)).max() > 15
 
 
-@pytest.mark.parametrize("E", [catlog.LEG(1), catlog.LEG(2), catlog.Reinforce(1), catlog.RLOO(2), catlog.Exact()], ids=str)
+WHOLE = [catlog.LEG(1), catlog.LEG(2), catlog.Reinforce(1), catlog.RLOO(2), catlog.CritiCateR(3, folds=2), catlog.Exact()]
+
+
+@pytest.mark.parametrize("E", WHOLE, ids=str)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_whole_point_estimators_are_unbiased(case: Case, E: catlog.Estimator) -> None:
     q = case.law(case.theta)

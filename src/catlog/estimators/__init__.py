@@ -1,6 +1,7 @@
 """One short file per method, and the registry that tests, docs and benchmarks walk."""
 
 from ..surrogate import Estimator
+from .criticater import CritiCateR
 from .exact import Exact
 from .gumbel_softmax import GumbelSoftmax
 from .indecater import IndeCateR
@@ -12,7 +13,8 @@ from .scater import SCateR
 from .straight_through import StraightThrough
 
 ESTIMATORS: dict[str, type[Estimator]] = {
-    each.__name__: each for each in (Exact, Reinforce, RLOO, IndeCateR, SCateR, LEG, RAM, StraightThrough, GumbelSoftmax)
+    each.__name__: each
+    for each in (Exact, Reinforce, RLOO, IndeCateR, SCateR, CritiCateR, LEG, RAM, StraightThrough, GumbelSoftmax)
 }
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "LEG",
     "RAM",
     "RLOO",
+    "CritiCateR",
     "Exact",
     "GumbelSoftmax",
     "IndeCateR",

@@ -1,0 +1,143 @@
+"""CritiCateR: the CatLog-Derivative trick on a fitted critic, the score on what the critic leaves."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import one_hot
+
+from ..checks import check_count
+from ..conditionals import structure, view
+from ..draw import base_draws
+from ..evaluate import evaluate
+from ..surrogate import Function, attach
+
+
+@dataclass(frozen=True)
+class CritiCateR:
+    r"""Independent draws, with an additive model of f fitted to them; its categories are summed out exactly.
+
+    For each variable i a table :math:`h_i(k)` predicts what category k is worth. The trick applies to it without noise, and
+    the score weighs only the residual, from which the surprises of *later* variables are taken out, too:
+
+    .. math::
+        \frac1N \sum_n \partial f(x) + \sum_i \Bigl( \sum_k \partial q(k \mid x_{<i})\, h_i(k)
+        + \bigl[Y_i(x) - m_i(x_{\le i})\bigr]\, \partial \log q(x_i \mid x_{<i}) \Bigr), \qquad
+        Y_{i}(x) = f(x) - \sum_{j > i} \Bigl( h_j(x_j) - \sum_k q(k \mid x_{<j}) h_j(k) \Bigr)
+
+    (all x carry the index n). The models :math:`m_i = \mu + \sum_{j \le i} h^{(i)}_j(x_j)`, :math:`h_i = h^{(i)}_i`, are ridge
+    regressions of :math:`Y_i`, from the last variable to the first. A draw's models are fitted to the *other* folds of draws,
+    so they do not depend on it and the estimate is unbiased, whatever the fit. Each fit is shrunk by the coefficient that
+    its own leave-one-out predictions call for: 0 where it predicts nothing, and then this is RLOO with folds.
+
+    It needs no more evaluations than RLOO and beats it where f has main effects, also through later variables; where f is
+    pure interaction it is about as good.
+
+    Cost: ``samples`` evaluations, and per block of variables ``folds`` inversions of an N x N matrix. Needs: nothing of f.
+    Reference: this library; the correction by later variables is the control variate of Cheng et al., "Trajectory-wise control
+    variates for variance reduction in policy gradient methods", 2019.
+
+    Args:
+        samples: number of draws N, at least 2.
+        folds: number of groups that the draws are dealt to, at most N.
+        ridge: the regressions' penalty, in units of one category's agreement.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> logits = torch.zeros(3, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> CritiCateR(samples=16)(lambda x: x.sum(-1), q).backward()
+    >>> logits.grad.shape
+    torch.Size([3])
+    """
+
+    samples: int = 16
+    folds: int = 8
+    ridge: float = 1.0
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = True
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "this library; Cheng et al. 2019"
+
+    def __post_init__(self) -> None:
+        check_count("CritiCateR", "samples", self.samples, least=2, hint="The critic is fitted to the other draws.")
+        check_count("CritiCateR", "folds", self.folds, least=2)
+        if not self.ridge > 0:
+            raise ValueError(f"CritiCateR: `ridge` must be positive, but {self.ridge} was given.")
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = view(q, validate=self.validate)
+        ordered = structure(law)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        n = x.shape[0]
+        check_count("CritiCateR", "x.shape[0]", n, least=2, hint="The critic is fitted to the other draws.")
+        fx = evaluate(f, x, law, validate=self.validate)
+        index = law.index(x)
+        log_probs = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
+        with torch.no_grad():
+            # Draws to the right: [*batch, n, ...], so that regressions are batched matrix products.
+            points = one_hot(index, law.k).to(log_probs.dtype).movedim(0, -3)
+            probs = log_probs.exp().movedim(0, -3)
+            worth, advantage = self._critic(ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype))
+        score = log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        summed_out = (log_probs.exp() * worth.movedim(-3, 0)).sum((-1, -2))
+        base = fx.mean(0)
+        return attach(base, base + (summed_out + (advantage.movedim(-2, 0) * score).sum(-1)).mean(0))
+
+    def _critic(
+        self,
+        blocks: tuple[tuple[int, ...], ...],
+        points: Float[Tensor, "*batch n d k"],
+        probs: Float[Tensor, "*batch n d k"],
+        value: Float[Tensor, "*batch n"],
+    ) -> tuple[Float[Tensor, "*batch n d k"], Float[Tensor, "*batch n d"]]:
+        """What each category is worth and what the score has to weigh, for every draw from models that never saw it."""
+        n = value.shape[-1]
+        folds = min(self.folds, n)
+        held_out = torch.arange(n, device=value.device) % folds == torch.arange(folds, device=value.device)[:, None]
+        held_out = held_out.view(folds, *[1] * (value.dim() - 1), n)
+        train = (~held_out).to(value.dtype)  # [folds, 1..., n]
+        count = train.sum(-1, keepdim=True)
+        ridge = self.ridge * torch.eye(n, dtype=value.dtype, device=value.device)
+        agreement = sum_of_agreements(points, [i for block in blocks for i in block])
+        target = value.expand(folds, *value.shape)
+        worth, advantage = torch.zeros_like(points), torch.zeros_like(points[..., 0])
+        for block in reversed(blocks):
+            where = list(block)
+            mean = (train * target).sum(-1, keepdim=True) / count
+            centred = train * (target - mean)
+            # Held-out rows and columns are zeroed: they get no weight in the solution.
+            inverse = torch.linalg.inv(train.unsqueeze(-1) * agreement * train.unsqueeze(-2) + ridge)
+            weight = (inverse @ centred.unsqueeze(-1)).squeeze(-1)
+            left_out = centred - train * weight / inverse.diagonal(dim1=-2, dim2=-1)  # predictions of draws left out in turn
+            # The small multiple of the target's own variance keeps the ratio from being one of rounding errors.
+            spread = (left_out.square() + 1e-3 * centred.square()).sum(-1)
+            shrink = ((left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)).clamp(0, 1)
+            weight = weight * shrink[..., None]
+            own = points[..., where, :]
+            table = torch.einsum("f...n,...nik->f...ik", weight, own)  # h_i(k), per fold
+            predicted = mean + (agreement @ weight.unsqueeze(-1)).squeeze(-1)
+            pick = held_out.to(value.dtype)
+            worth[..., where, :] = torch.einsum("f...n,f...ik->...nik", pick.expand_as(target), table)
+            advantage[..., where] = (pick * (target - predicted)).sum(0).unsqueeze(-1)
+            surprise = own - probs[..., where, :]
+            target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
+            agreement = agreement - sum_of_agreements(points, where)
+        return worth, advantage
+
+
+def sum_of_agreements(points: Float[Tensor, "*batch n d k"], variables: list[int]) -> Float[Tensor, "*batch n n"]:
+    """In how many of the given variables two draws agree."""
+    some = points[..., variables, :].flatten(-2)
+    return some @ some.mT
