@@ -48,6 +48,55 @@ def test_compiled_equals_eager(E: catlog.Estimator, law: str) -> None:
         torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
 
 
+STRUCTURED = {
+    "chain": lambda t: catlog.MarkovChain(t[0], t[1:4], length=4),
+    "network": lambda t: catlog.BayesianNetwork(
+        {
+            "a": catlog.Node([], t[0]),
+            "b": catlog.Node(["a"], t[1:4]),
+            "c": catlog.Node([], t[4]),
+            "d": catlog.Node(["b", "c"], t[:9].view(3, 3, 3)),
+        }
+    ),
+    "autoregressive": lambda t: catlog.Autoregressive(
+        lambda x, i: t[i] + x[..., :i].sum(-1, keepdim=True) * t[i + 1], [3] * 4, dtype=t.dtype
+    ),
+}
+SAMPLERS = [
+    catlog.Reinforce(2),
+    catlog.RLOO(3),
+    catlog.SCateR(2),
+    catlog.SCateR(2, suffix="common"),
+    catlog.SCateR(2, variables=2),
+    catlog.SCateR(2, categories=1),
+    catlog.RAM(2),
+    catlog.LEG(2),
+    catlog.CritiCateR(4),
+    catlog.Exact(),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "E"),
+    [*(("network", E) for E in SAMPLERS), ("chain", SAMPLERS[2]), ("autoregressive", SAMPLERS[3])],
+    ids=lambda each: str(each),
+)
+def test_structured_laws_compile(law: str, E: catlog.Estimator) -> None:
+    torch._dynamo.reset()
+    theta = torch.randn(9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def loss(theta: Tensor) -> Tensor:
+        return E(lambda x: (x.double() * torch.arange(1.0, 5.0, dtype=torch.float64)).sum(-1).sin(), STRUCTURED[law](theta))
+
+    results = []
+    for call in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
+        torch.manual_seed(0)
+        value = call(theta)
+        results.append([value.detach(), torch.autograd.grad(value, theta)[0]])
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
 def test_draws_compile(draws: str) -> None:
     for eager, compiled in zip(*both(catlog.IndeCateR(3, draws=draws), "bits", f, "aot_eager"), strict=True):
@@ -102,3 +151,18 @@ def test_inductor() -> None:
     torch.testing.assert_close(compiled, eager)
     gradients = [torch.autograd.grad(each.sum(), [logits, *network.parameters()]) for each in (compiled, eager)]
     torch.testing.assert_close(*gradients)
+
+
+def test_compiled_step_on_a_cpu() -> None:
+    theta = nn.Parameter(torch.zeros(6))
+    E = catlog.IndeCateR(2, draws="latin")
+
+    def loss(target: Tensor) -> Tensor:
+        return E(lambda z: (z - target).square().sum(-1), Independent(Bernoulli(logits=theta, validate_args=False), 1))
+
+    step = catlog.compiled_step(loss, torch.optim.Adam([theta], 0.5))
+    target = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
+    losses = [step(target).item() for _ in range(50)]
+    assert losses[-1] < 0.1 * losses[0]
+    assert step.mode == "eager"
+    assert "GPU" in step.why

@@ -63,34 +63,48 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"fresh": True}, {"draws": "latin"}, {"variables": 4}], ids=str)
-def test_whole_step_in_a_graph(options: dict[str, object]) -> None:
+@pytest.mark.parametrize("compile", [False, None], ids=["captured", "compiled and captured"])
+def test_whole_step_in_a_graph(options: dict[str, object], compile: bool | None) -> None:
     """Forward, estimate, backward and update captured once and replayed; the loss falls."""
     torch.manual_seed(0)
     encoder = nn.Linear(8, 16).cuda()
     decoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).cuda()
     E = catlog.IndeCateR(2, **options)
-    parameters = [*encoder.parameters(), *decoder.parameters()]
-    optimiser = torch.optim.Adam(parameters, 1e-2, fused=True, capturable=True)
-    images = torch.rand(10, 8, device="cuda")
+    optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-2, fused=True, capturable=True)
 
-    def step() -> Tensor:
+    def loss(images: Tensor) -> Tensor:
         q = Independent(Bernoulli(logits=encoder(images), validate_args=False), 1)
-        loss = E(FirstLayerLinear(decoder, lambda out: (out - images).square().sum(-1)), q).mean()
-        optimiser.zero_grad(set_to_none=False)
-        loss.backward()
-        optimiser.step()
-        return loss.detach()
+        return E(FirstLayerLinear(decoder, lambda out: (out - images).square().sum(-1)), q)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        before = step().item()
-        for _ in range(2):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-    for _ in range(300):
-        graph.replay()
-    assert loss.item() < 0.5 * before
+    step = catlog.compiled_step(loss, optimiser, compile=compile)
+    images = torch.rand(10, 8, device="cuda")
+    before = step(images).item()
+    assert step.mode == ("captured" if compile is False else "compiled, captured")
+    losses = [step(images).item() for _ in range(300)]
+    assert losses[-1] < 0.5 * before
+    assert len(set(losses)) > 290  # every replay draws anew
+    with pytest.raises(ValueError, match="captured with"):
+        step(images[:5])
+
+
+def test_captured_step_equals_eager() -> None:
+    """With the draws given, a captured step moves the parameters as an eager one does, from the first call on."""
+    x = torch.bernoulli(torch.full((2, 10, 6), 0.5)).cuda()
+    images = torch.rand(10, 4, device="cuda")
+    results = []
+    for captured in (False, True):
+        torch.manual_seed(1)
+        encoder, decoder = nn.Linear(4, 6).cuda(), nn.Linear(6, 4).cuda()
+        parameters = [*encoder.parameters(), *decoder.parameters()]
+        optimiser = torch.optim.Adam(parameters, 1e-2, fused=True, capturable=captured)
+
+        def loss(images: Tensor, encoder: nn.Module = encoder, decoder: nn.Module = decoder) -> Tensor:
+            q = Independent(Bernoulli(logits=encoder(images), validate_args=False), 1)
+            return catlog.IndeCateR(2)(lambda z: (decoder(z) - images).square().sum(-1), q, x=x)
+
+        step = catlog.compiled_step(loss, optimiser, compile=False)
+        for _ in range(5):
+            step(images)
+        assert ("capturable=True" in step.why) == (not captured)
+        results.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
+    torch.testing.assert_close(*results)

@@ -1,6 +1,7 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
 from . import functions
+from .compiled import compiled_step
 from .distributions import Categoricals
 from .estimators import (
     ESTIMATORS,
@@ -42,5 +43,6 @@ __all__ = [
     "SCateR",
     "StraightThrough",
     "attach",
+    "compiled_step",
     "functions",
 ]

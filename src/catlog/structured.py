@@ -36,6 +36,7 @@ class Ordered(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
     blocks: tuple[tuple[int, ...], ...]
     cardinalities: tuple[int, ...]
     ancestors: tuple[frozenset[int], ...]
