@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .structured import Ordered, choose, rows_of
+from .structured import Ordered, choose, rows_of, span
 
 Suffix = Literal["independent", "common", "gumbel"]
 SUFFIXES: tuple[str, ...] = get_args(Suffix)
@@ -64,7 +64,7 @@ def sweep(
     state = q.start(torch.Size([n, *batch])) if q.incremental else None
     previous = None
     for block, variables in enumerate(q.blocks):
-        where = list(variables)
+        where = span(variables)
         active = [0] + [g for g, variable in enumerate(clamped, 1) if variable in q.ancestors[block]]
         lead = torch.Size([len(active) * n, *batch])
         if q.incremental:
@@ -78,8 +78,9 @@ def sweep(
         if len(active) == len(points):
             points[..., where] = drawn
         elif len(active) > 1:
-            later = torch.tensor(active[1:], device=noise.device)
-            points[later[:, None], ..., torch.tensor(where, device=noise.device)] = drawn[1:].movedim(-1, 1)
+            block_points = points[..., where]
+            block_points[active] = drawn
+            points[..., where] = block_points
         founded = []
         for position, variable in enumerate(variables):
             others = log_probs[0, ..., position, : q.cardinalities[variable]]
@@ -129,7 +130,7 @@ def sweep_chosen(
     previous = None
     everyone = list(range(1 + groups))
     for block, variables in enumerate(q.blocks):
-        where = list(variables)
+        where = span(variables)
         if q.incremental:
             raw, state = q.step(state, block, previous)
             raw = raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
@@ -155,7 +156,7 @@ def _drawn(
     log_probs: Float[Tensor, "active n *batch m k"],
     noise: Tensor,
     active: list[int],
-    where: list[int],
+    where: slice | list[int],
     suffix: Suffix,
     x: Int64[Tensor, "n *batch m"] | None,
 ) -> Int64[Tensor, "active n *batch m"]:

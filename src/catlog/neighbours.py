@@ -111,6 +111,7 @@ def _evaluated(
         points = law.assign(flat.index_select(0, row[part]), to_variable[part], to_category[part])
         points = law.shaped(points)
         values.append(checked(f(points), points, law, validate=validate))
+        del points  # before the next chunk is made
     value = torch.cat(values).unflatten(0, (n, moves)).movedim(1, -1)
     change = (value - (fx[..., slot] if fresh else fx)).masked_fill(~possible, 0.0)
     table = change.new_zeros((n, *law.batch_shape, slots * k))

@@ -149,10 +149,17 @@ def ancestral(q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True)
             raw = raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
         else:
             raw = q.conditional(x, block)
-        drawn = choose(q.block_log_probs(raw, block, lead, validate), u[..., list(variables)])
-        x[..., list(variables)] = drawn
+        where = span(variables)
+        drawn = choose(q.block_log_probs(raw, block, lead, validate), u[..., where])
+        x[..., where] = drawn
         previous = drawn[..., 0]
     return x
+
+
+def span(variables: tuple[int, ...]) -> slice | list[int]:
+    """An index for these variables: a slice where they are consecutive, which copies nothing and waits for no GPU."""
+    first, count = variables[0], len(variables)
+    return slice(first, first + count) if variables == tuple(range(first, first + count)) else list(variables)
 
 
 def rows_of(state: Any, rows: Int64[Tensor, "r"]) -> Any:

@@ -13,6 +13,7 @@ from ..checks import check_count
 from ..conditionals import structure, view
 from ..draw import base_draws
 from ..evaluate import evaluate
+from ..structured import span
 from ..surrogate import Function, attach
 
 
@@ -55,7 +56,7 @@ class CritiCateR:
 
     samples: int = 16
     folds: int = 8
-    ridge: float = 1.0
+    ridge: float = 3.0
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
@@ -110,15 +111,16 @@ class CritiCateR:
         train = (~held_out).to(value.dtype)  # [folds, 1..., n]
         count = train.sum(-1, keepdim=True)
         ridge = self.ridge * torch.eye(n, dtype=value.dtype, device=value.device)
-        agreement = sum_of_agreements(points, [i for block in blocks for i in block])
+        agreement = sum_of_agreements(points, slice(None))
         target = value.expand(folds, *value.shape)
         worth, advantage = torch.zeros_like(points), torch.zeros_like(points[..., 0])
         for block in reversed(blocks):
-            where = list(block)
+            where = span(block)
             mean = (train * target).sum(-1, keepdim=True) / count
             centred = train * (target - mean)
             # Held-out rows and columns are zeroed: they get no weight in the solution.
-            inverse = torch.linalg.inv(train.unsqueeze(-1) * agreement * train.unsqueeze(-2) + ridge)
+            gram = train.unsqueeze(-1) * agreement * train.unsqueeze(-2) + ridge
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(gram).L)
             weight = (inverse @ centred.unsqueeze(-1)).squeeze(-1)
             left_out = centred - train * weight / inverse.diagonal(dim1=-2, dim2=-1)  # predictions of draws left out in turn
             # The small multiple of the target's own variance keeps the ratio from being one of rounding errors.
@@ -137,7 +139,7 @@ class CritiCateR:
         return worth, advantage
 
 
-def sum_of_agreements(points: Float[Tensor, "*batch n d k"], variables: list[int]) -> Float[Tensor, "*batch n n"]:
+def sum_of_agreements(points: Float[Tensor, "*batch n d k"], variables: slice | list[int]) -> Float[Tensor, "*batch n n"]:
     """In how many of the given variables two draws agree."""
     some = points[..., variables, :].flatten(-2)
     return some @ some.mT
