@@ -13,9 +13,10 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[experiments,dev]'
 	touch $@
 
-demo: .venv/ready  ## train a discrete VAE on embedded data, then compare the estimators' bias and variance (a minute)
+demo: .venv/ready  ## train a discrete VAE on embedded data, then compare the estimators (a minute)
 	$(BIN)/python examples/quickstart.py
 	$(BIN)/python examples/bias_variance.py --output demo
+	$(BIN)/python examples/machine_replacement.py --output demo
 
 test: lint types unit shapes  ## everything that CI checks
 

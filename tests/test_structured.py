@@ -424,6 +424,34 @@ def test_only_descendants_are_drawn_anew() -> None:
     assert rows == {"a": 1, "b": 1, "c": 1 + 3}  # c is drawn for the base and for the other three values of its parent b
 
 
+def test_fixed_nodes_are_not_clamped() -> None:
+    """A known environment between two learned choices: half of the evaluations, the same gradient."""
+
+    def law(theta: Tensor, fixed: bool = True) -> Ordered:
+        return BayesianNetwork(
+            {
+                "choice": Node([], theta[:2]),
+                "weather": Node(["choice"], _rand(2, 3, seed=7), fixed=fixed),
+                "next": Node(["weather"], theta[2:].view(3, 2)),
+            }
+        )
+
+    case, f = Case("fixed", _rand(8), law), function(TABLES[0])
+    assert catlog.SCateR(1).evaluations(law(case.theta)) == 3
+    assert catlog.SCateR(1).evaluations(law(case.theta, fixed=False)) == 5
+    q = law(case.theta)
+    by_variable = cells(q)
+    for suffix, groups in (("common", 1), ("independent", 3)):
+        used = [(0, 0), (0, 1), (0, 2)] + ([(1, 1), (1, 2)] if groups == 3 else [])
+        u, weight = combine([by_variable[i] for _, i in used])
+        noise = torch.full((groups, 1, len(u), 3), 0.5, dtype=torch.float64)
+        for column, (group, i) in enumerate(used):
+            noise[group, 0, :, i] = u[:, column]
+        theta = case.theta.clone().requires_grad_()
+        total = (weight * catlog.SCateR(1, suffix=suffix)(f, law(theta).expand([len(u)]), noise=noise)).sum()
+        close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
+
+
 def test_laws_are_distributions() -> None:
     for case in CASES.values():
         q = case.law(case.theta)

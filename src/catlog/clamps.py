@@ -31,8 +31,9 @@ class Clamped:
 
 
 def moves_per_variable(q: Ordered, categories: int | None) -> list[int]:
-    """How many other categories of each variable are looked at."""
-    return [size - 1 if categories is None else min(size - 1, categories + 1) for size in q.cardinalities]
+    """How many other categories of each variable are looked at: none of one that has nothing to learn."""
+    most = max(q.cardinalities) if categories is None else categories + 1
+    return [0 if i in q.fixed else min(size - 1, most) for i, size in enumerate(q.cardinalities)]
 
 
 def noise_shape(q: Ordered, n: int, suffix: Suffix, categories: int | None, moves: int) -> tuple[int, ...]:
@@ -83,6 +84,8 @@ def sweep(
             points[..., where] = block_points
         founded = []
         for position, variable in enumerate(variables):
+            if counts[variable] == 0:
+                continue
             others = log_probs[0, ..., position, : q.cardinalities[variable]]
             u = noise[-1, ..., variable, 0] if suffix == "gumbel" else noise[-1, ..., variable]
             to, its_weight = _others(others, drawn[0, ..., position], categories, u)
@@ -97,8 +100,9 @@ def sweep(
             base = torch.arange(n, device=noise.device)
             state = rows_of(state, torch.cat([torch.arange(lead[0], device=noise.device), base.repeat(counts[variables[0]])]))
             previous = points[..., variables[0]].flatten(0, 1)
-    moves = torch.tensor(clamped, device=noise.device).view(-1, *[1] * (1 + len(batch))).expand(-1, n, *batch)
-    return Clamped(points[0], points[1:], moves, torch.cat(category), torch.cat(weight))
+    moves = torch.tensor(clamped, dtype=torch.int64, device=noise.device).view(-1, *[1] * (1 + len(batch))).expand(-1, n, *batch)
+    nothing = torch.zeros((0, n, *batch), dtype=noise.dtype, device=noise.device)
+    return Clamped(points[0], points[1:], moves, torch.cat([nothing.long(), *category]), torch.cat([nothing, *weight]))
 
 
 def sweep_chosen(

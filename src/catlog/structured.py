@@ -30,6 +30,7 @@ class Ordered(Distribution):
     - ``cardinalities``: the number of categories of each variable;
     - ``ancestors``: for each block, the variables that its conditionals depend on, directly or through others;
     - ``real`` and ``device``: of its probabilities;
+    - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions of a known environment;
 
     and defines :meth:`conditional`. One whose network carries a state along the sequence sets ``incremental`` and defines
     :meth:`start` and :meth:`step` as well; one that can give every conditional in a single call overrides :meth:`raw_logits`.
@@ -42,6 +43,7 @@ class Ordered(Distribution):
     ancestors: tuple[frozenset[int], ...]
     real: torch.dtype
     device: torch.device
+    fixed: frozenset[int] = frozenset()
     incremental: bool = False
 
     @abstractmethod
@@ -354,12 +356,14 @@ class Node:
         of all the parents' variables, ``[rows, *batch, p]`` int64, to logits ``[rows, *batch, k]`` (a block: ``[..., size, k]``).
     cardinality: k; needed with a network.
     size: number of variables of the block.
+    fixed: there is nothing to learn in it, so that no estimator need spend evaluations on it.
     """
 
     parents: Sequence[str]
     logits: Tensor | Callable[[Tensor], Tensor]
     cardinality: int | None = None
     size: int = 1
+    fixed: bool = False
 
 
 class BayesianNetwork(Ordered):
@@ -428,6 +432,7 @@ class BayesianNetwork(Ordered):
         self.blocks = tuple(place[name] for name in order)
         self.ancestors = tuple(reach[name] for name in order)
         self.cardinalities = tuple(sizes[name] for name in nodes for _ in place[name])
+        self.fixed = frozenset(i for name, node in nodes.items() if node.fixed for i in place[name])
         self.real = dtype or (tables[0].dtype if tables else torch.get_default_dtype())
         self.device = device or (tables[0].device if tables else torch.device("cpu"))
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)

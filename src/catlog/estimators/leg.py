@@ -78,13 +78,14 @@ class LEG:
             flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
             flat = flat.scatter(-1, variable[:, None].expand(*flat.shape[:-1], 1), category.unsqueeze(-1))
             flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
+            stay = index.repeat(len(variable), *[1] * (index.dim() - 1))
             joint, values = [], []
             for part in chunks(len(flat), flat, law, self.chunk_size):
                 each = (
                     ordered.log_conditionals(flat[part], self.validate).gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1)
                 )
                 possible = (each > -torch.inf).unsqueeze(-1)
-                points = law.point(torch.where(possible, flat[part], index.repeat(len(variable), *[1] * (index.dim() - 1))[part]))
+                points = law.point(torch.where(possible, flat[part], stay[part]))
                 joint.append(each)
                 values.append(checked(f(points), points, law, validate=self.validate))
 

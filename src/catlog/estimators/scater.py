@@ -32,7 +32,7 @@ class SCateR:
     draw of the suffix serves one variable only.
 
     Cost: N (1 + sum_i (k_i - 1)) evaluations, one sweep with one call of each conditional for all rows at once. Needs: nothing
-    of f. Only descendants of the clamped variable are drawn anew.
+    of f. Only descendants of the clamped variable are drawn anew; ``fixed`` nodes of a BayesianNetwork are not clamped.
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
     2023, Definition 3.2.
 
