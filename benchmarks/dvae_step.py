@@ -14,15 +14,16 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from math import log
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Independent, kl_divergence
+from torch.distributions import Bernoulli, Independent
 from torch.nn.functional import softplus
 
 import catlog
-from catlog.functions import FirstLayerLinear
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from literal import literal_indecater
 
 BATCH = 100
@@ -51,17 +52,16 @@ class Step:
         self.step = self.eager if literal or not fast else catlog.compiled_step(self.loss, self.optimiser)
 
     def loss(self, images: Tensor, x: Tensor | None = None) -> Tensor:
-        q = Independent(Bernoulli(logits=self.encoder(images), validate_args=False), 1)
-        prior = Independent(Bernoulli(logits=torch.zeros_like(images[..., :200]), validate_args=False), 1)
-
-        def negative_log_likelihood(logits: Tensor) -> Tensor:
-            return (softplus(logits) - logits * images).sum(-1)
+        logits = self.encoder(images)
+        q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+        kl = (logits.sigmoid() * logits - softplus(logits) + log(2)).sum(-1)  # to a prior of fair bits
 
         def black_box(z: Tensor) -> Tensor:
-            return negative_log_likelihood(self.decoder(z))
+            pixels = self.decoder(z)
+            return (softplus(pixels) - pixels * images).sum(-1)
 
-        f = FirstLayerLinear(self.decoder, negative_log_likelihood) if self.table else black_box
-        return (self.estimator(f, q, x=x) + kl_divergence(q, prior)).mean()
+        f = FirstLayerLinear(self.decoder, BernoulliCrossEntropy(images)) if self.table else black_box
+        return (self.estimator(f, q, x=x) + kl).mean()
 
     def __call__(self, images: Tensor) -> None:
         self.step(images)

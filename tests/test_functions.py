@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from catlog import Categoricals, GumbelSoftmax, IndeCateR
 from catlog.draw import draw
 from catlog.factors import factors
-from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts, ising
+from catlog.functions import Additive, BernoulliCrossEntropy, FirstLayerLinear, OfSum, Pairwise, Potts, ising
 from catlog.neighbours import differences
 
 LAWS = {
@@ -54,6 +54,9 @@ FUNCTIONS = {
     ),
     "network, head": lambda batch, d, k, one_hot: FirstLayerLinear(
         network(d * k if one_hot else d, out=4), lambda y: y.logsumexp(-1), one_hot
+    ),
+    "network, cross-entropy": lambda batch, d, k, one_hot: FirstLayerLinear(
+        network(d * k if one_hot else d, out=4), BernoulliCrossEntropy(randn(*batch, 4).sigmoid()), one_hot
     ),
 }
 APPLIES = {"ising": ["bits"], "network": ["bits", "one-hot"]}

@@ -12,7 +12,7 @@ TEXT = (Path(__file__).parent.parent / "README.md").read_text()
 
 def test_the_readme_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 12
     torch.manual_seed(0)
     names: dict[str, object] = {}

@@ -122,7 +122,7 @@ def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
     """Evaluations of f at once: few enough for the caches of a CPU, many enough to fill a GPU within about 1 GiB of input."""
     if x.is_cuda:
         return max(1, 2**28 // max(1, x[0].numel() // max(1, law.batch_size)))
-    return 512
+    return 1024
 
 
 def chunks(rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None) -> list[slice]:
