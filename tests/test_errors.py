@@ -47,15 +47,17 @@ def total(x):
 
 @every
 def test_f_returns_a_wrong_shape(E, q):
-    given = r"f must return one value per point: it was given x of shape \(\d, 2, 3\)"
-    match = given + r" and must return shape \(\d, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)"
+    given = r"f must return one value per point: it was given x of shape \(\d+, 2, 3\)"
+    match = given + r" and must return shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)"
     with pytest.raises(ValueError, match=match):
         E(lambda x: x.sum(), q)
 
 
 @every
 def test_independent_is_missing(E):
-    with pytest.raises(ValueError, match=r"\(\d, 2, 3\).*returned \(\d, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\."):
+    with pytest.raises(
+        ValueError, match=r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\."
+    ):
         E(total, Bernoulli(logits=torch.zeros(2, 3)))
     with pytest.raises(ValueError, match=r"last 2 batch dimensions of q.*Independent\(q, 2\)\."):
         E(lambda x: x.sum((-1, -2)), Bernoulli(logits=torch.zeros(2, 3)))
@@ -85,7 +87,7 @@ def test_own_table_holds_nan(q):
 
 @every
 def test_f_returns_no_tensor(E, q):
-    with pytest.raises(TypeError, match=r"f must return a tensor of shape \(\d, 2\), but it returned float\."):
+    with pytest.raises(TypeError, match=r"f must return a tensor of shape \(\d+, 2\), but it returned float\."):
         E(lambda x: 1.0, q)
 
 
@@ -105,7 +107,7 @@ def test_f_returns_a_tensor_on_another_device(E, q):
 @pytest.mark.parametrize("E", [each for name, each in ESTIMATORS.items() if name not in ("Exact", "RLOO")])
 def test_samples_below_one(E):
     for given in (0, -1):
-        with pytest.raises(ValueError, match=f"{E.__name__}: `samples` must be at least 1, but {given} was given"):
+        with pytest.raises(ValueError, match=f"{E.__name__}: `samples` must be at least [12], but {given} was given"):
             E(samples=given)
     for given in (1.5, True, "2"):
         with pytest.raises(TypeError, match=f"{E.__name__}: `samples` must be an int of at least 1, but {given!r} was given"):

@@ -271,16 +271,16 @@ class BernoulliCrossEntropy(nn.Module):
         return (nn.functional.softplus(logits) - logits * self.targets).sum(-1)
 
     def after(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
-        """This head as a function of the last layer's input, without autograd."""
+        """This head as a function of the last layer's input."""
         slope = self.targets @ linear.weight
         offset = 0.0 if linear.bias is None else self.targets @ linear.bias
 
         def values(hidden: Float[Tensor, "n *batch h"]) -> Float[Tensor, "n *batch"]:
             logits = linear(hidden)
-            if not torch.compiler.is_compiling():  # softplus in place: nothing large is allocated but the logits
-                softplus = torch.logaddexp(logits, logits.new_zeros(()), out=logits)
-            else:
+            if torch.is_grad_enabled() or torch.compiler.is_compiling():
                 softplus = nn.functional.softplus(logits)
+            else:  # in place: nothing large is allocated but the logits
+                softplus = torch.logaddexp(logits, logits.new_zeros(()), out=logits)
             return softplus.sum(-1) - (hidden * slope).sum(-1) - offset
 
         return values
