@@ -106,6 +106,7 @@ def test_draws_compile(draws: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"fresh": True}, {"variables": 2}], ids=str)
 @pytest.mark.parametrize("name", ["network", "ising", "sum"])
 def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -> None:
+    torch._dynamo.reset()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     function = {

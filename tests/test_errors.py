@@ -110,7 +110,7 @@ def test_samples_below_one(E):
         with pytest.raises(ValueError, match=f"{E.__name__}: `samples` must be at least [12], but {given} was given"):
             E(samples=given)
     for given in (1.5, True, "2"):
-        with pytest.raises(TypeError, match=f"{E.__name__}: `samples` must be an int of at least 1, but {given!r} was given"):
+        with pytest.raises(TypeError, match=f"{E.__name__}: `samples` must be an int of at least [12], but {given!r} was given"):
             E(samples=given)
 
 
