@@ -68,11 +68,8 @@ def sweep(
         where = span(variables)
         active = [0] + [g for g, variable in enumerate(clamped, 1) if variable in q.ancestors[block]]
         lead = torch.Size([len(active) * n, *batch])
-        if q.incremental:
-            raw, state = q.step(state, block, previous)
-            raw = raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
-        else:
-            raw = q.conditional((points if len(active) == len(points) else points[active]).flatten(0, 1), block)
+        some = points if len(active) == len(points) else points[active]
+        raw, state = q.next_logits(block, some.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (len(active), n))
         drawn = _drawn(log_probs, noise, active, where, suffix, None if x is None else x[..., where])
         points[..., where] = drawn[0]
@@ -135,11 +132,7 @@ def sweep_chosen(
     everyone = list(range(1 + groups))
     for block, variables in enumerate(q.blocks):
         where = span(variables)
-        if q.incremental:
-            raw, state = q.step(state, block, previous)
-            raw = raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
-        else:
-            raw = q.conditional(points.flatten(0, 1), block)
+        raw, state = q.next_logits(block, points.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (1 + groups, n))
         drawn = _drawn(log_probs, noise, everyone, where, suffix, None if x is None else x[..., where])
         for position, i in enumerate(variables):

@@ -58,6 +58,15 @@ class Ordered(Distribution):
         """Logits of the next variable, and the state, once the variable before it is known."""
         raise NotImplementedError
 
+    def next_logits(
+        self, block: int, x: Int64[Tensor, "*lead d"], state: Any, previous: Int64[Tensor, "*lead"] | None
+    ) -> tuple[Float[Tensor, "*lead m k"], Any]:
+        """The block's logits while drawing, and the state: by :meth:`step` where the law has one, else by :meth:`conditional`."""
+        if not self.incremental:
+            return self.conditional(x, block), None
+        raw, state = self.step(state, block, previous)
+        return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw, state
+
     def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
         """Per block, the logits of its variables given the values that x gives to earlier ones."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
@@ -146,11 +155,7 @@ def ancestral(q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True)
     state = q.start(lead) if q.incremental else None
     previous = None
     for block, variables in enumerate(q.blocks):
-        if q.incremental:
-            raw, state = q.step(state, block, previous)
-            raw = raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
-        else:
-            raw = q.conditional(x, block)
+        raw, state = q.next_logits(block, x, state, previous)
         where = span(variables)
         drawn = choose(q.block_log_probs(raw, block, lead, validate), u[..., where])
         x[..., where] = drawn
@@ -239,11 +244,10 @@ class Autoregressive(Ordered):
             return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
         if not self.incremental:
             return super().raw_logits(x)
-        state, each, previous = self.start(x.shape[:-1]), [], None
+        state, each = self.start(x.shape[:-1]), []
         for i in range(len(self.cardinalities)):
-            raw, state = self.step(state, i, previous)
-            each.append(raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw)
-            previous = x[..., i]
+            raw, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
+            each.append(raw)
         return each
 
 
