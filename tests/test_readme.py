@@ -1,5 +1,6 @@
 """The README's Python runs as written, and names every estimator."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import torch
 
 import catlog
 
-TEXT = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
 
 
 def test_the_readme_runs() -> None:
@@ -30,11 +32,21 @@ def test_every_estimator_is_in_the_table() -> None:
 
 
 def test_commands_exist() -> None:
-    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", TEXT, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
+def test_speed_is_what_was_measured() -> None:
+    speed = TEXT[TEXT.index("## Speed") : TEXT.index("## Origin")]
+    for device in ("cpu", "cuda"):
+        with (ROOT / "results" / f"dvae_step_{device}.csv").open() as file:
+            for row in csv.DictReader(file):
+                ms = float(row["ms"])
+                shown = f"{ms:.2f}" if device == "cuda" else f"{ms:.1f}" if ms < 9.9 else f"{ms:.0f}"
+                assert f" {shown} " in speed or row["method"].endswith("m=20"), (row["method"], shown)
+
+
 def test_files_exist() -> None:
     for path in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
-        assert (Path(__file__).parent.parent / path).exists(), path
+        assert (ROOT / path).exists(), path
