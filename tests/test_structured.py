@@ -289,6 +289,21 @@ def test_whole_point_estimators_are_unbiased(case: Case, E: catlog.Estimator) ->
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
+def test_criticater_is_unbiased_by_its_other_route() -> None:
+    """More draws than categories in all: the regressions are solved by category."""
+    case = Case("short chain", _rand(6), lambda t: MarkovChain(t[:2], t[2:].view(1, 2, 2)))
+    f = function(TABLES[0])
+    q = case.law(case.theta)
+    points = q.enumerate_support()
+    choice = torch.tensor(list(product(range(4), repeat=5))).T
+    weight = q.log_prob(points).exp()[choice].prod(0)
+    for folds in (2, 5):
+        theta = case.theta.clone().requires_grad_()
+        E = catlog.CritiCateR(5, folds=folds, ridge=0.5)
+        total = (weight * E(f, case.law(theta).expand([len(weight)]), x=points[choice])).sum()
+        close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
+
+
 def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = catlog.estimators.scater.sweep
 

@@ -13,6 +13,7 @@ from ..checks import check_count
 from ..conditionals import structure, view
 from ..draw import base_draws
 from ..evaluate import evaluate
+from ..regression import regression
 from ..structured import span
 from ..surrogate import Function, attach
 
@@ -37,7 +38,8 @@ class CritiCateR:
     It needs no more evaluations than RLOO and beats it where f has main effects, also through later variables; where f is
     pure interaction it is about as good.
 
-    Cost: ``samples`` evaluations, and per block of variables ``folds`` inversions of an N x N matrix. Needs: nothing of f.
+    Cost: ``samples`` evaluations; per fold one factorisation of a d k x d k matrix, or, where that is larger, of an N x N
+    matrix for every block of variables. Needs: nothing of f.
     Reference: this library; the correction by later variables is the control variate of Cheng et al., "Trajectory-wise control
     variates for variance reduction in policy gradient methods", 2019.
 
@@ -110,36 +112,22 @@ class CritiCateR:
         held_out = held_out.view(folds, *[1] * (value.dim() - 1), n)
         train = (~held_out).to(value.dtype)  # [folds, 1..., n]
         count = train.sum(-1, keepdim=True)
-        ridge = self.ridge * torch.eye(n, dtype=value.dtype, device=value.device)
-        agreement = sum_of_agreements(points, slice(None))
+        model = regression(points, train, blocks, self.ridge)
         target = value.expand(folds, *value.shape)
+        pick = held_out.to(value.dtype)
         worth, advantage = torch.zeros_like(points), torch.zeros_like(points[..., 0])
         for block in reversed(blocks):
             where = span(block)
             mean = (train * target).sum(-1, keepdim=True) / count
             centred = train * (target - mean)
-            # Held-out rows and columns are zeroed: they get no weight in the solution.
-            gram = train.unsqueeze(-1) * agreement * train.unsqueeze(-2) + ridge
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(gram).L)
-            weight = (inverse @ centred.unsqueeze(-1)).squeeze(-1)
-            left_out = centred - train * weight / inverse.diagonal(dim1=-2, dim2=-1)  # predictions of draws left out in turn
+            predicted, left_out, table = model.fit(centred)
             # The small multiple of the target's own variance keeps the ratio from being one of rounding errors.
             spread = (left_out.square() + 1e-3 * centred.square()).sum(-1)
             shrink = ((left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)).clamp(0, 1)
-            weight = weight * shrink[..., None]
-            own = points[..., where, :]
-            table = torch.einsum("f...n,...nik->f...ik", weight, own)  # h_i(k), per fold
-            predicted = mean + (agreement @ weight.unsqueeze(-1)).squeeze(-1)
-            pick = held_out.to(value.dtype)
+            table = table * shrink[..., None, None]  # h_i(k), per fold
             worth[..., where, :] = torch.einsum("f...n,f...ik->...nik", pick.expand_as(target), table)
-            advantage[..., where] = (pick * (target - predicted)).sum(0).unsqueeze(-1)
-            surprise = own - probs[..., where, :]
+            advantage[..., where] = (pick * (target - mean - predicted * shrink[..., None])).sum(0).unsqueeze(-1)
+            surprise = points[..., where, :] - probs[..., where, :]
             target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
-            agreement = agreement - sum_of_agreements(points, where)
+            model.drop()
         return worth, advantage
-
-
-def sum_of_agreements(points: Float[Tensor, "*batch n d k"], variables: slice | list[int]) -> Float[Tensor, "*batch n n"]:
-    """In how many of the given variables two draws agree."""
-    some = points[..., variables, :].flatten(-2)
-    return some @ some.mT
