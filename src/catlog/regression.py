@@ -5,8 +5,6 @@ Cholesky factorisation: with the variables in drawing order, the factor of a pre
 folds and batch elements at once; a draw that is held out of a fold has no part in its fit, but gets its prediction.
 """
 
-from typing import Protocol
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,32 +14,11 @@ from .structured import span
 Fit = tuple[Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch m k"]]
 
 
-class Regression(Protocol):
-    """Regressions on all blocks of variables, then on all but the last, and so on."""
-
-    def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
-        """Predictions of all draws, predictions of the training draws left out in turn, and the last block's coefficients."""
-        ...
-
-    def drop(self) -> None:
-        """Forget the last block."""
-        ...
-
-
-def regression(
-    points: Float[Tensor, "*batch n d k"],
-    train: Float[Tensor, "folds *ones n"],
-    blocks: tuple[tuple[int, ...], ...],
-    ridge: float,
-) -> Regression:
-    """The cheaper of the two routes by the cubes of the matrices' sizes."""
-    n, d, k = points.shape[-3:]
-    route = ByDraws if (d * k) ** 3 > len(blocks) * n**3 else ByCategories
-    return route(points, train, blocks, ridge)
-
-
 class ByDraws:
-    """One unknown per draw; the kernel counts the variables in which two draws agree."""
+    """One unknown per draw; the kernel counts the variables in which two draws agree.
+
+    Regressions are on all blocks of variables at first, and on all but the last after each :meth:`drop`.
+    """
 
     def __init__(self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float) -> None:
         self.points, self.train, self.blocks = points, train, list(blocks)
@@ -52,7 +29,8 @@ class ByDraws:
         some = self.points[..., variables, :].flatten(-2)
         return some @ some.mT
 
-    def fit(self, target: Tensor) -> Fit:
+    def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
+        """Predictions of all draws, predictions of the training draws left out in turn, and the last block's coefficients."""
         # Held-out rows and columns are zeroed: they get no weight in the solution.
         gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2) + self.ridge
         inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(gram).L)
@@ -67,7 +45,7 @@ class ByDraws:
 
 
 class ByCategories:
-    """One unknown per variable and category, in drawing order."""
+    """One unknown per variable and category, in drawing order; otherwise as :class:`ByDraws`."""
 
     def __init__(self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float) -> None:
         self.k, self.train = points.shape[-1], train
@@ -79,7 +57,7 @@ class ByCategories:
         self.factor = torch.linalg.cholesky_ex(gram).L
         self.white = torch.linalg.solve_triangular(self.factor, features.mT.expand(len(train), *features.mT.shape), upper=False)
 
-    def fit(self, target: Tensor) -> Fit:
+    def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
         coefficient = self.white @ target.unsqueeze(-1)
         predicted = (self.white.mT @ coefficient).squeeze(-1)
         leverage = self.train * self.white.square().sum(-2)
@@ -92,3 +70,15 @@ class ByCategories:
     def drop(self) -> None:
         size = self.sizes.pop() * self.k
         self.white, self.factor = self.white[..., :-size, :], self.factor[..., :-size, :-size]
+
+
+def regression(
+    points: Float[Tensor, "*batch n d k"],
+    train: Float[Tensor, "folds *ones n"],
+    blocks: tuple[tuple[int, ...], ...],
+    ridge: float,
+) -> ByDraws | ByCategories:
+    """The cheaper of the two routes by the cubes of the matrices' sizes."""
+    n, d, k = points.shape[-3:]
+    route = ByDraws if (d * k) ** 3 > len(blocks) * n**3 else ByCategories
+    return route(points, train, blocks, ridge)
