@@ -466,7 +466,7 @@ def loop(q: Ordered, noise: Tensor) -> tuple[Tensor, Tensor]:
                 logits, state = q.step(state, j, x[:, j - 1])
             else:
                 logits = q.conditional(x, j).squeeze(-2)
-            x[:, j] = choose(logits.log_softmax(-1), u[:, j])
+            x[:, j] = choose(logits.log_softmax(-1).exp(), u[:, j])
         return x
 
     d = len(q.cardinalities)
@@ -479,7 +479,7 @@ def loop(q: Ordered, noise: Tensor) -> tuple[Tensor, Tensor]:
         else:
             logits = q.conditional(x, j).squeeze(-2)
         states.append(state)
-        x[:, j] = choose(logits.log_softmax(-1), noise[0, :, j])
+        x[:, j] = choose(logits.log_softmax(-1).exp(), noise[0, :, j])
     moved = []
     for i in range(d):
         for offset in range(1, q.cardinalities[i]):

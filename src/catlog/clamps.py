@@ -163,14 +163,14 @@ def _drawn(
         drawn = (log_probs - (-u.log()).log()).argmax(-1)
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     if suffix == "independent":
-        drawn = choose(log_probs, (noise if len(active) == len(noise) else noise[active])[..., where])
+        drawn = choose(log_probs.exp(), (noise if len(active) == len(noise) else noise[active])[..., where])
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     u = noise[:1, ..., where]
     if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
         p = log_probs[0].exp()
         low = pad(p.cumsum(-1), (1, 0))[..., :-1].gather(-1, x.unsqueeze(-1)).squeeze(-1)
         u = (low + u[0] * p.gather(-1, x.unsqueeze(-1)).squeeze(-1)).unsqueeze(0)
-    drawn = choose(log_probs, u.expand(log_probs.shape[:-1]))
+    drawn = choose(log_probs.exp(), u)
     return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
 
 
@@ -193,7 +193,7 @@ def _others(
     top_log_prob, top = others.topk(categories, -1)
     rest = others.scatter(-1, top, -torch.inf).exp()
     total = rest.sum(-1)
-    sampled = choose(rest.clamp(min=torch.finfo(rest.dtype).tiny).log(), u * total)
+    sampled = choose(rest, u * total)
     p = rest.gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
     some = p > 0
     sampled = torch.where(some, sampled, own)

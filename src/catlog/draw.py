@@ -14,7 +14,7 @@ from torch import Tensor
 from .checks import may_look
 from .conditionals import Conditionals
 from .factors import Factors
-from .structured import ancestral
+from .structured import ancestral, choose
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)
@@ -52,11 +52,7 @@ def categories(law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]) -> In
     if isinstance(law, Conditionals):
         with torch.no_grad():
             return ancestral(law.q, u, law.validate)
-    cdf = law.probs.detach().cumsum(-1)
-    steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
-    if law.k == 2:
-        return (u >= steps[..., 0]).long()
-    return (u.unsqueeze(-1) >= steps).sum(-1)
+    return choose(law.probs.detach(), u)
 
 
 def base_draws(

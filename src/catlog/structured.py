@@ -142,10 +142,16 @@ class Ordered(Distribution):
         return new
 
 
-def choose(log_probs: Float[Tensor, "*lead k"], u: Float[Tensor, "*lead"]) -> Int64[Tensor, "*lead"]:
-    """The category whose interval of the CDF holds u; an impossible one is never returned, even for u = 1."""
-    cdf = log_probs.exp().cumsum(-1)
-    return (u.unsqueeze(-1) >= cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)).sum(-1)
+def choose(probs: Tensor, u: Tensor) -> Tensor:
+    """The category whose interval of the CDF holds u; an impossible one is never returned, even for u = 1.
+
+    ``probs`` has the categories last; the dimensions before them and those of ``u`` broadcast.
+    """
+    cdf = probs.cumsum(-1)
+    steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
+    if steps.shape[-1] == 1:
+        return (u >= steps[..., 0]).long()
+    return (u.unsqueeze(-1) >= steps).sum(-1)
 
 
 def ancestral(q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Int64[Tensor, "n *batch d"]:
@@ -157,7 +163,7 @@ def ancestral(q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True)
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         where = span(variables)
-        drawn = choose(q.block_log_probs(raw, block, lead, validate), u[..., where])
+        drawn = choose(q.block_log_probs(raw, block, lead, validate).exp(), u[..., where])
         x[..., where] = drawn
         previous = drawn[..., 0]
     return x
