@@ -26,6 +26,12 @@ class Case:
     points: Tensor  # [points, *event], as q.sample() writes them
     features: Callable[[Tensor], Tensor]  # [..., *event] to [..., 6] reals, one-hot where the law is of integers
 
+    @property
+    def kind(self) -> str:
+        """As an estimator's ``laws`` calls it."""
+        kinds = {"bits": "bits", "integer": "index", "one-hot": "one-hot", "masked": "mixed", "mixed": "mixed"}
+        return next(kind for word, kind in kinds.items() if word in self.name)
+
     def probabilities(self, theta: Tensor) -> Tensor:
         q = self.law(theta)
         return q.log_prob(self.points).exp()

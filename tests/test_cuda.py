@@ -7,7 +7,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 
 import catlog
 from catlog.functions import FirstLayerLinear
-from test_battery import estimators
+from variants import estimators
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

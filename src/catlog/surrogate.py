@@ -1,7 +1,7 @@
 """The contract of every estimator, and the one line that ties a value to a gradient."""
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 Function = Callable[[Tensor], Tensor]
+
+BITS = frozenset({"bits"})
+RELAXABLE = frozenset({"bits", "one-hot"})
+INDEPENDENT = frozenset({"bits", "index", "one-hot", "mixed"})
+ANY = frozenset({"bits", "index", "one-hot", "mixed", "structured"})
 
 
 @runtime_checkable
@@ -25,9 +30,16 @@ class Estimator(Protocol):
     Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by ``backward``) is this method's
     estimate of the expectation's gradient, in the law's parameters and in f's own. Values compose: ``E(f, q).log()``, sums
     and products are differentiated by the ordinary chain rule.
+
+    ``laws`` names what q may be: "bits" (Bernoulli), "index" (Categorical), "one-hot" (OneHotCategorical), "mixed" (variables
+    with different numbers of categories) and "structured" (variables that depend on each other).
+
+    An estimator that learns is an ``nn.Module``: ``backward`` fills the ``grad`` of its own parameters, too, with the gradient
+    of the variance of what it estimates (see :func:`attach`). Give ``E.parameters()`` to an optimiser of their own.
     """
 
     unbiased: ClassVar[bool]
+    laws: ClassVar[frozenset[str]]
     reference: ClassVar[str]
 
     @property
@@ -48,8 +60,16 @@ class Estimator(Protocol):
     ) -> Float[Tensor, "*batch"]: ...
 
 
-def attach(value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """A tensor with the value of ``value`` and the gradient of ``surrogate``.
+def attach(
+    value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"], objective: Float[Tensor, "*batch"] | None = None
+) -> Float[Tensor, "*batch"]:
+    r"""A tensor with the value of ``value`` and the gradient of ``surrogate``.
+
+    ``objective`` is for estimators that learn: the squared norm of this call's gradient in the law's logits, as a function of
+    the estimator's own parameters and of nothing else that is differentiable. The estimate is unbiased whatever they are, so
+    the gradient of its squared norm is a gradient of its variance. Where the loss is :math:`\sum_b w_b E_b`, the variance
+    of its gradient is :math:`\sum_b w_b^2 \operatorname{Var} g_b`, and that is what is differentiated: the parameters are
+    trained to *lower* it, whatever the sign and scale of the loss.
 
     >>> theta = torch.tensor(3.0, requires_grad=True)
     >>> y = attach(torch.tensor(10.0), theta**2)
@@ -57,4 +77,21 @@ def attach(value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]) -
     >>> y.item(), theta.grad.item()
     (10.0, 6.0)
     """
-    return value.detach() + (surrogate - surrogate.detach())
+    attached = value.detach() + (surrogate - surrogate.detach())
+    return attached if objective is None else _Objective.apply(attached, objective)  # type: ignore[no-untyped-call]
+
+
+class _Objective(torch.autograd.Function):
+    """The first argument; backward, the second gets the *square* of what the first gets."""
+
+    @staticmethod
+    def forward(attached: Tensor, objective: Tensor) -> Tensor:
+        return attached.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.square()

@@ -15,7 +15,7 @@ from ..draw import base_draws
 from ..evaluate import evaluate
 from ..regression import regression
 from ..structured import span
-from ..surrogate import Function, attach
+from ..surrogate import ANY, Function, attach
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class CritiCateR:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
 

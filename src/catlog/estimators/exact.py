@@ -14,7 +14,7 @@ from ..conditionals import Conditionals, view
 from ..evaluate import evaluate
 from ..factors import Factors
 from ..neighbours import chunks
-from ..surrogate import Function
+from ..surrogate import ANY, Function
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Exact:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "definition"
 

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from ..checks import check_count
 from ..evaluate import checked
 from ..factors import Factors, factors, relaxable
-from ..surrogate import Function
+from ..surrogate import RELAXABLE, Function
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class GumbelSoftmax:
     validate: bool = True
 
     unbiased: ClassVar[bool] = False
+    laws: ClassVar[frozenset[str]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
 

@@ -13,7 +13,7 @@ from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import evaluate, value_and_slope
 from ..factors import Factors, factors, relaxable
 from ..neighbours import differences
-from ..surrogate import Function, attach
+from ..surrogate import INDEPENDENT, Function, attach
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class IndeCateR:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = INDEPENDENT
     reference: ClassVar[str] = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:

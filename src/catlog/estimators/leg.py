@@ -13,7 +13,7 @@ from ..conditionals import structure, view
 from ..draw import base_draws
 from ..evaluate import checked, evaluate
 from ..neighbours import chunks
-from ..surrogate import Function, attach
+from ..surrogate import ANY, Function, attach
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class LEG:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
 

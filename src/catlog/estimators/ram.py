@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..surrogate import Function
+from ..surrogate import ANY, Function
 from .scater import SCateR
 
 
@@ -42,6 +42,7 @@ class RAM:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "Tokui & Sato 2017"
 

@@ -12,7 +12,7 @@ from ..checks import check_count
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
-from ..surrogate import Function, attach
+from ..surrogate import ANY, Function, attach
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class RLOO:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
 

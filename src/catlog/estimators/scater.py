@@ -15,7 +15,7 @@ from ..draw import base_draws
 from ..evaluate import checked, evaluate
 from ..factors import Factors
 from ..neighbours import chunks
-from ..surrogate import Function, attach
+from ..surrogate import ANY, Function, attach
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class SCateR:
     validate: bool = True
 
     unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "De Smet et al. 2023"
 

@@ -12,7 +12,7 @@ from ..checks import check_count
 from ..draw import base_draws
 from ..evaluate import checked
 from ..factors import factors, relaxable
-from ..surrogate import Function
+from ..surrogate import RELAXABLE, Function
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class StraightThrough:
     validate: bool = True
 
     unbiased: ClassVar[bool] = False
+    laws: ClassVar[frozenset[str]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     reference: ClassVar[str] = "Bengio et al. 2013"
 
