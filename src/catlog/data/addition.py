@@ -1,0 +1,81 @@
+"""MNIST addition: sequences of digits of which only the sum is known."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ..checks import check_count
+from .images import Images
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences of images, kept as indices into one tensor of images.
+
+    Args:
+        images: the images, pixels in [0, 1].
+        index: which images each sequence is made of.
+        sums: the sum of each sequence's digits: all that the training may see.
+        labels: the digits themselves, for evaluation.
+    """
+
+    images: Float[Tensor, "n 28 28"]
+    index: Int64[Tensor, "sequences digits"]
+    sums: Int64[Tensor, " sequences"]
+    labels: Int64[Tensor, "sequences digits"]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, rows: Int64[Tensor, " batch"]) -> Float[Tensor, "batch digits 28 28"]:
+        """The images of these sequences."""
+        return self.images[self.index[rows]]
+
+    def to(self, device: torch.device | str) -> "Sequences":
+        return Sequences(self.images.to(device), self.index.to(device), self.sums.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Training and test sequences of ``digits`` digits each."""
+
+    digits: int
+    train: Sequences
+    test: Sequences
+
+
+def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Addition:
+    """Sequences of ``digits`` images, no image twice, drawn from the training set and from the test set.
+
+    The paper draws them once and keeps them for every run and method, so ``seed`` is not the seed of a run.
+
+    Args:
+        images: with the digits 0 to 9 as labels.
+        digits: the length of a sequence.
+        seed: of the one permutation of the images.
+        batch: the number of sequences is rounded down to a multiple of it (10 in the paper: of MNIST's test images, 620
+            sequences of 16 are made and not 625).
+
+    >>> from catlog.data import load
+    >>> data = addition(load("mnist-5000"), digits=4)
+    >>> len(data.train), len(data.test), data.test.batch(torch.arange(10)).shape
+    (1000, 250, torch.Size([10, 4, 28, 28]))
+    """
+    check_count("addition", "batch", batch)
+    most = min(len(images.train), len(images.test)) // batch
+    check_count("addition", "digits", digits, most=most, hint=f"{images.name!r} has {len(images.test)} test images.")
+    if max(images.train_labels.max(), images.test_labels.max()) > 9:
+        raise ValueError(
+            f"addition: `images` must have the labels 0 to 9, but {images.name!r} has more. Give load('mnist') or "
+            "load('mnist-5000')."
+        )
+    generator = torch.Generator().manual_seed(seed)
+
+    def sequences(pixels: Tensor, labels: Tensor) -> Sequences:
+        count = len(pixels) // (digits * batch) * batch
+        index = torch.randperm(len(pixels), generator=generator)[: count * digits].reshape(count, digits)
+        return Sequences(pixels.reshape(-1, 28, 28), index, labels[index].sum(1), labels[index])
+
+    return Addition(digits, sequences(images.train, images.train_labels), sequences(images.test, images.test_labels))

@@ -1,0 +1,188 @@
+"""The published files: where they lie, where they are downloaded from, how they are recognised."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class DataError(OSError):
+    """A data file is missing, damaged or not what it should be, or its download failed."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A published file.
+
+    Args:
+        path: where it lies under the data folder; the first part names the data set.
+        shape: the shape of what it holds.
+        sha256: digest of the file as published, checked when it is downloaded.
+        content: digest of what is inside, checked whenever it is read, so that a file that was packed again is accepted. For
+            idx files: of the unpacked bytes. For Omniglot: of the lines ``<sha256 of the PNG>  <path>``, by path.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    sha256: str
+    content: str
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def urls(self) -> list[str]:
+        return [mirror + self.name for mirror in MIRRORS[Path(self.path).parts[0]]]
+
+
+FILES: dict[str, tuple[File, ...]] = {
+    "mnist": (
+        File(
+            "mnist/train-images-idx3-ubyte.gz",
+            (60000, 28, 28),
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ),
+        File(
+            "mnist/train-labels-idx1-ubyte.gz",
+            (60000,),
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        ),
+        File(
+            "mnist/t10k-images-idx3-ubyte.gz",
+            (10000, 28, 28),
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        ),
+        File(
+            "mnist/t10k-labels-idx1-ubyte.gz",
+            (10000,),
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+    ),
+    "fashion-mnist": (
+        File(
+            "fashion-mnist/train-images-idx3-ubyte.gz",
+            (60000, 28, 28),
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        ),
+        File(
+            "fashion-mnist/train-labels-idx1-ubyte.gz",
+            (60000,),
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        ),
+        File(
+            "fashion-mnist/t10k-images-idx3-ubyte.gz",
+            (10000, 28, 28),
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        ),
+        File(
+            "fashion-mnist/t10k-labels-idx1-ubyte.gz",
+            (10000,),
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+    "omniglot": (
+        File(
+            "omniglot/images_background.zip",
+            (19280, 105, 105),
+            "ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
+            "deaa02f758afda524b3a045c7af40311f2d9ded3e2a39f715ece8470d474bc6a",
+        ),
+        File(
+            "omniglot/images_evaluation.zip",
+            (13180, 105, 105),
+            "1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
+            "3d5e035f27423c362bf9a181af649b43cda64c1008f842177ddc5203269c901e",
+        ),
+    ),
+}
+
+MIRRORS: dict[str, tuple[str, ...]] = {
+    "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    "fashion-mnist": (
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    ),
+    "omniglot": (
+        "https://github.com/brendenlake/omniglot/raw/master/python/",
+        "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
+    ),
+}
+
+EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000')."
+
+
+def locate(file: File, folder: str | Path | None = None) -> Path:
+    """Where ``file`` lies: in ``folder``, else in CATLOG_DATA, else in the cache, where it is downloaded to if need be."""
+    folder = folder or os.environ.get("CATLOG_DATA")
+    if not folder:
+        return download(file)
+    path = Path(folder).expanduser() / file.path
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing. Put it there (from {file.urls[0]}), or give another folder (`folder`, or the environment "
+            f"variable CATLOG_DATA), or give none and let it be downloaded. {EMBEDDED}"
+        )
+    return path
+
+
+def download(file: File) -> Path:
+    """The file in the cache folder; downloaded if it is not there or its digest is wrong."""
+    with extra():
+        import pooch  # type: ignore[import-untyped]
+    target = cache_folder() / file.path
+    troubles = []
+    for url in file.urls:
+        try:
+            return Path(pooch.retrieve(url, f"sha256:{file.sha256}", fname=target.name, path=target.parent))
+        except (OSError, ValueError) as error:  # no connection, no disk; a wrong digest
+            troubles.append(f"{url}: {error}")
+    raise DataError(
+        f"{target} could not be downloaded. If this machine has no network, put the data sets in a folder and name it in the "
+        f"environment variable CATLOG_DATA (this file is {file.path} there). {EMBEDDED}\n" + "\n".join(troubles)
+    )
+
+
+def damaged(path: Path, trouble: object) -> DataError:
+    """The error that says what is wrong with the file at ``path``."""
+    return DataError(
+        f"{path} is damaged: {trouble}. Delete it and get it again (with neither `folder` nor CATLOG_DATA set, it is "
+        f"downloaded). {EMBEDDED}"
+    )
+
+
+def check_content(path: Path, digest: str, expected: str) -> None:
+    """Raise unless the file holds what was published."""
+    if digest != expected:
+        raise damaged(path, f"what it holds has the sha256 {digest[:12]}… and not {expected[:12]}… as published")
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where downloads and decoded images are kept: CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog."""
+    given = os.environ.get("CATLOG_CACHE")
+    return Path(given or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog").expanduser()
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Imports in this block belong to the extra `experiments`; if one is missing, say how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"catlog.data: the package {error.name!r} is missing. Install it with: pip install 'catlog[experiments]'"
+        ) from error

@@ -1,0 +1,128 @@
+"""Experiment 1 of the paper: estimates of a gradient that is known exactly."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from ..estimators import GumbelSoftmax
+from ..functions import Additive, Potts
+from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed
+from .settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients(Settings):
+    r"""Synthetic gradients: many estimates at fixed logits against the exact gradient of E[f].
+
+    f is the paper's :math:`\sum_d |x_d - b_d|`, which is additive (IndeCateR is exact on it with one draw, so the comparison
+    says little), or a Potts energy with a coupling between every two variables, where the comparison is fair.
+    """
+
+    variables: int = 12
+    """D, the number of variables."""
+    categories: int = 3
+    """K, the number of categories of each."""
+    function: Literal["additive", "pairwise"] = "additive"
+    """f: the paper's additive one, or one with interactions."""
+    repeats: int = 1000
+    """Number of estimates."""
+    together: int = 50
+    """Estimates made at once (a matter of memory and speed)."""
+
+    name: ClassVar[str] = "gradients"
+    labels: ClassVar[Labels] = {
+        "IndeCateR": ("IndeCateR", {"samples": 1}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
+        "REINFORCE": ("Reinforce", {"samples": 1000}),
+        "RLOO": ("RLOO", {"samples": 1000}),
+        "GS": ("GumbelSoftmax", {"samples": 1000, "hard": True, "temperature": 1.0}),
+    }
+    sizes: ClassVar[tuple[str, ...]] = ("variables", "categories", "function")
+
+    def task(self) -> "GradientsTask":
+        return GradientsTask(self)
+
+
+class GradientsTask:
+    """One iteration is ``together`` estimates; sums over all of them are the state."""
+
+    def __init__(self, config: Gradients) -> None:
+        self.config, device = config, config.prepare()
+        self.E = placed(make_estimator(config.estimator, config.samples, config.options, config.labels), device)
+        if isinstance(self.E, GumbelSoftmax):
+            self.E = replace(self.E, hard=True)
+        one_hot = self.E.differentiates_f and "one-hot" in self.E.laws
+        self.iterations = -(-config.repeats // config.together)
+        self.every = self.iterations
+
+        d, k = config.variables, config.categories
+        start = torch.Generator().manual_seed(config.seed)  # the same problem for every estimator
+        self.logits = torch.randn(d, k, generator=start).to(device)
+        if config.function == "additive":
+            chosen = torch.distributions.Categorical(logits=self.logits.cpu())
+            b = (torch.rand(d, 1, generator=start) > chosen.probs.cumsum(-1)).sum(-1).clamp(max=k - 1)
+            costs = (torch.arange(k) - b[:, None]).abs().float()
+            self.f = OnNumbers(lambda x: (x - b.to(device)).abs().sum(-1), k) if one_hot else Additive(costs.to(device))
+            multilinear: nn.Module = Additive(costs.to(device), one_hot=True)
+        else:
+            couplings, fields = torch.randn(d, d, generator=start) / d**0.5, torch.randn(d, k, generator=start)
+            self.f = Potts(couplings.to(device), fields.to(device), one_hot=one_hot)
+            multilinear = Potts(couplings.to(device), fields.to(device), one_hot=True)
+        # As a multilinear function of one-hot points, f at the probabilities is the expectation of f.
+        logits = self.logits.double().requires_grad_()
+        expectation = multilinear.double()(logits.softmax(-1)[None])
+        (self.exact,) = torch.autograd.grad(expectation.sum(), logits)
+        zeros = torch.zeros_like
+        number = self.exact.new_zeros(())
+        self.sums = {"g": zeros(self.exact), "g2": zeros(self.exact), "cosine": number.clone(), "cosine2": number.clone()}
+        own = own_parameters(self.E)
+        self.optimiser = torch.optim.Adam(own, 1e-2) if own else None
+
+    def step(self, i: int) -> None:
+        count = min(self.config.together, self.config.repeats - i * self.config.together)
+        logits = self.logits.expand(count, *self.logits.shape).clone().requires_grad_()
+        loss = self.E(self.f, law_for(self.E, logits)).sum()
+        own = own_parameters(self.E)
+        gradient, *others = torch.autograd.grad(loss, [logits, *own], allow_unused=True)
+        if self.optimiser is not None:
+            for parameter, its in zip(own, others, strict=True):
+                parameter.grad = its
+            self.optimiser.step()
+        gradient = gradient.double()
+        cosine = torch.nn.functional.cosine_similarity(gradient.flatten(1), self.exact.flatten()[None])
+        self.sums["g"] += gradient.sum(0)
+        self.sums["g2"] += gradient.square().sum(0)
+        self.sums["cosine"] += cosine.sum()
+        self.sums["cosine2"] += (1 - cosine).square().sum()  # of the distance: no cancellation where it is tiny
+
+    def measure(self, i: int) -> dict[str, float]:
+        r"""The paper's "bias", mean(1 - cos), and "variance", var(cos); and the true ones, relative to :math:`\lVert g\rVert`."""
+        n = min(i * self.config.together, self.config.repeats)
+        if n < 2:
+            return {}
+        mean = self.sums["g"] / n
+        variance = (self.sums["g2"] - n * mean.square()).clamp(min=0) / (n - 1)
+        distance = 1 - self.sums["cosine"] / n
+        norm2 = self.exact.square().sum()
+        bias2 = ((mean - self.exact).square() - variance / n).sum()  # less the noise left in the mean
+        return {
+            "estimates": n,
+            "evaluations": self.E.evaluations(law_for(self.E, self.logits)),
+            "cosine_distance": float(distance),
+            "cosine_variance": float(self.sums["cosine2"] / n - distance.square()),
+            "relative_bias": float((mean - self.exact).norm() / norm2.sqrt()),
+            "relative_bias2": float(bias2 / norm2),
+            "relative_variance": float(variance.sum() / norm2),
+            "variance": float(variance.sum()),
+            "exact_norm2": float(norm2),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums, "estimator": own_state(self.E)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for key, value in self.sums.items():
+            value.copy_(state["sums"][key])
+        load_own_state(self.E, state["estimator"])

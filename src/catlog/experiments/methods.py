@@ -1,0 +1,95 @@
+"""From a name on the command line to an estimator: a class of the registry, or a label of the paper such as RLOO-F."""
+
+import ast
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+from ..estimators import ESTIMATORS
+from ..surrogate import Estimator
+
+# label -> the registry's name and its settings
+Labels = Mapping[str, tuple[str, dict[str, Any]]]
+
+
+def make_estimator(name: str, samples: int | None, options: tuple[str, ...], labels: Labels) -> Estimator:
+    """The estimator called ``name`` (a label of this experiment, or a class), with ``options`` such as ``draws=latin``.
+
+    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"fresh": True})})
+    IndeCateR(samples=3, fresh=True, draws='latin', variables=None, control='taylor', chunk_size=None, validate=True)
+    """
+    if name not in labels and name not in ESTIMATORS:
+        known = sorted({*labels, *ESTIMATORS})
+        raise ValueError(f"--estimator: {name!r} is not known. Give one of {', '.join(known)}.")
+    listed, settings = labels.get(name, (name, {}))
+    cls = ESTIMATORS[listed]
+    fields = signature(cls).parameters
+    given: dict[str, Any] = dict(settings)
+    if samples is not None:
+        given["samples"] = samples
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"--options: {option!r} must have the form name=value.")
+        given[key] = _parsed(value)
+    unknown = [key for key in given if key not in fields]
+    if unknown:
+        raise ValueError(f"{listed} has no setting {', '.join(unknown)}. It has {', '.join(fields)}.")
+    return cls(**given)
+
+
+def placed(E: Estimator, device: torch.device) -> Estimator:
+    """E on the device, where it has parameters or buffers."""
+    return E.to(device) if isinstance(E, nn.Module) else E
+
+
+def _parsed(value: str) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+def own_parameters(E: Estimator) -> list[nn.Parameter]:
+    """What an estimator that learns wants trained."""
+    return list(E.parameters()) if isinstance(E, nn.Module) else []
+
+
+def own_state(E: Estimator) -> dict[str, Any]:
+    return E.state_dict() if isinstance(E, nn.Module) else {}
+
+
+def load_own_state(E: Estimator, state: dict[str, Any]) -> None:
+    if isinstance(E, nn.Module):
+        E.load_state_dict(state)
+
+
+def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
+    """Independent variables with these logits, as E can take them: numbers, one-hot vectors (for a relaxation), or bits."""
+    if "index" in E.laws and not E.differentiates_f:
+        base: Distribution = Categorical(logits=logits, validate_args=False)
+    elif "one-hot" in E.laws:
+        base = OneHotCategorical(logits=logits, validate_args=False)
+    elif logits.shape[-1] == 2:
+        base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
+    else:
+        raise ValueError(
+            f"--estimator: {type(E).__name__} is for bits, but the variables here have {logits.shape[-1]} categories."
+        )
+    return Independent(base, 1)
+
+
+class OnNumbers(nn.Module):
+    """A function of category numbers, read from one-hot points, also relaxed ones: what relaxations see in the published code."""
+
+    def __init__(self, f: Callable[[Tensor], Tensor], categories: int) -> None:
+        super().__init__()
+        self.f, self.categories = f, categories
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.f(x @ torch.arange(self.categories, dtype=x.dtype, device=x.device))

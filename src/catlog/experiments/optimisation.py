@@ -1,0 +1,114 @@
+"""Experiment 2 of the paper: maximise an expectation that hardly depends on any one variable."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..estimators import GumbelSoftmax
+from ..functions import Additive
+from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed
+from .settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimisation(Settings):
+    r"""Maximise :math:`E[\frac1D \sum_d (x_d - 0.499)^2]` over the logits of D bits, with RMSProp.
+
+    f is additive, so IndeCateR's gradient is exact here. Learning rates as published, for RMSProp with its epsilon *inside* the
+    root, as the published code ran it: with epsilon outside, a rate of 5 is over in ten steps.
+    """
+
+    variables: int = 200
+    """D, the number of bits."""
+    iterations: int = 2000
+    """Number of updates."""
+    every: int = 5
+    """Log after so many updates."""
+    learning_rate: float | None = None
+    """None: the published one (IndeCateR and RLOO-F 5, RLOO-S 1, GS-F 0.01), 5 for an unbiased estimator, 0.01 for a biased one."""
+    anneal: bool = True
+    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (the published code meant to, but kept 0.1)."""
+    update: Literal["own", "published"] = "own"
+    """own: each variable moves by its own gradient; published: all by that of the first, as the published code did by mistake."""
+
+    name: ClassVar[str] = "optimisation"
+    labels: ClassVar[Labels] = {
+        "IndeCateR": ("IndeCateR", {"samples": 2}),
+        "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
+        "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "draws": "latin"}),
+        "RLOO-F": ("RLOO", {"samples": 800}),
+        "RLOO-S": ("RLOO", {"samples": 2}),
+        "GS-F": ("GumbelSoftmax", {"samples": 800, "hard": True, "temperature": 0.1}),
+        "GS-S": ("GumbelSoftmax", {"samples": 2, "hard": True, "temperature": 0.1}),
+    }
+    rates: ClassVar[dict[str, float]] = {"RLOO-S": 1.0}
+    sizes: ClassVar[tuple[str, ...]] = ("variables", "update")
+
+    def task(self) -> "OptimisationTask":
+        return OptimisationTask(self)
+
+
+class OptimisationTask:
+    """The logits, RMSProp's average, and the exact value of what is maximised."""
+
+    def __init__(self, config: Optimisation) -> None:
+        self.config, device = config, config.prepare()
+        self.iterations, self.every = config.iterations, config.every
+        self.E = placed(make_estimator(config.estimator, config.samples, config.options, config.labels), device)
+        self.temperature = torch.tensor(0.1, device=device)
+        if isinstance(self.E, GumbelSoftmax):
+            self.temperature.fill_(float(self.E.temperature))
+            self.E = replace(self.E, temperature=self.temperature)
+        one_hot = self.E.differentiates_f and "one-hot" in self.E.laws
+        rate = config.learning_rate or config.rates.get(config.estimator, 5.0 if self.E.unbiased else 0.01)
+        self.rate = rate
+        self.logits = torch.randn(config.variables, 2, device=device).requires_grad_()
+        self.average = torch.zeros_like(self.logits)
+        costs = (torch.arange(2.0) - 0.499).square().expand(config.variables, 2) / config.variables
+        self.f = OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2) if one_hot else Additive(costs.to(device))
+        self.exact = Additive(costs.double().to(device), one_hot=True)
+        own = own_parameters(self.E)
+        self.optimiser = torch.optim.Adam(own, 1e-2) if own else None
+
+    def gradient(self) -> Tensor:
+        own = own_parameters(self.E)
+        value = self.E(self.f, law_for(self.E, self.logits))
+        gradient, *others = torch.autograd.grad(value, [self.logits, *own], allow_unused=True)
+        for parameter, its in zip(own, others, strict=True):
+            parameter.grad = its
+        return gradient.nan_to_num(0.0)
+
+    def step(self, i: int) -> None:
+        if self.config.anneal and i > 0 and i % 20 == 0:
+            self.temperature *= torch.tensor(-0.05).exp()
+        gradient = self.gradient()
+        if self.optimiser is not None:
+            self.optimiser.step()
+        if self.config.update == "published":
+            gradient = gradient[:1].expand_as(gradient)
+        with torch.no_grad():  # RMSProp as Keras has it: epsilon under the root
+            self.average.mul_(0.9).addcmul_(gradient, gradient, value=0.1)
+            self.logits += self.rate * gradient * (self.average + 1e-7).rsqrt()
+
+    def measure(self, i: int) -> dict[str, float]:
+        with torch.no_grad():
+            value = float(self.exact(self.logits.double().softmax(-1)[None]))
+        with torch.random.fork_rng(devices=[self.logits.device] if self.logits.is_cuda else []):
+            estimates = torch.stack([self.gradient() for _ in range(4)])
+        spread = estimates.var(-1, correction=0).mean()
+        return {"value": value, "gradient_variance": float(estimates.var(0).sum()), "gradient_spread": float(spread)}
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"logits": self.logits.detach(), "average": self.average, "temperature": self.temperature}
+        learner = self.optimiser.state_dict() if self.optimiser is not None else {}
+        return {**state, "estimator": own_state(self.E), "learner": learner}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for name in ("logits", "average", "temperature"):
+                getattr(self, name).copy_(state[name])
+        load_own_state(self.E, state["estimator"])
+        if self.optimiser is not None:
+            self.optimiser.load_state_dict(state["learner"])

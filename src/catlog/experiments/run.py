@@ -1,0 +1,85 @@
+"""Execute one configuration in its folder."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from .folder import Folder
+from .loop import Task, Watcher, loop
+
+
+class Configuration(Protocol):
+    """What the four experiments have in common."""
+
+    name: ClassVar[str]
+    sizes: ClassVar[tuple[str, ...]]
+
+    @property
+    def estimator(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    def task(self) -> Task: ...
+
+
+def record(config: Any) -> dict[str, Any]:
+    """The configuration as it is written to config.json."""
+    return {"experiment": config.name, **asdict(config)}
+
+
+def folder_for(config: Any, root: Path | str = "runs") -> Path:
+    """Where a run lives unless told otherwise: readable, and different for different configurations.
+
+    >>> from catlog.experiments import Addition
+    >>> folder_for(Addition(digits=8, estimator="RLOO-F", seed=3)).as_posix()[:-7]
+    'runs/addition/RLOO-F-mnist-5000-8-seed3'
+    """
+    digest = hashlib.sha256(json.dumps(record(config), sort_keys=True).encode()).hexdigest()[:6]
+    sizes = [str(getattr(config, size)) for size in config.sizes]
+    return Path(root) / config.name / "-".join([config.estimator, *sizes, f"seed{config.seed}", digest])
+
+
+def execute(
+    config: Any,
+    folder: Path | str | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: float = 30.0,
+    tensorboard: bool = False,
+    watch: Watcher = lambda i, row: None,
+) -> dict[str, Any]:
+    """Run ``config`` in ``folder`` (see :func:`folder_for`) and return its last metrics; a complete run is not run again."""
+    home = Folder(folder_for(config) if folder is None else folder)
+    home.create(record(config), resume=resume)
+    if home.finished():
+        return json.loads(home.summary_path.read_text())
+    torch.manual_seed(config.seed)
+    task: Task = config.task()
+    with contextlib.ExitStack() as stack:
+        if tensorboard:
+            watch = _with_events(home.path, task.every, watch, stack)
+        return loop(task, home, checkpoint_every=checkpoint_every, watch=watch)
+
+
+def _with_events(path: Path, every: int, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("--tensorboard needs the package tensorboard: pip install 'catlog[tensorboard]'.") from error
+    writer = stack.enter_context(SummaryWriter(str(path)))
+
+    def both(i: int, row: Mapping[str, float]) -> None:
+        if i == row.get("iteration"):
+            for key, value in row.items():
+                if key != "iteration":
+                    writer.add_scalar(key, value, i)
+        watch(i, row)
+
+    return both

