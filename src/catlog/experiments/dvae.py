@@ -13,14 +13,14 @@ from torch.nn.functional import softplus
 from ..data import for_autoencoder, load
 from ..estimators import GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .methods import Labels, OnNumbers, make_estimator, placed
+from .methods import Labels, OnNumbers, make_estimator, placed, takes_one_hot
 from .settings import Settings
 from .training import Training, adam, glorot, gradient_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
 class DVAE(Settings):
-    """Encoder 784-384-256-D variables, decoder D-256-384-784, trained on the evidence lower bound, KL in closed form.
+    """Discrete autoencoder: 784-384-256-D variables-256-384-784, trained on the evidence lower bound, KL in closed form.
 
     With more than two categories the decoder reads category numbers, as the published code does, or one-hot vectors.
     """
@@ -133,7 +133,7 @@ class DVAETask:
             return OnNumbers(FirstLayerLinear(self.decoder, head), k)
         if k > 2 and self.config.reads == "one-hot":
             return FirstLayerLinear(self.decoder, head, one_hot=True)
-        return FirstLayerLinear(self.decoder, head)
+        return FirstLayerLinear(self.decoder, head, categories=k)
 
     def bound(self, images: Tensor, E: Any, *, relaxed: bool) -> Tensor:
         """The negated evidence lower bound of each image."""
@@ -141,7 +141,7 @@ class DVAETask:
         return E(self.reconstruction(images, relaxed=relaxed), self.law(logits, relaxed=relaxed)) + self.divergence(logits)
 
     def loss(self, index: Tensor) -> Tensor:
-        return self.bound(self.train[index], self.E, relaxed=self.E.differentiates_f)
+        return self.bound(self.train[index], self.E, relaxed=takes_one_hot(self.E))
 
     def step(self, i: int) -> None:
         if self.config.anneal and i % self.training.per_epoch == 0:

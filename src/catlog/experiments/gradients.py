@@ -8,7 +8,7 @@ from torch import nn
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive, Potts
-from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed
+from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed, takes_one_hot
 from .settings import Settings
 
 
@@ -53,7 +53,7 @@ class GradientsTask:
         self.E = placed(make_estimator(config.estimator, config.samples, config.options, config.labels), device)
         if isinstance(self.E, GumbelSoftmax):
             self.E = replace(self.E, hard=True)
-        one_hot = self.E.differentiates_f and "one-hot" in self.E.laws
+        one_hot = takes_one_hot(self.E)
         self.iterations = -(-config.repeats // config.together)
         self.every = self.iterations
 
@@ -63,9 +63,9 @@ class GradientsTask:
         if config.function == "additive":
             chosen = torch.distributions.Categorical(logits=self.logits.cpu())
             b = (torch.rand(d, 1, generator=start) > chosen.probs.cumsum(-1)).sum(-1).clamp(max=k - 1)
-            costs = (torch.arange(k) - b[:, None]).abs().float()
-            self.f = OnNumbers(lambda x: (x - b.to(device)).abs().sum(-1), k) if one_hot else Additive(costs.to(device))
-            multilinear: nn.Module = Additive(costs.to(device), one_hot=True)
+            b, costs = b.to(device), (torch.arange(k) - b[:, None]).abs().float().to(device)
+            self.f: nn.Module = OnNumbers(lambda x: (x - b).abs().sum(-1), k) if one_hot else Additive(costs)
+            multilinear: nn.Module = Additive(costs, one_hot=True)
         else:
             couplings, fields = torch.randn(d, d, generator=start) / d**0.5, torch.randn(d, k, generator=start)
             self.f = Potts(couplings.to(device), fields.to(device), one_hot=one_hot)

@@ -35,10 +35,12 @@ class Task(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-Watcher = Callable[[int, Mapping[str, float]], None]
+Watcher = Callable[[int, int, Mapping[str, float]], None]  # (iterations done, of how many, last metrics)
 
 
-def loop(task: Task, folder: Folder, *, checkpoint_every: float = 30.0, watch: Watcher = lambda i, row: None) -> dict[str, Any]:
+def loop(
+    task: Task, folder: Folder, *, checkpoint_every: float = 30.0, watch: Watcher = lambda done, total, row: None
+) -> dict[str, Any]:
     """Run ``task`` to its end, from where the folder's last good checkpoint stands, and return the last metrics.
 
     Random numbers come from torch's global generators; their state is part of a checkpoint, so a run that was cut and resumed
@@ -60,8 +62,8 @@ def loop(task: Task, folder: Folder, *, checkpoint_every: float = 30.0, watch: W
     if start == 0:
         row = {"iteration": 0, "seconds": 0.0, **task.measure(0)}
         folder.log(row)
-        watch(0, row)
-    saved_at = began = time.perf_counter()
+        watch(0, task.iterations, row)
+    saved_at = told_at = began = time.perf_counter()
     with interruptions() as asked_to_stop:
         for i in range(start, task.iterations):
             task.step(i)
@@ -77,9 +79,12 @@ def loop(task: Task, folder: Folder, *, checkpoint_every: float = 30.0, watch: W
                 if time.perf_counter() - saved_at > checkpoint_every:
                     save(done)
                     saved_at = time.perf_counter()
+                watch(done, task.iterations, row)
                 _synchronise()
                 began = time.perf_counter()
-            watch(done, row)
+            elif time.perf_counter() - told_at > 0.2:
+                told_at = time.perf_counter()
+                watch(done, task.iterations, row)
             if asked_to_stop():
                 seconds += time.perf_counter() - began
                 save(done)

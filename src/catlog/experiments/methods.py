@@ -36,7 +36,7 @@ def make_estimator(name: str, samples: int | None, options: tuple[str, ...], lab
         key, equals, value = option.partition("=")
         if not equals:
             raise ValueError(f"--options: {option!r} must have the form name=value.")
-        given[key] = _parsed(value)
+        given[key] = parsed(value)
     unknown = [key for key in given if key not in fields]
     if unknown:
         raise ValueError(f"{listed} has no setting {', '.join(unknown)}. It has {', '.join(fields)}.")
@@ -48,7 +48,7 @@ def placed(E: Estimator, device: torch.device) -> Estimator:
     return E.to(device) if isinstance(E, nn.Module) else E
 
 
-def _parsed(value: str) -> Any:
+def parsed(value: str) -> Any:
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -69,18 +69,21 @@ def load_own_state(E: Estimator, state: dict[str, Any]) -> None:
         E.load_state_dict(state)
 
 
+def takes_one_hot(E: Estimator) -> bool:
+    """Whether E wants points as one-hot vectors: to relax them, or because it takes no numbers."""
+    return "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)
+
+
 def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
-    """Independent variables with these logits, as E can take them: numbers, one-hot vectors (for a relaxation), or bits."""
-    if "index" in E.laws and not E.differentiates_f:
-        base: Distribution = Categorical(logits=logits, validate_args=False)
-    elif "one-hot" in E.laws:
-        base = OneHotCategorical(logits=logits, validate_args=False)
+    """Independent variables with these logits, as E can take them: numbers, one-hot vectors, or bits."""
+    if takes_one_hot(E):
+        base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
+    elif "index" in E.laws and not E.differentiates_f:
+        base = Categorical(logits=logits, validate_args=False)
     elif logits.shape[-1] == 2:
         base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
     else:
-        raise ValueError(
-            f"--estimator: {type(E).__name__} is for bits, but the variables here have {logits.shape[-1]} categories."
-        )
+        raise ValueError(f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} categories here.")
     return Independent(base, 1)
 
 

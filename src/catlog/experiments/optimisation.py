@@ -8,13 +8,13 @@ from torch import Tensor
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
-from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed
+from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed, takes_one_hot
 from .settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation(Settings):
-    r"""Maximise :math:`E[\frac1D \sum_d (x_d - 0.499)^2]` over the logits of D bits, with RMSProp.
+    r"""Synthetic optimisation: maximise the mean of (x_d - 0.499)^2 over the logits of D bits, with RMSProp.
 
     f is additive, so IndeCateR's gradient is exact here. Learning rates as published, for RMSProp with its epsilon *inside* the
     root, as the published code ran it: with epsilon outside, a rate of 5 is over in ten steps.
@@ -27,7 +27,7 @@ class Optimisation(Settings):
     every: int = 5
     """Log after so many updates."""
     learning_rate: float | None = None
-    """None: the published one (IndeCateR and RLOO-F 5, RLOO-S 1, GS-F 0.01), 5 for an unbiased estimator, 0.01 for a biased one."""
+    """None: the published one (RLOO-S 1, GS-F 0.01, others 5), 5 for another unbiased estimator, 0.01 for a biased one."""
     anneal: bool = True
     """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (the published code meant to, but kept 0.1)."""
     update: Literal["own", "published"] = "own"
@@ -61,7 +61,7 @@ class OptimisationTask:
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))
             self.E = replace(self.E, temperature=self.temperature)
-        one_hot = self.E.differentiates_f and "one-hot" in self.E.laws
+        one_hot = takes_one_hot(self.E)
         rate = config.learning_rate or config.rates.get(config.estimator, 5.0 if self.E.unbiased else 0.01)
         self.rate = rate
         self.logits = torch.randn(config.variables, 2, device=device).requires_grad_()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .folder import Folder
-from .methods import _parsed
+from .methods import parsed
 
 Row = dict[str, Any]
 FIELDS = ("experiment", "estimator", "samples", "options", "seed")
@@ -54,12 +54,15 @@ def _text(value: Any, digits: int) -> str:
 
 
 def _cell(value: str) -> Any:
-    return None if value == "" else _parsed(value)
+    return None if value == "" else parsed(value)
 
 
-def last(rows: Iterable[Row], keys: Iterable[str]) -> dict[tuple[Any, ...], Row]:
-    """The last row of each group."""
-    found: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        found[tuple(row.get(key) for key in keys)] = row
-    return found
+def thinned(rows: list[Row], step: int) -> list[Row]:
+    """Every ``step``-th point of each run, and its last."""
+    kept: list[Row] = []
+    count = 0
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        count = 0 if row["iteration"] == 0 else count + 1
+        if count % step == 0 or following is None or following["iteration"] <= row["iteration"]:
+            kept.append(row)
+    return kept

@@ -53,7 +53,7 @@ def execute(
     resume: bool = False,
     checkpoint_every: float = 30.0,
     tensorboard: bool = False,
-    watch: Watcher = lambda i, row: None,
+    watch: Watcher = lambda done, total, row: None,
 ) -> dict[str, Any]:
     """Run ``config`` in ``folder`` (see :func:`folder_for`) and return its last metrics; a complete run is not run again."""
     home = Folder(folder_for(config) if folder is None else folder)
@@ -64,22 +64,22 @@ def execute(
     task: Task = config.task()
     with contextlib.ExitStack() as stack:
         if tensorboard:
-            watch = _with_events(home.path, task.every, watch, stack)
+            watch = _with_events(home.path, watch, stack)
         return loop(task, home, checkpoint_every=checkpoint_every, watch=watch)
 
 
-def _with_events(path: Path, every: int, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:
+def _with_events(path: Path, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError("--tensorboard needs the package tensorboard: pip install 'catlog[tensorboard]'.") from error
     writer = stack.enter_context(SummaryWriter(str(path)))
 
-    def both(i: int, row: Mapping[str, float]) -> None:
-        if i == row.get("iteration"):
+    def both(done: int, total: int, row: Mapping[str, float]) -> None:
+        if done == row.get("iteration"):
             for key, value in row.items():
                 if key != "iteration":
-                    writer.add_scalar(key, value, i)
-        watch(i, row)
+                    writer.add_scalar(key, value, done)
+        watch(done, total, row)
 
     return both

@@ -11,7 +11,7 @@ class Settings:
     """How to estimate, and where."""
 
     estimator: str = "IndeCateR"
-    """An estimator of the registry (see `catlog list`), or a label of the paper such as IndeCateR-D, RLOO-F, RLOO-S, GS-F, GS-S."""
+    """An estimator of the registry (see `catlog list`), or a label of the paper such as IndeCateR-D, RLOO-F, RLOO-S, GS-F."""
     samples: int | None = None
     """Number of draws; None: the paper's for this experiment."""
     options: tuple[str, ...] = ()

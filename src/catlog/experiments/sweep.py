@@ -1,6 +1,7 @@
 """A grid of runs: what is done is skipped, what was cut is resumed, several at a time where asked."""
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -10,8 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .folder import Folder
-from .methods import _parsed
+from .methods import parsed
 from .run import execute, folder_for
 
 
@@ -29,7 +32,7 @@ def grid(base: Any, axes: list[str]) -> list[Any]:
         if not equals or name not in known:
             raise ValueError(f"--grid: {axis!r} must be field=value,value,... with a field of {', '.join(known)}.")
         names.append(name)
-        values.append([_parsed(each) for each in given.split(",")])
+        values.append([parsed(each) for each in given.split(",")])
     return [replace(base, **dict(zip(names, chosen, strict=True))) for chosen in product(*values)]
 
 
@@ -51,7 +54,9 @@ def sweep(
     if jobs == 1:
         return [problem for config in todo if (problem := _one(config, str(root), until)) is not None]
     failures: list[str] = []
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    threads = max(1, (os.cpu_count() or 1) // jobs)  # more would have the runs wait for each other
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
         pending: set[Future[str | None]] = {pool.submit(_one, config, str(root), until) for config in todo}
         try:
             while pending:
@@ -66,16 +71,16 @@ def sweep(
     return failures
 
 
-class _Late(Exception):
+class _TooLateError(Exception):
     pass
 
 
 def _one(config: Any, root: str, until: float | None) -> str | None:
     """One run, in whatever process; the reason why it failed, if it did."""
 
-    def watch(i: int, row: object) -> None:
+    def watch(done: int, total: int, row: object) -> None:
         if until is not None and time.time() > until:
-            raise _Late
+            raise _TooLateError
 
     folder = folder_for(config, root)
     try:
@@ -83,7 +88,7 @@ def _one(config: Any, root: str, until: float | None) -> str | None:
             execute(config, folder, resume=True, watch=watch)
             return None
         return f"{folder}: not begun before the deadline"
-    except _Late:
+    except _TooLateError:
         return f"{folder}: cut by the deadline"
     except Exception as error:
         return f"{folder}: {type(error).__name__}: {error}"

@@ -1,0 +1,367 @@
+"""The experiments' machinery: runs that resume exactly, damaged files, full disks, sweeps, the command line."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import catlog
+from catlog.cli import main
+from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
+from catlog.experiments.folder import Folder
+from catlog.experiments.methods import make_estimator
+from catlog.experiments.sweep import grid, sweep
+
+SMALL: dict[str, Any] = {
+    "gradients": Gradients(repeats=40, together=10, variables=4, estimator="RLOO", samples=5),
+    "optimisation": Optimisation(iterations=40, variables=20),
+    "dvae": DVAE(epochs=1, every=4, variables=4, batch=400, estimator="GS-S", gradient_repeats=2, test_samples=1),
+    "addition": Addition(digits=2, epochs=1, every=20, estimator="IndeCateR-D", samples=2),
+}
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+class CutError(Exception):
+    pass
+
+
+def cut_at(iteration: int) -> Any:
+    def watch(done: int, total: int, row: object) -> None:
+        if done >= iteration:
+            raise CutError
+
+    return watch
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_same_seed_gives_the_same_metrics(name: str, tmp_path: Path) -> None:
+    config = SMALL[name]
+    for folder in ("a", "b"):
+        execute(config, tmp_path / folder)
+    a, b = (untimed(Folder(tmp_path / folder).metrics()) for folder in ("a", "b"))
+    assert a == b
+    assert len(a) >= 2
+    execute(replace(config, seed=1), tmp_path / "c")
+    assert untimed(Folder(tmp_path / "c").metrics()) != a
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_cut_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    config = SMALL[name]
+    execute(config, tmp_path / "whole")
+    whole = Folder(tmp_path / "whole").metrics()
+    middle = whole[-1]["iteration"] // 2 if name != "gradients" else 4
+    with pytest.raises(CutError):
+        execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(middle))
+    execute(config, tmp_path / "cut", resume=True)
+    assert untimed(Folder(tmp_path / "cut").metrics()) == untimed(whole)
+
+
+KILLED = {
+    "optimisation": ["--iterations", "1500", "--every", "20", "--variables", "50"],
+    "addition": ["--digits", "2", "--epochs", "2", "--every", "10", "--samples", "2"],
+}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_kill_9_then_resume_is_bit_identical(name: str, tmp_path: Path) -> None:
+    """Killed at whatever step a clock picks; the resumed run's metrics are those of an unbroken one, to the last bit."""
+    flags = [name, *KILLED[name], "--checkpoint-every", "0.1"]
+    command = [sys.executable, "-m", "catlog", "run", *flags, "--folder"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    broken = tmp_path / "broken"
+    process = subprocess.Popen([*command, str(broken)], env=environment, stdout=subprocess.DEVNULL)
+    while not list(broken.glob("checkpoint-*.sha256")):
+        assert process.poll() is None, "the run ended before it was killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not Folder(broken).finished()
+    assert subprocess.run([*command, str(broken), "--resume"], env=environment, stdout=subprocess.DEVNULL).returncode == 0
+    assert subprocess.run([*command, str(tmp_path / "whole")], env=environment, stdout=subprocess.DEVNULL).returncode == 0
+    whole = Folder(tmp_path / "whole").metrics()
+    assert untimed(Folder(broken).metrics()) == untimed(whole)
+    assert whole[-1]["iteration"] > 100
+
+
+def test_ctrl_c_leaves_a_run_that_resumes_exactly(tmp_path: Path) -> None:
+    """The signal comes between two logged points."""
+    config = SMALL["optimisation"]
+    execute(config, tmp_path / "whole")
+    task_step = type(config.task()).step
+
+    def interrupted(task: Any, i: int) -> None:
+        if i == 17:
+            os.kill(os.getpid(), signal.SIGINT)
+        task_step(task, i)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("catlog.experiments.optimisation.OptimisationTask.step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            execute(config, tmp_path / "cut")
+    assert [path.name for path in (tmp_path / "cut").glob("*.pt")] == ["checkpoint-000000018.pt"]
+    execute(config, tmp_path / "cut", resume=True)
+    whole, cut = (untimed(Folder(tmp_path / each).metrics()) for each in ("whole", "cut"))
+    assert cut == whole
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A run that was cut after several checkpoints, and the metrics of an unbroken one."""
+    config = SMALL["optimisation"]
+    execute(config, tmp_path / "whole")
+    with pytest.raises(CutError):
+        execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(30))
+    assert len(list((tmp_path / "cut").glob("*.pt"))) == 2
+    return tmp_path / "cut", untimed(Folder(tmp_path / "whole").metrics())
+
+
+@pytest.mark.parametrize("damage", ["last checkpoint cut", "last checkpoint flipped", "all checkpoints cut", "no digest"])
+def test_a_damaged_checkpoint_is_detected(damage: str, broken: tuple[Path, list[dict[str, Any]]]) -> None:
+    path, whole = broken
+    files = sorted(path.glob("*.pt"))
+    if damage == "no digest":
+        files[-1].with_suffix(".sha256").unlink()
+    for file in files if damage.startswith("all") else files[-1:]:
+        content = bytearray(file.read_bytes())
+        if damage.endswith("cut"):
+            file.write_bytes(content[: len(content) // 2])
+        elif damage.endswith("flipped"):
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
+    start, state = Folder(path).restore()
+    assert (start, state is None) == ((0, True) if damage.startswith("all") else (25, False))
+    execute(SMALL["optimisation"], path, resume=True)
+    assert untimed(Folder(path).metrics()) == whole
+
+
+@pytest.mark.parametrize("keep", [0.97, 0.5, 0.0])
+def test_truncated_metrics_fall_back_to_a_state_whose_metrics_are_there(
+    keep: float, broken: tuple[Path, list[dict[str, Any]]]
+) -> None:
+    path, whole = broken
+    metrics = path / "metrics.jsonl"
+    content = metrics.read_bytes()
+    metrics.write_bytes(content[: int(keep * len(content))])
+    execute(SMALL["optimisation"], path, resume=True)
+    assert untimed(Folder(path).metrics()) == whole
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """A real ENOSPC: the metrics go to /dev/full."""
+    config = SMALL["optimisation"]
+    with pytest.raises(CutError):
+        execute(config, tmp_path / "run", checkpoint_every=0, watch=cut_at(20))
+    folder = Folder(tmp_path / "run")
+    kept = folder.metrics()
+    folder.metrics_path.rename(tmp_path / "safe")
+    folder.metrics_path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"disk is full.*--resume"):
+        folder.log({"iteration": 25})
+    folder.metrics_path.unlink()
+    (tmp_path / "safe").rename(folder.metrics_path)
+    assert folder.metrics() == kept
+    execute(config, tmp_path / "run", resume=True)
+    assert folder.finished()
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(tmp_path)
+    folder.checkpoint(5, {"x": torch.zeros(3)})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk is full"):
+        folder.checkpoint(10, {"x": torch.ones(3)})
+    monkeypatch.undo()
+    start, state = folder.restore()
+    assert start == 5
+    assert state is not None
+    assert state["x"].sum() == 0
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_another_run_in_the_folder_is_not_touched(tmp_path: Path) -> None:
+    config = SMALL["gradients"]
+    execute(config, tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="--resume"):
+        execute(config, tmp_path)
+    with pytest.raises(ValueError, match="seed differ"):
+        execute(replace(config, seed=3), tmp_path, resume=True)
+    assert execute(config, tmp_path, resume=True)["estimates"] == 40  # complete: not run again
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_record(tmp_path: Path) -> None:
+    execute(SMALL["addition"], tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["experiment"] == "addition"
+    assert config["digits"] == 2
+    provenance = json.loads((tmp_path / "provenance.json").read_text())
+    assert provenance["torch"] == torch.__version__
+    assert provenance.keys() >= {"catlog", "python", "device", "commit", "command", "started"}
+    rows = records.read(tmp_path)
+    records.write(rows, tmp_path / "rows.csv")
+    again = records.read(tmp_path / "rows.csv")
+    assert len(again) == len(rows)
+    assert again[-1]["accuracy"] == pytest.approx(rows[-1]["accuracy"], rel=1e-5)
+    assert again[-1]["estimator"] == "IndeCateR-D"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_sweep_skips_what_is_done_and_tells_what_failed(jobs: int, tmp_path: Path) -> None:
+    configs = grid(SMALL["gradients"], ["estimator=IndeCateR,RLOO,Nonsense", "seed=0,1"])
+    assert len(configs) == 6
+    problems = sweep(configs, tmp_path, jobs=jobs)
+    assert len(problems) == 2
+    assert all("'Nonsense' is not known" in problem for problem in problems)
+    done = [folder_for(config, tmp_path) for config in configs[:4]]
+    times = [(path / "summary.json").stat().st_mtime_ns for path in done]
+    assert sweep(configs[:4], tmp_path, jobs=jobs) == []
+    assert times == [(path / "summary.json").stat().st_mtime_ns for path in done]
+
+
+@pytest.mark.parametrize("axis", ["nothing=1", "seed", ""])
+def test_bad_grid(axis: str) -> None:
+    with pytest.raises(ValueError, match="field=value"):
+        grid(SMALL["gradients"], [axis])
+
+
+@pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-Taylor", "RLOO-F", "RLOO-S", "GS-F", "GS-S"])
+def test_optimisation_as_published(name: str, tmp_path: Path) -> None:
+    """All start near 0.25; the ones without bias climb."""
+    execute(Optimisation(estimator=name, iterations=30, every=30), tmp_path)
+    first, last = Folder(tmp_path).metrics()
+    assert first["value"] == pytest.approx(0.25, abs=3e-4)
+    if name in ("IndeCateR", "RLOO-F"):
+        assert last["value"] > 0.2504
+
+
+def test_exact_gradient_of_the_synthetic_problems() -> None:
+    """The multilinear shortcut is the enumeration."""
+    for function in ("additive", "pairwise"):
+        for name in ("IndeCateR", "GS"):
+            task = Gradients(variables=3, categories=4, function=function, estimator=name).task()
+            logits = task.logits.double().requires_grad_()
+            task.f.double()
+            one_hot = name == "GS"
+            cls = torch.distributions.OneHotCategorical if one_hot else torch.distributions.Categorical
+            value = catlog.Exact()(task.f, torch.distributions.Independent(cls(logits=logits), 1))
+            torch.testing.assert_close(torch.autograd.grad(value, logits)[0], task.exact, rtol=1e-6, atol=1e-6)
+
+
+def test_published_update_moves_all_by_the_first() -> None:
+    task = replace(SMALL["optimisation"], update="published").task()
+    before = task.logits.detach().clone()
+    task.step(0)
+    moved = task.logits.detach() - before
+    torch.testing.assert_close(moved, moved[:1].expand_as(moved))
+
+
+EVERYWHERE = [name for name, cls in catlog.ESTIMATORS.items() if name not in ("Exact", "VIMCO", "UnorderedSet", "SumAndSample")]
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_any_estimator_trains_by_name(name: str, tmp_path: Path) -> None:
+    config = DVAE(epochs=1, every=2, variables=4, batch=2000, gradient_repeats=0, test_samples=1, estimator=name)
+    execute(config, tmp_path / "dvae")
+    rows = Folder(tmp_path / "dvae").metrics()
+    assert rows[-1]["train"] < rows[0]["test"]
+    execute(Optimisation(iterations=4, variables=4, every=4, estimator=name), tmp_path / "optimisation")
+    assert Folder(tmp_path / "optimisation").finished()
+
+
+@pytest.mark.parametrize("reads", ["numbers", "one-hot"])
+@pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-D", "RLOO-F", "GS-S"])
+def test_categorical_dvae(name: str, reads: str, tmp_path: Path) -> None:
+    samples = 3 if name == "RLOO-F" else None
+    config = DVAE(
+        epochs=1, every=4, variables=5, categories=4, batch=1000, reads=reads, estimator=name, samples=samples, gradient_repeats=0
+    )
+    execute(config, tmp_path)
+    rows = Folder(tmp_path).metrics()
+    assert rows[-1]["train"] < rows[0]["test"]
+
+
+def test_divergence_is_that_of_torch() -> None:
+    for categories in (2, 5):
+        task = DVAE(variables=3, categories=categories, test_samples=1).task()
+        logits = torch.randn(7, 3 if categories == 2 else 15)
+        q = task.law(logits, relaxed=False)
+        prior = task.law(torch.zeros_like(logits), relaxed=False)
+        expected = torch.distributions.kl_divergence(q.base_dist, prior.base_dist).sum(-1)
+        torch.testing.assert_close(task.divergence(logits), expected)
+
+
+def test_addition_is_learned(tmp_path: Path) -> None:
+    """Two digits, one pass over 2,000 sequences: from chance (about 6 %) to reading."""
+    last = execute(Addition(digits=2, epochs=2, estimator="IndeCateR-D"), tmp_path)
+    assert last["accuracy"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("nothing=1",), "no setting nothing"),
+        (("draws",), "name=value"),
+        (("draws=sideways",), "draws"),
+    ],
+)
+def test_bad_options(options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_estimator("IndeCateR", 1, options, {})
+
+
+def test_relaxations_cannot_add() -> None:
+    with pytest.raises(ValueError, match="derivative"):
+        Addition(estimator="GumbelSoftmax").task()
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = ["run", "gradients", "--repeats", "20", "--variables", "3", "--folder", "one"]
+    assert main(run) == 0
+    assert "relative_variance" in capsys.readouterr().out
+    assert main(run) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*run, "--resume"]) == 0
+    assert main(["run", "gradients", "--estimator", "Nonsense"]) == 2
+    assert "Nonsense" in capsys.readouterr().err
+    swept = ["sweep", "gradients", "--grid", "estimator=IndeCateR,RLOO", "--grid", "seed=0,1", "--repeats", "20"]
+    assert main([*swept, "--variables", "3"]) == 0
+    assert main(["export", "runs", "one", "--output", "all.csv"]) == 0
+    with (tmp_path / "all.csv").open() as file:
+        assert {row["estimator"] for row in csv.DictReader(file)} == {"IndeCateR", "RLOO"}
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in EXPERIMENTS)
+    assert main(["--version"]) == 0
+    assert catlog.__version__ in capsys.readouterr().out
+    assert main(["export", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_flag_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", name, "--help"])
+    told = capsys.readouterr().out
+    for field in fields(EXPERIMENTS[name]):
+        flag = "--" + field.name.replace("_", "-")
+        assert flag in told
+        after = told.split(flag, 1)[1].split("(default")[0]
+        assert len(after) > 15, f"{flag} has no help"
