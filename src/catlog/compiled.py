@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class CompiledStep:
         devices = {parameter.device.type for parameter in self.parameters}
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
-            self._run = torch.compile(self.loss, fullgraph=True, dynamic=False)
+            self._run = torch.compile(_own_code(self.loss), fullgraph=True, dynamic=False)
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
@@ -88,6 +89,21 @@ class CompiledStep:
         with torch.cuda.graph(graph):
             self._loss = self._step(*self._inputs)
         self._graph = graph
+
+
+def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same function with a code object of its own.
+
+    torch.compile counts recompilations per code object and gives up after eight; models that share a loss method (the runs of
+    a sweep, the rows of a benchmark) would use them up.
+    """
+    if isinstance(loss, MethodType):
+        return MethodType(_own_code(loss.__func__), loss.__self__)
+    if not isinstance(loss, FunctionType):
+        return loss
+    copy = FunctionType(loss.__code__.replace(), loss.__globals__, loss.__name__, loss.__defaults__, loss.__closure__)
+    copy.__kwdefaults__ = loss.__kwdefaults__
+    return copy
 
 
 def compiled_step(loss: Callable[..., Tensor], optimiser: torch.optim.Optimizer, *, compile: bool | None = None) -> CompiledStep:
