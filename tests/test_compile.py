@@ -9,6 +9,9 @@ import catlog
 from catlog.functions import FirstLayerLinear, OfSum, ising
 from variants import NOT_COMPILED, estimators, supports
 
+# torch's own, when it traces the autograd.Function of an estimator that learns
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
 LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
     "integers": lambda logits: Independent(Categorical(logits=logits), 1),
@@ -169,3 +172,26 @@ def test_compiled_step_on_a_cpu() -> None:
     assert losses[-1] < 0.1 * losses[0]
     assert step.mode == "eager"
     assert "GPU" in step.why
+
+
+def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
+    """torch.compile gives up on a code object after eight variants; here are ten models with one loss method."""
+
+    class Model:
+        def __init__(self, size: int) -> None:
+            self.theta = nn.Parameter(torch.zeros(size))
+            self.E = catlog.RLOO(2 + size)
+
+        def loss(self, target: Tensor) -> Tensor:
+            q = Independent(Bernoulli(logits=self.theta, validate_args=False), 1)
+            return self.E(lambda z: (z - target).square().sum(-1), q)
+
+    torch._dynamo.reset()
+    compile = torch.compile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda f, **options: compile(f, backend="eager", **options))
+        for size in range(1, 11):
+            model = Model(size)
+            step = catlog.compiled_step(model.loss, torch.optim.SGD([model.theta], 0.1), compile=True)
+            assert step(torch.ones(())).isfinite()
+            assert step.mode == "compiled"

@@ -7,7 +7,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 
 import catlog
 from catlog.functions import FirstLayerLinear
-from variants import estimators
+from variants import continuous, estimators, supports
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -28,7 +28,7 @@ def f(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("E", estimators())
 def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
     logits = torch.randn(5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    if (E.differentiates_f and law in ("integers", "mixed")) or isinstance(E, catlog.GumbelSoftmax):
+    if not supports(E, "index" if law == "integers" else law) or continuous(E):
         pytest.skip("not for this law, or with draws that cannot be injected")
     options = {} if isinstance(E, catlog.Exact) else {"x": LAWS[law](logits).sample((E.rows(LAWS[law](logits)),))}
     if getattr(E, "variables", None):
@@ -47,8 +47,8 @@ def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
 @pytest.mark.parametrize("E", estimators())
 def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
     """With values unchecked nothing waits for the GPU."""
-    if E.differentiates_f and law in ("integers", "mixed"):
-        pytest.skip("needs a law that can be relaxed")
+    if not supports(E, "index" if law == "integers" else law):
+        pytest.skip("not for this law")
     if law == "mixed" or isinstance(E, catlog.Exact | catlog.SCateR | catlog.LEG | catlog.RAM):
         pytest.skip("copies a short list (cardinalities, moves) to the GPU, which waits for it unless compiled")
     unchecked = type(E)(**{**vars(E), "validate": False})

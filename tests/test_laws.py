@@ -10,6 +10,7 @@ from torch.nn.functional import one_hot
 from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
 from catlog.draw import DRAWS, categories, draw, uniforms
 from catlog.factors import factors
+from variants import supports
 
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
@@ -195,7 +196,7 @@ def masked_bits(logits):
 
 @pytest.mark.parametrize(
     ("E", "kind"),
-    [(E, kind) for kind in MASKED for E in ALL if kind in ("bits", "one-hot", "one-hot by probs") or not E.differentiates_f],
+    [(E, kind) for kind in MASKED for E in ALL if supports(E, kind.split()[0].replace("categoricals", "mixed").strip(","))],
     ids=repr,
 )
 def test_masked_categories_are_never_shown(E, kind):

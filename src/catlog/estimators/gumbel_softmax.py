@@ -22,9 +22,9 @@ class GumbelSoftmax:
     .. math:: \frac1N \sum_n \partial f\bigl(\operatorname{softmax}((\log p + g^{(n)})/\tau)\bigr), \qquad g \sim \text{Gumbel}
 
     Bernoulli laws use the binary Concrete :math:`\sigma((\text{logit} + \ell)/\tau)` with logistic noise. With ``hard``, f sees
-    the discrete draw (the argmax) and only the derivative is that of the relaxed one (straight-through). Low variance,
-    **biased** for every temperature; zero gradient where f is piecewise constant. Without ``hard`` the value, too, is that
-    of the relaxed law.
+    the discrete draw (the argmax) and only the derivative is that of the relaxed one: this is straight-through
+    Gumbel-Softmax (ST-Gumbel); :class:`GumbelRao` has its expectation at a lower variance. Low variance, **biased** for every
+    temperature; zero gradient where f is piecewise constant. Without ``hard`` the value, too, is that of the relaxed law.
 
     Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable, defined between the categories; a Bernoulli
     or one-hot law.

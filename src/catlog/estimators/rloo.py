@@ -25,9 +25,14 @@ class RLOO:
 
     Unbiased, without hyper-parameters, and hard to beat where only a few evaluations are affordable.
 
+    VarGrad is RLOO on an ELBO: for :math:`f = \log q - \log p` the second sum is the derivative of half the sample variance of
+    f (that with :math:`1/(N-1)`), the draws held fixed. The first sum is then the mean score, of expectation zero: write
+    ``q.log_prob(x).detach()`` inside f to leave it out, and p's own gradient remains.
+
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
     Reference: Salimans and Knowles, "On using control variates with stochastic approximation for variational Bayes", 2014;
-    Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!", 2019.
+    Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!", 2019; Richter et al., "VarGrad: A low-variance gradient
+    estimator for variational inference", 2020.
 
     Args:
         samples: number of draws N, at least 2.

@@ -1,0 +1,71 @@
+"""What estimators with coupled draws share: noise of their own, draws made from it, and gradients given per logit."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .factors import Factors, _name
+
+
+def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
+    """Raise where the law is not of bits, and name an estimator for it."""
+    if law.kind != "bits":
+        raise TypeError(f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}.")
+
+
+def own_noise(
+    owner: str,
+    law: Factors,
+    shape: tuple[int, ...],
+    x: Tensor | None,
+    noise: Tensor | None,
+    generator: torch.Generator | None,
+    simplex: int | None = None,
+) -> Tensor:
+    """The ``noise`` given, or else drawn: uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension."""
+    if x is not None:
+        raise ValueError(f"x: {owner} makes its draws, coupled, from noise of its own; give `noise` or a `generator` instead.")
+    if noise is not None:
+        if noise.shape != shape:
+            raise ValueError(f"noise must have shape {shape} for {owner} with this q, but {tuple(noise.shape)} was given.")
+        return noise.detach()
+    u = torch.rand(shape, dtype=law.real, device=law.device, generator=generator)
+    if simplex is None:
+        return u
+    exponential = -u.clamp(min=torch.finfo(u.dtype).tiny).log()
+    return exponential / exponential.sum(simplex, keepdim=True)
+
+
+def along_logits(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
+    """A surrogate whose derivative in logit k of variable i is ``slope[i, k]``, for laws given by logits or by probabilities.
+
+    It is sum_k slope_k log p_k: where the slopes of a variable add up to zero, the normaliser drops out. Impossible categories
+    get nothing, and the others are centred again.
+    """
+    possible = law.possible
+    slope = slope.detach().masked_fill(~possible, 0.0)
+    slope = slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))
+    return (slope * law.log_probs.masked_fill(~possible, 0.0)).sum((-1, -2))
+
+
+def taken(noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]) -> Bool[Tensor, "n *shape"]:
+    """N negatively dependent events of one probability: u_n < chance with u_n = (1 - noise_n)^(N - 1).
+
+    The noise is Dirichlet(1, ..., 1) along its first dimension, so that u_n is uniform.
+    """
+    return (1 - noise).pow(len(noise) - 1) < chance
+
+
+def both_taken(n: int, chance: Tensor) -> Tensor:
+    """The probability that two given ones of the ``n`` events of :func:`taken` happen.
+
+    They do where both noises exceed t = 1 - chance^(1 / (n - 1)), and P(noise_1 > t, noise_2 > t) = max(0, 1 - 2t)^(n - 1).
+    """
+    return (2 * chance.pow(1 / (n - 1)) - 1).clamp(min=0).pow(n - 1)
+
+
+def correction(n: int, chance: Tensor) -> Tensor:
+    """P(one happens, one not), for independent events over that of :func:`taken`: c(1 - c) / (c - P(both)), at most 1."""
+    both = both_taken(n, chance)
+    return (1 - chance) / (1 - both / chance.clamp(min=torch.finfo(chance.dtype).tiny))

@@ -1,0 +1,83 @@
+"""ARMS: any number of mutually antithetic draws of bits."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..coupled import along_logits, bits_only, correction, own_noise, taken
+from ..evaluate import evaluate
+from ..factors import factors
+from ..surrogate import BITS, Function, attach
+
+
+@dataclass(frozen=True)
+class ARMS:
+    r"""Leave-one-out REINFORCE on negatively dependent draws, corrected for their dependence.
+
+    .. math::
+        \partial_{\eta_i} \approx \frac{1}{N-1} \sum_n \bigl(f(b^{(n)}) - \overline f\bigr) b_i^{(n)}\;
+        \frac{\rho_i (1 - \rho_i)}{\rho_i - P_i}, \qquad \rho_i = \min(p_i, 1 - p_i)
+
+    The draws are coupled by a Dirichlet copula: :math:`b_i^{(n)}` is the rarer value where
+    :math:`(1 - d_i^{(n)})^{N-1} < \rho_i`, and :math:`(d_i^{(1)}, \dots, d_i^{(N)}) \sim \text{Dirichlet}(1, \dots, 1)`.
+    Two draws are both rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The value is the
+    mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
+
+    Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli law.
+    Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary variables", 2021.
+
+    Args:
+        samples: number of coupled draws N, at least 2.
+        validate: check the values of f and q for NaN and inf (eager mode only).
+
+    In place of ``x``, a call takes d as ``noise``, ``[samples, *batch, d]`` with sums 1 over the first dimension.
+
+    >>> logits = torch.zeros(1, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> ARMS(samples=2)(lambda x: x[..., 0], q, noise=torch.tensor([[0.2], [0.8]])).backward()
+    >>> logits.grad
+    tensor([0.2500])
+    """
+
+    samples: int = 2
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = BITS
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
+
+    def __post_init__(self) -> None:
+        check_count("ARMS", "samples", self.samples, least=2, hint="One draw has none to be compared with: use Reinforce.")
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        bits_only(q, law, "ARMS", "CARMS")
+        n = self.samples
+        noise = own_noise("ARMS", law, (n, *law.batch_shape, law.d), x, noise, generator, simplex=0)
+        rare, category = law.probs.detach().min(-1)
+        b = torch.where(taken(noise, rare), category, 1 - category)
+        fx = evaluate(f, law.point(b), law, validate=self.validate)
+        value = fx.mean(0)
+        advantage = (fx - value).detach().unsqueeze(-1)
+        slope = (advantage * b).sum(0) / (n - 1) * correction(n, rare)
+        return attach(value, value + along_logits(law, torch.stack([-slope, slope], -1)))

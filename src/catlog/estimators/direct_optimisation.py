@@ -1,0 +1,97 @@
+"""Direct optimisation through the perturbed argmax."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import one_hot
+
+from ..checks import check_count
+from ..coupled import along_logits
+from ..draw import base_draws
+from ..evaluate import evaluate
+from ..factors import factors
+from ..neighbours import differences
+from ..perturb import perturbed
+from ..surrogate import INDEPENDENT, Function, attach
+
+
+@dataclass(frozen=True)
+class DirectOptimisation:
+    r"""The draw that the same noise gives once f joined the logits, less the draw.
+
+    .. math::
+        \frac1N \sum_n \partial f(x^{(n)}) + \sum_i \frac{y^{(n)}_i - x^{(n)}_i}{\varepsilon} \cdot \partial \text{logits}_i,
+        \qquad
+        x_i = \arg\max_k \text{logits}_{ik} + g_{ik}, \quad
+        y_i = \arg\max_k \text{logits}_{ik} + g_{ik} + \varepsilon f(x_{\neq i}, k)
+
+    with Gumbel noise g: one variable at a time, the others as drawn, so f is a black box. In expectation it is
+    :math:`\mathbb{E}[\operatorname{softmax}(\text{logits}_i + \varepsilon f(x_{\neq i}, \cdot)) -
+    \operatorname{softmax}(\text{logits}_i)] / \varepsilon`: **biased**, of order epsilon, while the variance grows as
+    1 / epsilon. :class:`IndeCateR` has the limit's expectation from the same evaluations. The value is unbiased.
+
+    Cost: N (1 + sum_i (k_i - 1)) evaluations. Needs: nothing of f.
+    Reference: Lorberbom et al., "Direct optimization through argmax for discrete variational auto-encoder", 2019.
+
+    Args:
+        samples: number of draws N.
+        epsilon: any number but 0; its sign chooses the side from which the difference is taken.
+        chunk_size: evaluations of f at once; None: chosen for the device.
+        validate: check the values of f and q for NaN and inf (eager mode only).
+
+    The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d, k]``.
+
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> DirectOptimisation(epsilon=100.0)(lambda x: 4 * x[..., 0], q, x=torch.zeros(1, 2)).backward()
+    >>> logits.grad
+    tensor([0.0100, 0.0000])
+    """
+
+    samples: int = 1
+    epsilon: float = 1.0
+    chunk_size: int | None = None
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = False
+    laws: ClassVar[frozenset[str]] = INDEPENDENT
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "Lorberbom et al. 2019"
+
+    def __post_init__(self) -> None:
+        check_count("DirectOptimisation", "samples", self.samples)
+        if not abs(self.epsilon) > 0:
+            raise ValueError(f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} was given.")
+        if self.chunk_size is not None:
+            check_count("DirectOptimisation", "chunk_size", self.chunk_size)
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        law = factors(q, validate=False)
+        return self.samples * (1 + sum(law.cardinalities) - law.d)
+
+    def __call__(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        index = law.index(x)
+        z = perturbed(law, index, noise, generator=generator)
+        fx = evaluate(f, x, law, validate=self.validate)
+        table = differences(f, x, fx, law, chunk_size=self.chunk_size, validate=self.validate)
+        moved = (z + self.epsilon * table).argmax(-1)
+        weight = (one_hot(moved, law.k) - one_hot(index, law.k)) / self.epsilon
+        value = fx.mean(0)
+        return attach(value, value + along_logits(law, weight.to(law.real).mean(0)))

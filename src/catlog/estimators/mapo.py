@@ -1,0 +1,115 @@
+"""MAPO: policy gradient with a memory of good points."""
+
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn.functional import pad
+
+from ..checks import check_choice, check_count
+from ..conditionals import Conditionals, view
+from ..factors import Factors
+from ..remainder import likeliest, sum_and_sample
+from ..surrogate import ANY, Function
+
+
+class MAPO(nn.Module):
+    r"""A memory M of the best points met so far, summed exactly, and REINFORCE with N draws from outside it.
+
+    .. math::
+        w_M \sum_{m \in M} \frac{q(m)}{w_M}\, g(m) + \frac{1 - w_M}{N} \sum_n g(x^{(n)}), \qquad w_M = \sum_{m \in M} q(m),
+        \quad x^{(n)} \sim q(\cdot \mid x \notin M),
+
+    with :math:`g(x) = \partial f(x) + (f(x) - b)\, \partial \log q(x)` and b as in :class:`SumAndSample`. After each call in
+    training mode (``E.train()``, the default) the best of memory and draws become the memory of the *next* call, so that every
+    estimate is unbiased while the memory changes. All batch elements share one memory (a point counts by its best value among
+    them): make one estimator for each context whose good points differ. The buffer ``memory`` is saved in ``state_dict``.
+
+    Cost: size + samples evaluations. Needs: nothing of f. Meant for sequences with sparse rewards.
+    Reference: Liang et al., "Memory augmented policy optimization for program synthesis and semantic parsing", 2018.
+
+    Args:
+        size: number of points remembered.
+        samples: number N of draws from outside the memory; given as ``x``, they must lie outside it.
+        keep: which points are good, "highest" (f is a reward) or "lowest" (f is a loss).
+        clip: the memory weighs at least this (0.1 in the paper), where it holds a possible point. **Biased** above 0: it
+            keeps a policy that gives good points no probability from ignoring them.
+        length: the largest number of variables of a law.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
+    >>> E = MAPO(size=1, samples=2, length=4)
+    >>> E(lambda x: x.sum(-1), q, x=torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 1.0]])), E.memory
+    (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
+    """
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "Liang et al. 2018"
+
+    def __init__(
+        self,
+        size: int = 4,
+        samples: int = 2,
+        keep: Literal["highest", "lowest"] = "highest",
+        clip: float = 0.0,
+        length: int = 64,
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, value in (("size", size), ("samples", samples), ("length", length)):
+            check_count("MAPO", name, value)
+        check_choice("MAPO", "keep", keep, ("highest", "lowest"))
+        if not 0 <= clip < 1:
+            raise ValueError(f"MAPO: `clip` must be in [0, 1), but {clip} was given.")
+        self.size, self.samples, self.keep, self.clip, self.length, self.validate = size, samples, keep, clip, length, validate
+        self.register_buffer("memory", torch.full((size, length), -1))
+        self.memory: Int64[Tensor, "size length"]  # category numbers, then -1
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.size + self.samples
+
+    def forward(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = view(q, validate=self.validate)
+        members, valid = self._recall(law, view(q, validate=False))
+        estimate, values, drawn = sum_and_sample(
+            f, law, members, valid, self.samples, x, least=self.clip, generator=generator, validate=self.validate
+        )
+        if self.training:
+            self._remember(values, valid, drawn)
+        return estimate
+
+    @torch.no_grad()
+    def _recall(self, law: Factors | Conditionals, unchecked: Factors | Conditionals) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
+        """The remembered points, and where they are possible; elsewhere a likely one stands in."""
+        check_count("MAPO", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")
+        stored, beyond = self.memory[:, : law.d], self.memory[:, law.d :]
+        fits = ((stored >= 0) & (stored < torch.tensor(law.cardinalities, device=stored.device))).all(-1) & (beyond < 0).all(-1)
+        lead = (self.size, *[1] * len(law.batch_shape))
+        best, _ = likeliest(law, 1, self.validate)
+        points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)
+        valid = fits.view(lead) & (unchecked.log_prob(points) > -torch.inf)
+        return torch.where(valid.unsqueeze(-1), points, best), valid
+
+    @torch.no_grad()
+    def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor) -> None:
+        """The best different points of memory and draws, by f's values of this call."""
+        score = values if self.keep == "highest" else -values
+        old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
+        score = torch.cat([old, score[self.size :].flatten()])
+        pool = torch.cat([self.memory, pad(drawn.flatten(0, -2), (0, self.length - drawn.shape[-1]), value=-1)])
+        chosen = []
+        for _ in range(self.size):
+            best = score.argmax(0, keepdim=True)
+            row = pool.index_select(0, best)
+            chosen.append(torch.where(score.index_select(0, best).unsqueeze(1) > -torch.inf, row, -1))
+            score = score.masked_fill((pool == row).all(-1), -torch.inf)
+        self.memory.copy_(torch.cat(chosen))

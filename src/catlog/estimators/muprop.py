@@ -1,0 +1,79 @@
+"""MuProp: REINFORCE on what a first-order expansion at the mean leaves over."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..coupled import along_logits
+from ..draw import base_draws
+from ..evaluate import evaluate, value_and_slope
+from ..factors import factors, relaxable
+from ..scores import by_category, of_mean, scored
+from ..surrogate import RELAXABLE, Function, attach
+
+
+@dataclass(frozen=True)
+class MuProp:
+    r"""The derivative of f at the mean of q, and REINFORCE for the rest of f.
+
+    .. math::
+        \frac1N \sum_n \partial f(x^{(n)}) + \bigl[f(x^{(n)}) - f(\mu) - f'(\mu) \cdot (x^{(n)} - \mu)\bigr]\,
+        \partial \log q(x^{(n)}) + f'(\mu) \cdot \partial \mu, \qquad \mu = p
+
+    Unbiased: the score of a linear function has the expectation :math:`f'(\mu) \cdot \partial \mu`, which is added back. Exact
+    for linear f. Good where f is smooth between the categories, worse than REINFORCE where its expansion at :math:`\mu` says
+    nothing of its values at the corners.
+
+    Cost: ``samples`` + 1 evaluations, one of them with a backward pass. Needs: f differentiable, defined between the
+    categories; a Bernoulli or one-hot law.
+    Reference: Gu et al., "MuProp: Unbiased backpropagation for stochastic neural networks", 2016.
+
+    Args:
+        samples: number of draws N.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> MuProp()(lambda x: 4 * x[..., 0], q).backward()
+    >>> logits.grad
+    tensor([1., 0.])
+    """
+
+    samples: int = 1
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = RELAXABLE
+    differentiates_f: ClassVar[bool] = True
+    reference: ClassVar[str] = "Gu et al. 2016"
+
+    def __post_init__(self) -> None:
+        check_count("MuProp", "samples", self.samples)
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples + 1
+
+    def __call__(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        relaxable(q, law, "MuProp")
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        fx = evaluate(f, x, law, validate=self.validate)
+        mean = law.probs.detach()
+        mean = law.shaped((mean[..., 1] if law.kind == "bits" else mean).to(law.dtype).unsqueeze(0))
+        at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)
+        slope = by_category(law, slope)
+        score = scored(law, law.index(x))[1]
+        rest = (fx - at_mean).detach() - (slope * score).sum((-1, -2))
+        gradient = (rest[..., None, None] * score).mean(0) + of_mean(law, slope).squeeze(0)
+        value = fx.mean(0)
+        return attach(value, value + along_logits(law, gradient))

@@ -1,0 +1,92 @@
+"""NVIL: REINFORCE with a learned, input-dependent baseline."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..conditionals import Conditionals, view
+from ..draw import base_draws
+from ..evaluate import evaluate
+from ..factors import Factors
+from ..networks import run
+from ..scores import scored, squared_norm
+from ..surrogate import ANY, Function, attach
+
+
+class NVIL(nn.Module):
+    r"""REINFORCE with a learned constant c and, for separate expectations, a learned baseline C of what is known of each.
+
+    .. math:: \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - c - C(\text{context})\bigr)\, \partial \log q(x^{(n)})
+
+    Unbiased whatever c and C are, because they do not see the draws. They learn to lower the variance: their gradient is that
+    of :math:`\frac1{N^2} \sum_n (f - c - C)^2 \lVert s \rVert^2`, s the score in the logits (a product of two draws' terms
+    has an expectation without c and C, and is left out). The paper fits them to f by least squares, without the weight
+    :math:`\lVert s \rVert^2`, and divides the signal by :math:`\max(1, \sigma)` with a running :math:`\sigma`. That changes the
+    gradient's length, not its direction in expectation, and only while :math:`\sigma` is made of earlier calls; it is left out
+    here: divide the loss by such a number where it is wanted.
+
+    Cost: ``samples`` evaluations. Needs: nothing of f; an optimiser for ``parameters()``.
+    Reference: Mnih and Gregor, "Neural variational inference and learning in belief networks", 2014.
+
+    Args:
+        samples: number of draws N.
+        network: C, a module that maps ``[*batch, features]`` to ``[*batch, 1]`` or ``[*batch]``; None: no C.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    The call takes ``context`` ``[*batch, features]``, for instance the encoder's input. None: the law's own logits (bits,
+    ``[*batch, d]``) or log-probabilities (``[*batch, d k]``), within [-30, 30].
+
+    >>> E = NVIL(samples=2, network=nn.Linear(3, 1))
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(5, 3)), 1)
+    >>> E(lambda x: x.sum(-1), q, context=torch.randn(5, 3)).sum().backward()
+    >>> E.centre.grad is not None
+    True
+    """
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "Mnih & Gregor 2014"
+
+    def __init__(self, samples: int = 1, network: nn.Module | None = None, validate: bool = True) -> None:
+        super().__init__()
+        check_count("NVIL", "samples", samples)
+        self.samples, self.network, self.validate = samples, network, validate
+        self.centre = nn.Parameter(torch.zeros(()))
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def forward(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        context: Float[Tensor, "*batch features"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        law = view(q, validate=self.validate)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        fx = evaluate(f, x, law, validate=self.validate)
+        log_probs, score = scored(law, law.index(x))
+        signal = fx.detach() - self._baseline(law, context).to(fx.dtype)
+        surrogate = (fx + signal.detach() * (score * log_probs).sum((-1, -2))).mean(0)
+        return attach(fx.mean(0), surrogate, (signal.square() * squared_norm(law, score)).mean(0) / x.shape[0])
+
+    def _baseline(self, law: Factors | Conditionals, context: Tensor | None) -> Float[Tensor, "*batch"]:
+        if self.network is None:
+            return self.centre.expand(law.batch_shape)
+        if context is None:
+            if isinstance(law, Conditionals):
+                raise ValueError("context: NVIL's network needs [*batch, features] here; a structured law has no logits to read.")
+            log_probs = law.log_probs.detach().clamp(min=-30.0)
+            context = log_probs[..., 1] - log_probs[..., 0] if law.kind == "bits" else log_probs.flatten(-2)
+        return self.centre + run("NVIL", self.network, context.detach(), law.batch_shape)

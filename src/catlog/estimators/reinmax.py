@@ -1,0 +1,84 @@
+"""ReinMax: straight-through of second order."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import one_hot
+
+from ..checks import check_count
+from ..draw import base_draws
+from ..evaluate import checked
+from ..factors import factors, relaxable
+from ..perturb import finite_log_probs
+from ..surrogate import RELAXABLE, Function
+
+
+@dataclass(frozen=True)
+class ReinMax:
+    r"""The derivative of f at the draw, passed on so that differences of f are integrated by the trapezoidal rule.
+
+    .. math::
+        \frac1N \sum_n \partial_x f(x^{(n)}) \cdot
+        \bigl(2 J(\tfrac{x^{(n)} + p_\tau}{2}) - \tfrac12 J(p)\bigr)\, \partial \text{logits}, \qquad
+        J(p) = \operatorname{diag}(p) - p p^\top, \quad p_\tau = \operatorname{softmax}(\text{logits} / \tau)
+
+    In expectation, at tau = 1, every difference of f between two categories is replaced by the mean of its slopes at both,
+    :math:`\tfrac12 (\partial f(a) + \partial f(b)) \cdot (a - b)`. **Biased**, except (at tau = 1) for f that is quadratic in
+    each variable given the others: there it is exact in expectation. For bits it is :class:`DARN`. The value is unbiased.
+
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Reference: Liu et al., "Bridging discrete and backpropagation: straight-through and beyond", 2023.
+
+    Args:
+        samples: number of draws N.
+        temperature: tau > 0, a number, or a 0-d tensor; above 1 it trades bias for variance.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> ReinMax()(lambda x: 4 * x[..., 0], q, x=torch.ones(1, 2)).backward()
+    >>> logits.grad
+    tensor([1., 0.])
+    """
+
+    samples: int = 1
+    temperature: float | Tensor = 1.0
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = False
+    laws: ClassVar[frozenset[str]] = RELAXABLE
+    differentiates_f: ClassVar[bool] = True
+    reference: ClassVar[str] = "Liu et al. 2023"
+
+    def __post_init__(self) -> None:
+        check_count("ReinMax", "samples", self.samples)
+        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
+            raise ValueError(f"ReinMax: `temperature` must be positive, but {self.temperature} was given.")
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        relaxable(q, law, "ReinMax")
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        logits = finite_log_probs(law)
+
+        def turned(p: Tensor) -> Tensor:  # J(p) times the logits
+            return p * logits - p * (p * logits).sum(-1, keepdim=True)
+
+        tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
+        middle = (one_hot(law.index(x), law.k) + tempered) / 2
+        mean = 2 * turned(middle) - turned(law.probs.detach()) / 2
+        mean = mean[..., 1] if law.kind == "bits" else mean
+        points = x + law.shaped((mean - mean.detach()).to(law.dtype))
+        return checked(f(points), points, law, validate=self.validate).mean(0)

@@ -1,0 +1,113 @@
+"""RODEO: control variates from a discrete Stein operator."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..coupled import along_logits, bits_only
+from ..draw import base_draws
+from ..evaluate import value_and_slope
+from ..factors import factors
+from ..networks import run
+from ..scores import leave_one_out, scored, squared_norm
+from ..surrogate import BITS, Function, attach
+
+
+class RODEO(nn.Module):
+    r"""RLOO with functions of mean zero under q, made by the Gibbs sampler's Stein operator, added to baseline and gradient.
+
+    .. math::
+        \frac1N \sum_n \partial f(x_n) + \Bigl[f(x_n) - \frac1{N-1} \sum_{m \neq n} \bigl(f(x_m) + \alpha\, A h_m(x_m)\bigr)
+        \Bigr]\, s(x_n)\, \partial l + \beta\, A(\tilde h_n s)(x_n)\, \partial l
+
+    with the logits l, the score :math:`s(x) = x - p`, and :math:`A h(x) = \sum_i \mathbb{E}_{y_i \sim q_i}[h(x_{\neq i}, y_i)] -
+    h(x) = \sum_i q_i(1 - x_i)\,[h(x^i) - h(x)]`, where :math:`x^i` is x with bit i flipped. A has mean zero under q for *any* h,
+    and :math:`h_n, \tilde h_n` are made of the other draws only, so the estimate is unbiased. For the second term, per logit,
+
+    .. math:: A(\tilde h s_j)(x) = s_j(x)\,\bigl[A\tilde h(x) - \tilde h(x^j)\bigr].
+
+    h must be cheap at all neighbours. From the values and derivatives of f at the other draws it is
+    :math:`h_n(y) = \frac1{N-1} \sum_{m \neq n} H\bigl(f(x_m),\, f'(x_m) \cdot (y - x_m)\bigr)`, H the network, or its second
+    argument. No further evaluations of f. (The paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
+
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli law; at least two draws; an
+    optimiser for ``parameters()``.
+    Reference: Shi et al., "Gradient estimation with discrete Stein operators", 2022.
+
+    Args:
+        samples: number of draws N, at least 2.
+        alpha: the baseline's coefficient to start from; with both 0 it is :class:`RLOO`.
+        beta: the gradient's coefficient to start from.
+        network: H, from pairs ``[..., 2]`` to pairs ``[..., 2]``: h and the other h, that of the gradient; None: the second
+            argument for both.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> E = RODEO(samples=2, network=nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)))
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
+    >>> E(lambda x: (x - 0.3).square().sum(-1), q).backward()
+    >>> E.alpha.grad is not None, E.beta.grad is not None
+    (True, True)
+    """
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = BITS
+    differentiates_f: ClassVar[bool] = True
+    reference: ClassVar[str] = "Shi et al. 2022"
+
+    def __init__(
+        self,
+        samples: int = 2,
+        alpha: float = 0.0,
+        beta: float = 0.0,
+        network: nn.Module | None = None,
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        check_count("RODEO", "samples", samples, least=2, hint="One draw has no others to leave out: use MuProp.")
+        self.samples, self.network, self.validate = samples, network, validate
+        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
+        self.beta = nn.Parameter(torch.tensor(float(beta)))
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def forward(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        check_count("RODEO", "x.shape[0]", x.shape[0], least=2, hint="One draw has no others to leave out: use MuProp.")
+        fx, slope = value_and_slope(f, x, law, validate=self.validate)
+        score, known = scored(law, law.index(x))[1][..., 1], fx.detach().to(law.real)
+        h = self._surrogates(law.flat(x).to(law.real), known, law.flat(slope).to(law.real))
+        at_x, flipped = h[..., :1, :], h[..., 1:, :]
+        stein = (score.abs().unsqueeze(-1) * (flipped - at_x)).sum(-2)  # |x - p| is the probability of a flip
+        alpha, beta = self.alpha.to(law.real), self.beta.to(law.real)
+        signal = known - leave_one_out(known + alpha * stein[..., 0])
+        gradient = (score * (signal.unsqueeze(-1) + beta * (stein[..., 1:] - flipped[..., 1]))).mean(0)
+        gradient = torch.stack([-gradient, gradient], -1)
+        value = fx.mean(0)
+        return attach(value, value + along_logits(law, gradient), squared_norm(law, gradient))
+
+    def _surrogates(
+        self, x: Float[Tensor, "n *batch d"], fx: Float[Tensor, "n *batch"], slope: Float[Tensor, "n *batch d"]
+    ) -> Float[Tensor, "n *batch neighbours 2"]:
+        """h_n and the other h_n at x_n and, after it, at x_n with bit 1, ..., d flipped."""
+        n = x.shape[0]
+        at_x = (slope * (x.unsqueeze(1) - x)).sum(-1, keepdim=True)  # [n, m, *batch, 1]
+        linear = torch.cat([at_x, at_x + slope * (1 - 2 * x).unsqueeze(1)], -1)
+        pairs = torch.stack([fx.unsqueeze(-1).expand(linear.shape), linear], -1)
+        if self.network is None:
+            pairs = linear.unsqueeze(-1).expand(pairs.shape)
+        else:
+            pairs = run("RODEO", self.network, pairs, pairs.shape)
+        others = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
+        return (others.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1)

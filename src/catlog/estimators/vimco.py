@@ -1,0 +1,79 @@
+"""VIMCO: the multi-sample (importance-weighted) bound."""
+
+from dataclasses import dataclass
+from math import log
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..checks import check_count
+from ..conditionals import view
+from ..draw import base_draws
+from ..evaluate import evaluate
+from ..surrogate import ANY, Function, attach
+
+
+@dataclass(frozen=True)
+class VIMCO:
+    r"""REINFORCE for the importance-weighted bound, with a leave-one-out baseline for each draw.
+
+    **It estimates not E[f] but the bound** that N draws give: f returns the *log-weight*
+    :math:`\log w(x) = \log p(x, \text{data}) - \log q(x)`, and both value and gradient are unbiased for
+
+    .. math:: \mathcal{L}_N = \mathbb{E}\Bigl[\log \frac1N \sum_n w(x^{(n)})\Bigr] \ge \mathbb{E}[f(x)]
+
+    The value is :math:`\hat L = \log \frac1N \sum_n w_n`, the gradient
+
+    .. math::
+        \sum_n \frac{w_n}{\sum_m w_m}\, \partial \log w_n + \bigl(\hat L - \hat L_{-n}\bigr)\, \partial \log q(x^{(n)}),
+        \qquad \hat L_{-n} = \hat L \text{ with } \log w_n \to \frac{1}{N-1} \sum_{m \ne n} \log w_m
+
+    f may depend on q's parameters, as :math:`\log q` does: the first term differentiates it. Maximise the value.
+
+    Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
+    Reference: Mnih and Rezende, "Variational inference for Monte Carlo objectives", 2016.
+
+    Args:
+        samples: number of draws N, at least 2; more of them make the bound tighter.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(2)), 1)
+    >>> VIMCO(samples=2)(lambda x: x.sum(-1).log1p(), q, x=torch.tensor([[0.0, 0.0], [1.0, 1.0]])).exp()
+    tensor(2.)
+    """
+
+    samples: int = 2
+    validate: bool = True
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = ANY
+    differentiates_f: ClassVar[bool] = False
+    reference: ClassVar[str] = "Mnih & Rezende 2016"
+
+    def __post_init__(self) -> None:
+        check_count("VIMCO", "samples", self.samples, least=2, hint="The bound of one draw is E[f]: use Reinforce.")
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch"]:
+        law = view(q, validate=self.validate)
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        n = x.shape[0]
+        check_count("VIMCO", "x.shape[0]", n, least=2, hint="The bound of one draw is E[f]: use Reinforce.")
+        log_w = evaluate(f, x, law, validate=self.validate)
+        value = log_w.logsumexp(0) - log(n)
+        given = log_w.detach()
+        others = (given.sum(0) - given) / (n - 1)
+        own = torch.eye(n, dtype=torch.bool, device=given.device).view(n, n, *[1] * (given.dim() - 1))
+        baseline = torch.where(own, others.unsqueeze(1), given).logsumexp(1) - log(n)
+        score = law.log_prob(law.index(x))
+        return attach(value, value + ((value.detach() - baseline) * score).sum(0))

@@ -1,0 +1,38 @@
+"""Gumbel noise given its argmax, and logits of which impossible categories are finite."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from .factors import Factors
+
+
+def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:
+    """log p, with 0 (and no gradient) in place of -inf for impossible categories: safe to multiply."""
+    return torch.where(law.possible, law.log_probs, 0.0)
+
+
+@torch.no_grad()
+def perturbed(
+    law: Factors,
+    index: Int64[Tensor, "n *batch d"],
+    noise: Tensor | None = None,
+    repeats: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*repeats_n_batch d k"]:
+    r""":math:`z = \log p + g` with Gumbel noise g, given that its argmax is ``index``.
+
+    With :math:`e_k` standard exponential (:math:`-\log` of the uniform ``noise``) and j the argmax: the maximum does not depend
+    on where it is, :math:`z_j = -\log e_j`, and the others are Gumbels cut off there,
+    :math:`z_k = -\log(e_k / p_k + e_j)`. An impossible category has -inf.
+    """
+    shape = (*repeats, *index.shape, law.k)
+    if noise is None:
+        noise = torch.rand(shape, dtype=law.real, device=law.device, generator=generator)
+    elif noise.shape != shape:
+        given = tuple(noise.shape)
+        raise ValueError(f"noise must hold uniforms of shape {shape} ([..., n, *batch, d, k]), but {given} was given.")
+    log_e = (-noise.clamp(min=torch.finfo(noise.dtype).tiny).log()).log()
+    at = index.unsqueeze(-1).expand(shape[:-1] + (1,))
+    top = log_e.gather(-1, at)
+    return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, at, -top)

@@ -1,0 +1,59 @@
+"""Control variates on relaxed points: the continuous draw behind a discrete one, and derivatives of functions of it."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from .factors import Factors
+from .perturb import perturbed
+
+
+def tied(
+    law: Factors, index: Int64[Tensor, "n *batch d"], noise: Tensor | None = None, generator: torch.Generator | None = None
+) -> tuple[Float[Tensor, "n *batch d k"], Float[Tensor, "n *batch d k"]]:
+    r""":math:`z = \log p + g`, g Gumbel, given that its argmax is the draw; and the part of its derivative that is left when its
+    derivative *given the draw* is subtracted.
+
+    With arrival times :math:`t = e^{-z}`, independent and exponential with rates p, the draw x is the first to arrive. Given x
+    and its time T, the others come at :math:`t_k = T + e_k / p_k`, :math:`e_k` standard exponential; neither T nor e depend
+    on p. So :math:`\partial z_k = \partial \log p_k`; given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, 0 for k = x;
+    and :math:`T/t_k = e^{z_k - \max z}` is left.
+    """
+    z = perturbed(law, index, noise, (), generator).clamp(min=-1e30)  # finite where a category is impossible
+    return z, (z - z.amax(-1, keepdim=True)).exp()
+
+
+def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
+    """The softmax of z / temperature as a point ``[n, *batch, *event]``; bits: the part of category 1."""
+    soft = (z / temperature).softmax(-1)
+    return law.shaped(soft[..., 1] if law.kind == "bits" else soft)
+
+
+def slopes(
+    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, again: bool = False
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """The results of ``function``, and the derivatives of the first one's sum in the inputs (None where there is none).
+
+    With ``again``, all of these can be differentiated in what else the function depends on; without, they are constants.
+    """
+    if torch.compiler.is_compiling():
+
+        def first_and_rest(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            results = function(*inputs)
+            return results[0], results[1:]
+
+        first, pull, rest = torch.func.vjp(first_and_rest, *inputs, has_aux=True)  # type: ignore[misc]
+        results, found = (first, *rest), pull(torch.ones_like(first))
+    else:
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in inputs]
+            results = function(*leaves)
+            total = results[0].sum()
+            found = (None,) * len(leaves)
+            if total.requires_grad:
+                found = torch.autograd.grad(total, leaves, create_graph=again, allow_unused=True)
+    if again:
+        return results, found
+    return tuple(each.detach() for each in results), tuple(None if each is None else each.detach() for each in found)

@@ -1,0 +1,587 @@
+"""Sets of draws (without replacement, summed out, remembered), relaxations, and perturbed argmaxes.
+
+Draws from sets are enumerated with the law they really have. Where Gumbel noise is left over, its mean given the draw is known
+in closed form or by quadrature, and a z-test compares with that.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import pairwise, permutations, product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+import catlog
+from catlog import DARN, IMLE, MAPO, DirectOptimisation, Exact, GumbelRao, GumbelSoftmax, ReinMax, SumAndSample, UnorderedSet
+from catlog.conditionals import view
+from catlog.estimators import unordered_set
+from catlog.factors import factors
+from catlog.perturb import perturbed
+from catlog.remainder import draw_rest, likeliest
+from enumeration import Case, cases, expectation, expected, functions
+
+FUNCTIONS = functions()
+PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+LIMIT = 5.8  # standard errors: one false failure in a million
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def chain(theta: Tensor) -> Distribution:
+    return catlog.MarkovChain(theta[..., :2], theta[..., 2:].unflatten(-1, (2, 2)), length=3)
+
+
+class Counting:
+    """A network with a state and nothing else: logits of a variable move with the sum of the earlier ones."""
+
+    def __init__(self, theta: Tensor) -> None:
+        self.theta = theta
+
+    def start(self, lead: torch.Size) -> Tensor:
+        return torch.zeros(lead, dtype=self.theta.dtype)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = state if previous is None else state + previous
+        logits = self.theta[..., i, :] + state.unsqueeze(-1) * self.theta[..., (i + 1) % 3, :]
+        return logits[..., : (2, 3, 2)[i]], state
+
+
+def recurrent(theta: Tensor) -> Distribution:
+    return catlog.Autoregressive(Counting(theta), [2, 3, 2], theta.shape[:-2], dtype=theta.dtype)
+
+
+def blocks(theta: Tensor) -> Distribution:
+    """A block of two that depends on a three-way node given after it."""
+    leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
+    nodes = {"leaves": catlog.Node(["root"], leaves, size=2), "root": catlog.Node([], root)}
+    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+
+
+def grid(*sizes: int) -> Tensor:
+    return torch.tensor(list(product(*(range(size) for size in sizes))))
+
+
+def squares(x: Tensor) -> Tensor:
+    return torch.cat([x.double(), x.double().square()], -1)
+
+
+STRUCTURED = [
+    Case("integer chain", rand(6), chain, grid(2, 2, 2), squares),
+    Case("integer recurrent", rand(3, 3), recurrent, grid(2, 3, 2), squares),
+    Case("integer blocks", rand(15), blocks, grid(2, 2, 3), squares),
+]
+CASES = {case.name: case for case in [*cases(), *STRUCTURED]}
+everywhere = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def judged(
+    E: catlog.Estimator, case: Case, f: Function, x: Tensor, weight: Tensor, **options: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean over outcomes x [rows, outcomes, *event], weighted, of value and gradients."""
+    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+    q = case.law(theta.expand(x.shape[1], *theta.shape))
+    total = (weight * E(lambda x: f(case.features(x), c), q, x=x, **options)).sum()
+    return total.detach(), *torch.autograd.grad(total, [theta, c])
+
+
+def assert_unbiased(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> None:
+    torch.testing.assert_close(weight.sum(), torch.ones_like(weight.sum()), rtol=0, atol=1e-12)
+    for f in FUNCTIONS.values():
+        for got, exact in zip(judged(deepcopy(E), case, f, x, weight), expected(case, f, PARAMETER), strict=True):
+            torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
+
+
+def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
+    """Every ordered sample of different points, and its probability."""
+    choice = torch.tensor(list(permutations(range(len(case.points)), rows))).T
+    p = case.probabilities(case.theta)[choice]
+    return case.points[choice], (p / (1 - p.cumsum(0) + p)).prod(0)
+
+
+def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Every sample of ``rows`` independent draws from the points but the members (category numbers), and its probability."""
+    index = view(case.law(case.theta)).index(case.points)
+    rest = ~(index.unsqueeze(1) == members).all(-1).any(1)
+    p = case.probabilities(case.theta)[rest]
+    choice = torch.tensor(list(product(range(len(p)), repeat=rows))).T
+    return case.points[rest][choice], (p / p.sum())[choice].prod(0)
+
+
+# Unordered sets
+
+
+@everywhere
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_unordered_set_is_unbiased(case: Case, rows: int) -> None:
+    if rows > len(case.points):
+        pytest.skip("fewer points")
+    assert_unbiased(UnorderedSet(rows), case, *without_replacement(case, rows))
+
+
+@pytest.mark.parametrize("name", ["bits", "masked", "mixed cardinalities", "one-hot", "integer chain"])
+def test_unordered_set_of_the_support_is_exact(name: str) -> None:
+    """Also where more points are asked for than there are."""
+    case = CASES[name]
+    results = []
+    for E in (UnorderedSet(min(10, len(case.points) + 2)), Exact()):
+        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta))
+        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
+    for got, exact in zip(*results, strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("p", [[0.3, 0.1, 0.2], [1e-9, 0.5, 1e-12, 0.3], [0.4, 0.35, 0.25], [0.97, 1e-3, 1e-6, 1e-9]], ids=str)
+def test_chances_of_the_first_two(p: list[float]) -> None:
+    """P(s came first | S) and the second after it, by summing over the orders of S."""
+
+    def chance(order: tuple[int, ...], taken: float = 0.0) -> float:
+        result = 1.0
+        for s in order:
+            result, taken = result * p[s] / (1 - taken), taken + p[s]
+        return result
+
+    n = len(p)
+    first, second = unordered_set._chances(torch.tensor(p, dtype=torch.float64))
+    total = sum(chance(order) for order in permutations(range(n)))
+    wanted = [sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total for s in range(n)]
+    torch.testing.assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
+    for s in range(n):
+        orders = list(permutations([t for t in range(n) if t != s]))
+        whole = sum(chance(order, p[s]) for order in orders)
+        after = [sum(chance(order, p[s]) for order in orders if order[0] == t) * (1 - p[s]) / whole for t in range(n)]
+        torch.testing.assert_close(second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15)
+
+
+def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of draws with replacement; draws from q in place of the rest; a clipped memory."""
+    case, f = CASES["bits"], FUNCTIONS["sine"]
+    exact = expected(case, f, PARAMETER)[1]
+
+    def error(E: catlog.Estimator, x: Tensor, weight: Tensor) -> Tensor:
+        return (judged(E, case, f, x, weight)[1] - exact).norm() / exact.norm()
+
+    members, _ = likeliest(factors(case.law(case.theta)), 2)
+    x, weight = outside(case, members, 1)
+    assert error(SumAndSample(2), x, weight) < 1e-12
+    assert error(SumAndSample(2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
+    clipped = MAPO(2, samples=1, clip=0.9).eval()
+    clipped.memory[:, :3] = members
+    assert error(clipped, x, weight) > 0.01
+    uniform = torch.ones(2, 1, dtype=torch.float64)
+    monkeypatch.setattr(unordered_set, "_chances", lambda p: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)))
+    assert error(UnorderedSet(2), *without_replacement(case, 2)) > 0.01
+
+
+# Draws from the rest
+
+
+@everywhere
+def test_draws_from_the_rest(case: Case) -> None:
+    """The cell of uniforms that gives a point is the product of its intervals under the law without the members."""
+    q = case.law(case.theta)
+    law = view(q)
+    index, p = law.index(case.points), case.probabilities(case.theta)
+    out = torch.randperm(len(p), generator=seeded())[: len(p) // 2]
+    p = p.index_fill(0, out, 0.0)
+    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    for row in (p > 0).nonzero().flatten().tolist():
+        low, high = torch.zeros(law.d, dtype=torch.float64), torch.zeros(law.d, dtype=torch.float64)
+        agree = torch.ones(len(p), dtype=torch.bool)
+        for i in order:
+            masses = torch.stack([p[agree & (index[:, i] == k)].sum() for k in range(law.k)]) / p[agree].sum()
+            high[i] = masses.cumsum(0)[index[row, i]]
+            low[i] = high[i] - masses[index[row, i]]
+            agree = agree & (index[:, i] == index[row, i])
+        for t in (1e-6, 0.5, 1 - 1e-6):
+            drawn = draw_rest(law, index[out], None, (low + t * (high - low)).unsqueeze(0))
+            assert drawn.tolist() == [index[row].tolist()]
+    everything = draw_rest(law, index, None, torch.rand(100, law.d, dtype=torch.float64, generator=seeded()))
+    assert bool((everything.unsqueeze(1) == index).all(-1).any(1).all())  # nothing left: a possible point all the same
+
+
+@everywhere
+def test_likeliest_points(case: Case) -> None:
+    q = case.law(torch.stack([case.theta, case.theta.flip(-1)]))
+    law = view(q)
+    p = q.log_prob(case.points.unsqueeze(1).expand(-1, 2, *case.points.shape[1:])).exp()
+    for count in (1, 2, 3, 12):
+        points, possible = likeliest(law, count)
+        found = torch.where(possible, law.log_prob(points).exp(), 0.0)
+        if not isinstance(q, catlog.Ordered) or count == 12:
+            best = p.sort(0, descending=True).values[:count]
+            torch.testing.assert_close(found[: len(best)], best)
+            assert not bool(found[len(best) :].any())
+        for b in range(2):
+            kept = points[possible[:, b], b]
+            assert len(kept.unique(dim=0)) == len(kept)
+
+
+# Sum and sample
+
+
+@everywhere
+@pytest.mark.parametrize(("top", "samples"), [(1, 1), (2, 1), (3, 2), (1, 3)])
+def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
+    if top >= len(case.points):
+        pytest.skip("fewer points")
+    members, _ = likeliest(view(case.law(case.theta)), top)
+    assert_unbiased(SumAndSample(top, samples), case, *outside(case, members[:top], samples))
+
+
+@everywhere
+def test_sum_of_all_points_is_exact(case: Case) -> None:
+    results = []
+    for E in (SumAndSample(50), Exact()):
+        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta))
+        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
+    for got, exact in zip(*results, strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
+
+
+# MAPO
+
+
+@everywhere
+@pytest.mark.parametrize("samples", [1, 2])
+def test_mapo_is_unbiased_while_its_memory_changes(case: Case, samples: int) -> None:
+    E = MAPO(size=3, samples=samples, length=4).double()
+    for step in range(3):
+        fits = (E.memory >= 0).any(-1)
+        assert bool(fits.any()) == (step > 0)
+        members = E.memory[fits][:, : view(case.law(case.theta)).d]
+        if len(members) < len(case.points):
+            assert_unbiased(E, case, *outside(case, members, samples))
+        E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(case.theta), generator=seeded(step))
+
+
+def test_mapo_remembers_the_best() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x @ torch.tensor([1.0, 2.0, 4.0])
+
+    q = Independent(Bernoulli(logits=torch.zeros(6, 3)), 1)
+    bits = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]).float()
+    for keep, wanted in (("highest", [[1, 0, 1], [0, 0, 1]]), ("lowest", [[0, 0, 0], [1, 0, 0]])):
+        E = MAPO(2, keep=keep, length=3)
+        E(f, q, x=torch.stack([bits, bits.flip(0)]))  # each point in two elements of the batch
+        assert E.memory.tolist() == wanted
+        copy = MAPO(2, keep=keep, length=3)
+        copy.load_state_dict(E.state_dict())
+        assert copy.memory.tolist() == wanted
+        E.eval()
+        E(lambda x: -f(x), q)
+        assert E.memory.tolist() == wanted
+        E.train()
+        E(lambda x: -f(x), q, x=torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]).unsqueeze(1).expand(2, 6, 3))
+        assert E.memory.tolist() == ([[0, 1, 0], [0, 0, 1]] if keep == "highest" else [[0, 1, 1], [0, 1, 0]])
+    with pytest.raises(ValueError, match=r"MAPO: `length` must be at least 3, but 2 was given\. q has 3 variables"):
+        MAPO(length=2)(f, q)
+
+
+def test_mapo_with_another_law() -> None:
+    """Points that do not fit a law, or are impossible in it, count nothing and are never shown to f."""
+    E = MAPO(size=4, length=3)
+    E(lambda x: x.sum(-1), Independent(Bernoulli(logits=torch.zeros(9, 3)), 1))
+    before = E.memory.clone()
+    assert bool((before >= 0).all())
+    case = CASES["masked"]
+    assert_unbiased(E.eval(), case, *outside(case, torch.zeros(0, 2, dtype=torch.long), 1))
+    E.memory.copy_(torch.tensor([[0, 1, -1], [2, 1, -1], [0, 0, -1], [1, 2, -1]]))  # the second and third are masked
+
+    def f(x: Tensor) -> Tensor:
+        assert bool(factors(case.law(case.theta)).log_prob(x).isfinite().all())
+        return x.sum(-1).double()
+
+    E(f, case.law(case.theta))
+    assert_unbiased(E, case, *outside(case, torch.tensor([[0, 1], [1, 2]]), 1))
+
+
+def test_mapo_compiles() -> None:
+    theta = rand(6).requires_grad_()
+    results = []
+    for compile in (False, True):
+        E = MAPO(size=2, samples=2, length=3)
+
+        def loss(theta: Tensor, E: MAPO = E) -> Tensor:
+            return E(lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).sin().double(), chain(theta))
+
+        call = torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager") if compile else loss
+        torch.manual_seed(0)
+        values = [call(theta) for _ in range(3)]
+        results.append([*(value.detach() for value in values), torch.autograd.grad(sum(values), theta)[0], E.memory])
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+
+
+# Relaxations
+
+
+def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
+    """How many standard errors the joint CDF of z - log p lies from that of independent Gumbels, on a grid."""
+    u = (-(-(z - log_p)).exp()).exp()
+    a = torch.tensor(list(product([0.2, 0.5, 0.8, 1.0], repeat=3)), dtype=torch.float64)[:-1]
+    got, wanted = (u.unsqueeze(1) < a).all(-1).double().mean(0), a.prod(-1)
+    return (got - wanted).abs() / (wanted * (1 - wanted) / len(u)).sqrt()
+
+
+def test_gumbels_given_their_argmax() -> None:
+    """With the argmax drawn from q they are Gumbels, independent; without the cut they are not (the test has power)."""
+    n = 200_000
+    log_p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
+    law = factors(Categorical(logits=log_p))
+    index = torch.multinomial(log_p.exp(), n, replacement=True, generator=seeded()).unsqueeze(-1)
+    noise = torch.rand(n, 1, 3, dtype=torch.float64, generator=seeded(1))
+    z = perturbed(law, index, noise).squeeze(1)
+    assert torch.equal(z.argmax(-1, keepdim=True), index)
+    assert gumbel_scores(z, log_p).max() < LIMIT
+    uncut = (log_p - (-noise.squeeze(1).log()).log()).scatter(-1, index, z.amax(-1, keepdim=True))
+    assert gumbel_scores(uncut, log_p).max() > 10 * LIMIT
+    with pytest.raises(ValueError, match=r"noise must hold uniforms of shape \(5, 1, 3\).*but \(2,\) was given"):
+        perturbed(law, index[:5], noise[:2, 0, 0])
+
+
+def gradients(E: catlog.Estimator, theta: Tensor, law: Callable[[Tensor], Distribution], f: Callable[[Tensor], Tensor], n: int):
+    wide = theta.expand(n, *theta.shape).clone().requires_grad_()
+    return torch.autograd.grad(E(f, law(wide), generator=seeded()).sum(), wide)[0]
+
+
+def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
+    """The largest of the means' distances from what is wanted, in standard errors; got: [repeats, ...]."""
+    return ((got.mean(0) - wanted).abs() / (got.std(0) / len(got) ** 0.5).clamp(min=1e-300)).max()
+
+
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_gumbel_rao_is_the_conditional_mean_of_straight_through(kind: str, temperature: float) -> None:
+    """The same expectation as ST Gumbel-Softmax; the same variance with one noise; much less with many."""
+    case, n = CASES[kind], 40_000
+
+    def f(x: Tensor) -> Tensor:
+        return FUNCTIONS["sine"](case.features(x), PARAMETER)
+
+    hard = gradients(GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.law, f, n)
+    one = gradients(GumbelRao(noises=1, temperature=temperature), case.theta, case.law, f, n)
+    many = gradients(GumbelRao(noises=30, temperature=temperature), case.theta, case.law, f, n)
+    for each in (one, many):
+        error = (hard.var(0) / n + each.var(0) / n).sqrt()
+        assert ((hard.mean(0) - each.mean(0)).abs() / error).max() < LIMIT
+    total_one, total_many = (each.var(0).sum() / hard.var(0).sum() for each in (one, many))
+    assert 0.85 < total_one < 1.15
+    assert total_many < (0.5 if temperature == 0.3 else 0.85)
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0])
+def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
+    """The mean of the relaxed bit's slope over the uniforms that draw x; a mean over all uniforms is told apart."""
+    logit, tau, n = torch.tensor([0.8], dtype=torch.float64), 0.5, 40_000
+    u = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    soft = ((logit + u.log() - (-u).log1p()) / tau).sigmoid()
+    slope = soft * (1 - soft) / tau
+    wanted = slope[(soft > 0.5) == bool(x)].mean()
+    wide = logit.expand(n, 1).clone().requires_grad_()
+    value = GumbelRao(noises=2, temperature=tau)(
+        lambda x: x[..., 0], Independent(Bernoulli(logits=wide), 1), x=torch.full((1, n, 1), x).double(), generator=seeded()
+    )
+    (got,) = torch.autograd.grad(value.sum(), wide)
+    assert z_score(got, wanted) < LIMIT
+    assert z_score(got, slope.mean()) > 3 * LIMIT
+
+
+def quadratic(z: Tensor, c: Tensor) -> Tensor:
+    return c[0] * z.square().sum(-1) + ((z @ rand(6, 6, seed=2)) * z).sum(-1)
+
+
+def plain(case: Case) -> Case:
+    """The case with features that are linear in x, so that a quadratic f of them is quadratic in x."""
+    bits = "bits" in case.name
+    return Case(case.name, case.theta, case.law, case.points, lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2))
+
+
+def multilinear(z: Tensor, c: Tensor) -> Tensor:
+    """Linear in each variable given the others, for three bits twice or for two variables of three categories."""
+    return z[..., 0] * z[..., 4] - c[1] * z[..., 1] * z[..., 5] + (z * c).sum(-1)
+
+
+def bias(E: catlog.Estimator, case: Case, f: Function) -> Tensor:
+    got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
+    for index in (0, 2):  # the value and the gradient in f's parameter have none
+        torch.testing.assert_close(got[index], exact[index], rtol=0, atol=1e-12)
+    return (got[1] - exact[1]).norm() / exact[1].norm()
+
+
+@pytest.mark.parametrize("kind", ["bits", "bits by probs", "one-hot"])
+def test_reinmax_is_exact_for_quadratic_f(kind: str) -> None:
+    case = plain(CASES[kind])
+    assert bias(ReinMax(), case, quadratic) < 1e-12
+    assert bias(ReinMax(2), case, quadratic) < 1e-12
+    assert bias(ReinMax(temperature=1.5), case, quadratic) > 0.01
+    assert bias(ReinMax(), case, lambda z, c: quadratic(z, c) ** 2) > 0.01
+    assert bias(catlog.StraightThrough(), case, quadratic) > 0.01  # first order only
+
+
+def test_darn_is_exact_for_quadratic_f() -> None:
+    for name in ("bits", "bits by probs"):
+        case = plain(CASES[name])
+        assert bias(DARN(order=1), case, multilinear) < 1e-12
+        assert bias(DARN(order=2), case, multilinear) < 1e-12
+        assert bias(DARN(order=1), case, quadratic) > 0.01
+        assert bias(DARN(order=2), case, quadratic) < 1e-12
+        assert bias(DARN(order=2), case, lambda z, c: quadratic(z, c) ** 2) > 0.01
+
+
+def test_darn_is_reinmax_for_bits() -> None:
+    """Draw by draw; and refuses what ReinMax takes."""
+    case = CASES["bits"]
+    results = []
+    for E in (DARN(3), ReinMax(3)):
+        theta = case.theta.expand(50, 3).clone().requires_grad_()
+        value = E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(theta), generator=seeded())
+        results.append(torch.autograd.grad(value.sum(), theta)[0])
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-13)
+    with pytest.raises(TypeError, match=r"DARN is for binary variables.*OneHotCategorical.*Use ReinMax"):
+        DARN()(lambda x: x.sum((-1, -2)), Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1))
+
+
+@pytest.mark.parametrize("tau", [1.0, 1.7])
+def test_reinmax_as_published(tau: float) -> None:
+    """The two-softmax form of the paper, for every draw of one variable."""
+    theta, weight = rand(4).requires_grad_(), rand(4, seed=1)
+    for draw in torch.eye(4).double():
+        value = ReinMax(temperature=tau)(lambda x: (x @ weight).sin(), OneHotCategorical(logits=theta), x=draw.unsqueeze(0))
+        (got,) = torch.autograd.grad(value, theta)
+        p = theta.softmax(-1)
+        middle = ((draw + (theta / tau).softmax(-1)) / 2).log().detach()
+        middle = (middle - theta.detach() + theta).softmax(-1)
+        slope = (draw @ weight).cos() * weight
+        (wanted,) = torch.autograd.grad(((2 * middle - p / 2) * slope).sum(), theta)
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13)
+
+
+# Perturbed argmaxes
+
+
+def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) -> Tensor:
+    """E over x of (softmax(logits + shift(x)) - softmax(logits)) / scale, as a gradient in theta; shift: [points, d, k]."""
+    theta = case.theta.clone().requires_grad_()
+    log_p = factors(case.law(theta)).log_probs
+    moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)
+    weight = (case.probabilities(case.theta)[:, None, None] * moved).sum(0) / scale
+    (gradient,) = torch.autograd.grad((weight * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(), theta)
+    return gradient
+
+
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("step", [0.5, 2.0])
+def test_imle_of_multilinear_f(kind: str, step: float) -> None:
+    """Its expectation is the closed form, which tends to the truth as the step goes to 0."""
+    case = plain(CASES[kind])
+
+    def slopes(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(multilinear(case.features(x), PARAMETER).sum(), x)
+        return torch.stack([torch.zeros_like(slope), slope], -1) if kind == "bits" else slope
+
+    def mean(step: float) -> Tensor:
+        return perturbed_mean(case, lambda x: -step * slopes(x), -step)
+
+    got = gradients(IMLE(2, step), case.theta, case.law, lambda x: multilinear(case.features(x), PARAMETER), 40_000)
+    exact = expected(case, multilinear, PARAMETER)[1]
+    assert z_score(got, mean(step)) < LIMIT
+    assert z_score(got, exact) > 2 * LIMIT
+    errors = [(mean(each) - exact).norm() / exact.norm() for each in (0.1, 0.01, 0.001)]
+    assert errors[0] < 0.1
+    assert all(after < 0.15 * before for before, after in pairwise(errors))
+
+
+@pytest.mark.parametrize("slopes", [(1.5, -0.7), (-1.0, 2.0), (0.4, 0.9)])
+def test_imle_of_one_bit(slopes: tuple[float, float]) -> None:
+    """f' differs at 0 and 1: the moves over the threshold, integrated; biased for every step, also the smallest."""
+    logit, n = torch.tensor([0.6], dtype=torch.float64), 100_000
+    at_zero, at_one = slopes
+
+    def f(x: Tensor) -> Tensor:
+        return (at_zero * x + (at_one - at_zero) * x.square() / 2).sum(-1)
+
+    def above(threshold: float) -> Tensor:
+        return (logit - threshold).sigmoid()
+
+    def mean(step: float) -> Tensor:
+        stays = above(max(0.0, step * at_one))
+        comes = (above(step * at_zero) - above(0.0)).clamp(min=0)
+        return (above(0.0) - stays - comes) / step
+
+    p = logit.sigmoid()
+    got = gradients(IMLE(step=1.3), logit, lambda t: Independent(Bernoulli(logits=t), 1), f, n)
+    assert z_score(got, mean(1.3)) < LIMIT
+    limit = p * (1 - p) * (max(at_one, 0.0) + min(at_zero, 0.0))
+    torch.testing.assert_close(mean(1e-6), limit, rtol=1e-4, atol=1e-6)
+    assert (limit - p * (1 - p) * (at_zero + at_one) / 2).abs() > 0.04
+
+
+@pytest.mark.parametrize("name", ["bits", "bits by probs", "one-hot", "masked", "mixed cardinalities"])
+@pytest.mark.parametrize("epsilon", [1.0, -2.0])
+def test_direct_optimisation(name: str, epsilon: float) -> None:
+    """Its expectation is the closed form: biased, and less so as epsilon goes to 0 from either side."""
+    case = CASES[name]
+    law = factors(case.law(case.theta))
+
+    def f(x: Tensor) -> Tensor:
+        return FUNCTIONS["network"](case.features(x), PARAMETER)
+
+    def table(x: Tensor) -> Tensor:
+        index = law.index(x)
+        result = torch.zeros(*index.shape, law.k, dtype=torch.float64)
+        for i, k in product(range(law.d), range(law.k)):
+            moved = index.clone()
+            moved[..., i] = min(k, law.cardinalities[i] - 1)
+            result[..., i, k] = f(law.point(moved))
+        return result
+
+    def mean(epsilon: float) -> Tensor:
+        return perturbed_mean(case, lambda x: epsilon * table(x), epsilon)
+
+    got = gradients(DirectOptimisation(2, epsilon), case.theta, case.law, f, 20_000)
+    exact = expected(case, FUNCTIONS["network"], PARAMETER)[1]
+    assert z_score(got, mean(epsilon)) < LIMIT
+    assert z_score(got, exact) > 2 * LIMIT
+    for sign in (1, -1):
+        errors = [(mean(sign * each) - exact).norm() / exact.norm() for each in (0.1, 0.01, 0.001)]
+        assert all(after < 0.15 * before for before, after in pairwise(errors))
+
+
+# Mistakes
+
+
+def test_mistakes_are_named() -> None:
+    q = Independent(Bernoulli(logits=torch.tensor([2.0, 2.0])), 1)
+    with pytest.raises(ValueError, match=r"x holds a point a second time at index \(1,\)\. Give different points"):
+        UnorderedSet()(lambda x: x.sum(-1), q, x=torch.ones(2, 2))
+    with pytest.raises(ValueError, match=r"UnorderedSet: `samples` must be between 2 and 10, but 11 was given.*use RLOO"):
+        UnorderedSet(11)
+    with pytest.raises(ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"):
+        SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
+    for E, name in ((SumAndSample, "top"), (MAPO, "size"), (GumbelRao, "noises")):
+        with pytest.raises(ValueError, match=f"{E.__name__}: `{name}` must be at least 1, but 0 was given"):
+            E(**{name: 0})
+    for E, options in ((GumbelRao, "temperature"), (ReinMax, "temperature"), (IMLE, "step")):
+        with pytest.raises(ValueError, match=rf"{E.__name__}: `{options}` must be positive, but -1\.0 was given"):
+            E(**{options: -1.0})
+    with pytest.raises(ValueError, match=r"DirectOptimisation: `epsilon` must be a number other than 0, but 0\.0 was given"):
+        DirectOptimisation(epsilon=0.0)
+    with pytest.raises(ValueError, match="DARN: `order` must be between 1 and 2, but 3 was given"):
+        DARN(order=3)
+    with pytest.raises(ValueError, match=r"MAPO: `clip` must be in \[0, 1\), but 1\.0 was given"):
+        MAPO(clip=1.0)
+    for E in (GumbelRao(), ReinMax(), DARN(), IMLE(), DirectOptimisation()):
+        with pytest.raises(TypeError, match="depend on each other"):
+            E(lambda x: x.sum(-1).double(), chain(rand(6)))
