@@ -159,10 +159,12 @@ class Export:
     """The file."""
     thin: int = 1
     """Keep every so many-th logged point of a run (and always the last)."""
+    digits: int = 6
+    """Significant digits of a number."""
 
     def __call__(self) -> int:
         rows = records.thinned(records.read_all(self.sources), self.thin)
-        records.write(rows, self.output)
+        records.write(rows, self.output, digits=self.digits)
         print(f"{len(rows)} rows in {self.output}")
         return 0
 
@@ -232,4 +234,6 @@ def _standing(configs: list[Experiment], root: Path) -> Table:
 
 
 def _times(path: Path | None) -> dict[str, float] | None:
-    return None if path is None else {row["method"]: row["ms"] for row in records.read(path)}
+    from .series import step_times
+
+    return None if path is None else step_times(records.read(path))
