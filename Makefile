@@ -13,10 +13,9 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[experiments,dev]'
 	touch $@
 
-demo: .venv/ready  ## train a discrete VAE on embedded data, then compare the estimators (a minute)
+demo: .venv/ready  ## the quickstart, then a small version of the paper's four experiments with a report (under 5 minutes)
 	$(BIN)/python examples/quickstart.py
-	$(BIN)/python examples/bias_variance.py --output demo
-	$(BIN)/python examples/machine_replacement.py --output demo
+	CATLOG=$(BIN)/catlog bash paper/demo.sh demo
 
 test: lint types unit shapes  ## everything that CI checks
 
@@ -41,4 +40,4 @@ bench: .venv/ready  ## time, memory and variance, written to results/ (about 15 
 	$(BIN)/python benchmarks/variance.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv build dist demo .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv build dist demo runs .pytest_cache .hypothesis .mypy_cache .ruff_cache

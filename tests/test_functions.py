@@ -58,8 +58,10 @@ FUNCTIONS = {
     "network, cross-entropy": lambda batch, d, k, one_hot: FirstLayerLinear(
         network(d * k if one_hot else d, out=4), BernoulliCrossEntropy(randn(*batch, 4).sigmoid()), one_hot
     ),
+    "numbers, network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d), categories=k),
+    "numbers, network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(network(d), categories=k, chunk_size=3),
 }
-APPLIES = {"ising": ["bits"], "network": ["bits", "one-hot"]}
+APPLIES = {"ising": ["bits"], "network": ["bits", "one-hot"], "numbers": ["bits", "index", "categoricals"]}
 CASES = [(name, kind) for name in FUNCTIONS for kind in APPLIES.get(name.split(",")[0], LAWS)]
 cases = pytest.mark.parametrize(("name", "kind"), CASES)
 batches = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)

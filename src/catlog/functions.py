@@ -5,7 +5,8 @@ Any f with a method ``neighbours(x, variables=None)`` is read by :class:`catlog.
 - ``neighbours(x)`` returns ``[n, *batch, d, k]``, the value of f with ``x_i`` set to category k, for all i and k;
 - ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns ``[n, *batch, m, k]`` for those only.
 
-It is called without autograd. The entries of x's own categories and of impossible ones are not used.
+It is called without autograd. The entry of x's own category is f(x) as the table has it: differences are taken to it, so that
+both sides are rounded alike. The entries of impossible categories are not used.
 
 Points are read as laws write them: int64 categories (Categorical), 0/1 floats (Bernoulli), or one-hot floats, for which
 the constructors take ``one_hot=True``. All functions here extend to relaxed points (between 0 and 1), so estimators that
@@ -20,6 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from .checks import check_count
+from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 
 Variables = Int64[Tensor, "n *batch m"]
 
@@ -311,8 +313,13 @@ class FirstLayerLinear(nn.Module):
         head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``, such as :class:`BernoulliCrossEntropy`
             (made to be fast after a linear layer); None: the output's last dimension, of size 1, is dropped.
         one_hot: x is one-hot ``[..., d, k]`` and the layer's input is its d k numbers.
+        categories: k, where x holds category numbers 0 ... k - 1, which the layer reads as they are; 2 for bits.
         event_dims: number of event dimensions of x; None: 1, or 2 where it is one-hot.
         chunk_size: points at once in the table (None: 1024 on a CPU, all on a GPU).
+        precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
+            :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as many bits as TF32, made to
+            fit float16's range by powers of two), "bfloat16" or "tf32" (see :mod:`catlog.kernels`); "float32": by PyTorch,
+            as all other networks. None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> f = FirstLayerLinear(decoder)
@@ -325,8 +332,10 @@ class FirstLayerLinear(nn.Module):
         network: nn.Sequential,
         head: Callable[[Tensor], Tensor] | None = None,
         one_hot: bool = False,
+        categories: int = 2,
         event_dims: int | None = None,
         chunk_size: int | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(network, nn.Sequential) or len(network) == 0 or not isinstance(network[0], nn.Linear):
@@ -335,7 +344,13 @@ class FirstLayerLinear(nn.Module):
             )
         if chunk_size is not None:
             check_count("FirstLayerLinear", "chunk_size", chunk_size)
+        if precision not in (None, "float32", *PRECISIONS):
+            raise ValueError(
+                f'FirstLayerLinear: `precision` must be None, "float32" or one of {PRECISIONS}, but {precision!r} was given.'
+            )
+        check_count("FirstLayerLinear", "categories", categories)
         self.network, self.head, self.one_hot, self.chunk_size = network, head, one_hot, chunk_size
+        self.categories, self.precision = categories, precision
         self.event_dims = (2 if one_hot else 1) if event_dims is None else event_dims
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
@@ -345,6 +360,7 @@ class FirstLayerLinear(nn.Module):
         """The event dimensions flattened to the first layer's input."""
         first = cast(nn.Linear, self.network[0])
         flat = x.flatten(-self.event_dims)
+        flat = flat if flat.is_floating_point() else flat.to(first.weight.dtype)
         if flat.shape[-1] != first.in_features:
             raise ValueError(
                 f"FirstLayerLinear: the last {self.event_dims} dimensions of x {tuple(x.shape)} must hold the first layer's "
@@ -372,8 +388,10 @@ class FirstLayerLinear(nn.Module):
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         first, rest = cast(nn.Linear, self.network[0]), self._rest()
         flat = self._input(x)
+        if self._fits_kernel(flat, variables):
+            return self._by_kernel(flat, variables)
         base = first(flat)
-        k = x.shape[-1] if self.one_hot else 2
+        k = x.shape[-1] if self.one_hot else self.categories
         own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
         variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape) if variables is None else variables
         own = own if variables is None else own.gather(-1, variables)
@@ -393,11 +411,45 @@ class FirstLayerLinear(nn.Module):
                 hidden = base + columns[which[part] * k + moved_to[part]]
                 hidden -= columns[which[part] * k + moved_from[part]]
             else:
-                sign = (1 - 2 * moved_from[part]).to(base.dtype).unsqueeze(-1)
-                hidden = torch.addcmul(base, sign, columns[which[part]])
+                change = (moved_to[part] - moved_from[part]).to(base.dtype).unsqueeze(-1)
+                hidden = torch.addcmul(base, change, columns[which[part]])
             values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(x))))
         table = rest(base)[..., None].expand(*own.shape[:-1], slots * k)
         return table.scatter(-1, slot * k + category, torch.cat(values).movedim(0, -1)).unflatten(-1, (slots, k))
+
+    def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
+        """Whether :func:`catlog.kernels.bernoulli_table` gives this table, in a precision that is allowed."""
+        head, layers = self.head, list(self.network.children())
+        if self.one_hot or self.categories != 2 or self.chunk_size or torch.is_grad_enabled():
+            return False
+        if not isinstance(head, BernoulliCrossEntropy):
+            return False
+        if [type(layer) for layer in layers] != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]:
+            return False
+        slots = (flat if variables is None else variables).shape[-1]
+        if head.targets.dim() >= flat.dim() or not usable(flat, slots, cast(nn.Linear, layers[2]).out_features):
+            return False
+        return self.precision != "float32" if self.precision else tf32_allowed()
+
+    def _by_kernel(self, flat: Tensor, variables: Variables | None) -> Tensor:
+        first, second, last = (cast(nn.Linear, self.network[i]) for i in (0, 2, 4))
+        targets = cast(BernoulliCrossEntropy, self.head).targets.expand(*flat.shape[1:-1], -1).reshape(-1, last.out_features)
+        values = bernoulli_table(
+            flat.flatten(0, -2),
+            None if variables is None else variables.flatten(0, -2),
+            first.weight,
+            first.bias,
+            second.weight,
+            second.bias,
+            last.weight,
+            last.bias,
+            targets @ last.weight,
+            targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
+            self.precision or "half",
+        ).unflatten(0, flat.shape[:-1])
+        own = (flat if variables is None else flat.gather(-1, variables)).bool()
+        moved, still = values[..., :-1], values[..., -1:]
+        return torch.stack([torch.where(own, moved, still), torch.where(own, still, moved)], -1)
 
     def _parts(self, moves: int, base: Tensor) -> list[slice]:
         """Slices of the moves: few enough points at once for the caches of a CPU, all at once on a GPU."""

@@ -53,7 +53,8 @@ def differences(
             else:
                 table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
             _check_table(table, index.shape + (law.k,))
-            table = table.to(fx.dtype) - fx.unsqueeze(-1)
+            table = table.to(fx.dtype)
+            table = table - table.gather(-1, index.unsqueeze(-1))  # its own f(x), rounded as its neighbours are
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))

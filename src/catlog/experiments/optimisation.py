@@ -78,7 +78,7 @@ class OptimisationTask:
         gradient, *others = torch.autograd.grad(value, [self.logits, *own], allow_unused=True)
         for parameter, its in zip(own, others, strict=True):
             parameter.grad = its
-        return gradient.nan_to_num(0.0)
+        return gradient.nan_to_num(0.0, posinf=0.0, neginf=0.0)
 
     def step(self, i: int) -> None:
         if self.config.anneal and i > 0 and i % 20 == 0:

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Experiment 4, MNIST addition: 4 to 32 digits, 3 seeds, 100 epochs. One GPU; needs CATLOG_DATA or a network for MNIST.
+# Arguments go to every sweep: `paper/addition.sh --jobs 12` (see docs/reproduction.md on several runs on one GPU).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+CATLOG=${CATLOG:-.venv/bin/catlog}
+
+$CATLOG sweep addition --data mnist --epochs 100 --grid digits=16,32,24,12,8,4 \
+  --grid estimator=IndeCateR-D,IndeCateR,RLOO-F,RLOO-S --grid seed=0,1,2 "$@"

@@ -1,0 +1,131 @@
+r"""The table of a three-layer network under a Bernoulli cross-entropy in one operation, by Triton on a GPU.
+
+``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does after its first product, without writing the
+activations of any neighbour: first-layer update, ReLU, second layer, ReLU, last layer, and the sum of the softplus. It is a
+custom operation of PyTorch, opaque to ``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing)
+it is the formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
+
+Precisions on a GPU, all with float32 sums; the points themselves are evaluated in nearly float32:
+
+- ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only the *change* from the
+  point is multiplied, so that rounding is relative to the change, about 8 times less than with TF32. float16's range is no
+  limit, because rows of weights and changes are divided by powers of two. All on the chip, at twice TF32's rate.
+- ``"bfloat16"``: the same with 7 bits of mantissa.
+- ``"tf32"``: float32 operands read as TF32, 10 bits, cut off; the second layer's output goes through memory.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, softplus
+
+PRECISIONS = ("tf32", "half", "bfloat16")
+AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
+FEWEST = 63  # changes of a point, which fill a tile with it
+WIDEST = 384  # the second layer, whose output the kernel keeps in registers
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def tf32_allowed() -> bool:
+    """Whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def usable(x: Tensor, slots: int, width: int) -> bool:
+    """Whether the kernels take (and are made for) these points, so many changes of each, and a second layer of this width."""
+    fits = x.dtype == torch.float32 and 0 < x.numel() < 2**30 and slots >= FEWEST and width <= WIDEST
+    return AVAILABLE and x.is_cuda and fits
+
+
+@torch.library.custom_op("catlog::bernoulli_table", mutates_args=())
+def bernoulli_table(
+    x: Tensor,
+    which: Tensor | None,
+    w1: Tensor,
+    b1: Tensor | None,
+    w2: Tensor,
+    b2: Tensor | None,
+    w3: Tensor,
+    b3: Tensor | None,
+    slope: Tensor,
+    offset: Tensor,
+    precision: str,
+) -> Tensor:
+    """``[points, slots + 1]``: values with one bit flipped, for every slot, and at the point itself.
+
+    Args:
+        x: ``[points, inputs]``, 0 or 1.
+        which: ``[points, slots]``, the bits to flip; None: all, in order.
+        w1, b1, w2, b2, w3, b3: the three layers: ``[h1, inputs]``, ``[h1]``, ``[h2, h1]``, ``[h2]``, ``[out, h2]``, ``[out]``.
+        slope, offset: ``[batch, h2]`` and ``[batch]``, the targets times w3 and b3; point p is of batch element p % batch.
+        precision: one of PRECISIONS, read on a GPU only.
+    """
+    index = torch.arange(x.shape[1], device=x.device).expand(x.shape) if which is None else which
+    sign = 1 - 2 * x.gather(1, index)
+    base = linear(x, w1, b1).unsqueeze(1)
+    hidden = linear(torch.cat([base + sign.unsqueeze(-1) * w1.mT[index], base], 1).relu(), w2, b2).relu()
+    repeats = len(x) // max(1, len(slope))
+    straight = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1) + offset.repeat(repeats).unsqueeze(1)
+    return softplus(linear(hidden, w3, b3)).sum(-1) - straight
+
+
+@bernoulli_table.register_kernel("cuda")
+def _(
+    x: Tensor,
+    which: Tensor | None,
+    w1: Tensor,
+    b1: Tensor | None,
+    w2: Tensor,
+    b2: Tensor | None,
+    w3: Tensor,
+    b3: Tensor | None,
+    slope: Tensor,
+    offset: Tensor,
+    precision: str,
+) -> Tensor:
+    from . import triton_kernels as kernels
+
+    x, slope, offset = x.contiguous(), slope.contiguous(), offset.contiguous()
+    which = which if which is None else which.contiguous()
+    with torch.cuda.device_of(x):
+        if precision == "tf32":
+            return kernels.through_memory(x, which, w1, b1, w2, b2, w3, b3, slope, offset, None)
+        half = torch.float16 if precision == "half" else torch.bfloat16
+        return kernels.on_chip(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
+
+
+@bernoulli_table.register_fake
+def _(
+    x: Tensor,
+    which: Tensor | None,
+    w1: Tensor,
+    b1: Tensor | None,
+    w2: Tensor,
+    b2: Tensor | None,
+    w3: Tensor,
+    b3: Tensor | None,
+    slope: Tensor,
+    offset: Tensor,
+    precision: str,
+) -> Tensor:
+    return x.new_empty(x.shape[0], (x if which is None else which).shape[1] + 1)
+
+
+@torch.library.custom_op("catlog::softplus_sum", mutates_args=())
+def softplus_sum(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """``softplus(h w' + b).sum(-1)`` of rows ``[rows, width]``; on a GPU without writing the logits, at TF32 precision."""
+    return softplus(linear(h, w, b)).sum(-1)
+
+
+@softplus_sum.register_kernel("cuda")
+def _(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    from . import triton_kernels as kernels
+
+    with torch.cuda.device_of(h):
+        return kernels.last_layer(h, w, b)
+
+
+@softplus_sum.register_fake
+def _(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    return h.new_empty(h.shape[0])

@@ -1,0 +1,176 @@
+"""The fused table: its formula against brute force, and on a GPU the kernels against float64."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Independent
+
+import catlog
+from catlog import functions, kernels
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
+
+# Relative error in norm of the values, and of the gradient of IndeCateR. Half and TF32 have 10 bits of mantissa, bfloat16 7.
+VALUES = {"half": 1e-3, "tf32": 1e-3, "bfloat16": 1e-2}
+# points, batch, bits, widths, chosen bits, biases
+SIZES = {
+    "DVAE": (200, 100, 200, (256, 384, 784), None, True),
+    "odd": (21, 7, 13, (33, 67, 51), None, True),
+    "chosen": (12, 3, 9, (40, 130, 70), 4, True),
+    "no biases": (6, 6, 70, (64, 64, 64), None, False),
+    "one bit": (3, 1, 1, (5, 3, 1), None, True),
+    "wide": (4, 2, 5, (300, 384, 130), None, True),
+}
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+sizes = pytest.mark.parametrize("size", SIZES)
+
+
+def arguments(size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0) -> list[Tensor | None]:
+    """The operation's tensors, in float32, for a network with activations of about ``scale``."""
+    points, batch, d, (h1, h2, out), slots, biases = SIZES[size]
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    x = (torch.rand(points, d, generator=generator) < 0.5).float()
+    w1, w2, w3 = randn(h1, d) / d**0.5 * scale, randn(h2, h1) / h1**0.5, randn(out, h2) / h2**0.5 / scale
+    b1, b2, b3 = (0.1 * scale * randn(h1), 0.1 * scale * randn(h2), randn(out)) if biases else (None, None, None)
+    targets = (torch.rand(batch, out, generator=generator) < 0.3).float()
+    which = None if slots is None else torch.rand(points, d, generator=generator).argsort(-1)[:, :slots]
+    offset = torch.zeros(batch) if b3 is None else targets @ b3
+    given = [x, which, w1, b1, w2, b2, w3, b3, targets @ w3, offset]
+    return [each if each is None else each.to(device) for each in given]
+
+
+def double(given: list[Tensor | None]) -> list[Tensor | None]:
+    return [each if each is None or not each.is_floating_point() else each.double().cpu() for each in given]
+
+
+def error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.cpu().double() - expected).norm() / expected.norm())
+
+
+def decoder(d: int, *widths: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    first, second, out = widths
+    return nn.Sequential(nn.Linear(d, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, out))
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_formula_equals_brute_force(batch: tuple[int, ...], chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FirstLayerLinear through the operation's formula, as a GPU would call it, against its own way and against f."""
+    d = 5
+    net = decoder(d, 6, 8, 7).double()
+    f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(*batch, 7, dtype=torch.float64)), precision="half")
+    x = torch.randint(2, (3, *batch, d)).double()
+    variables = torch.rand(3, *batch, d).argsort(-1)[..., :2] if chosen else None
+    with torch.no_grad():
+        own_way = f.neighbours(x, variables)
+        monkeypatch.setattr(functions, "usable", lambda x, slots, width: True)
+        table = f.neighbours(x, variables)
+        torch.testing.assert_close(table, own_way, rtol=0, atol=1e-12)
+        for i in range(d if variables is None else 2):
+            for k in (0.0, 1.0):
+                point = x.scatter(
+                    -1, torch.full_like(x[..., :1], i).long() if variables is None else variables[..., i : i + 1], k
+                )
+                torch.testing.assert_close(table[..., i, int(k)], f(point), rtol=0, atol=1e-12)
+        compiled = torch.compile(f.neighbours, fullgraph=True, dynamic=False, backend="aot_eager")
+        torch.testing.assert_close(compiled(x, variables), table, rtol=0, atol=1e-12)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("size", ["odd", "chosen"])
+def test_operations_are_registered_well(size: str) -> None:
+    given = arguments(size)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(kernels.bernoulli_table, (*given, "half"), test_utils=checks)
+    torch.library.opcheck(kernels.softplus_sum, (given[0], given[2], given[3]), test_utils=checks)
+
+
+def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, x = BernoulliCrossEntropy(torch.rand(4, 7)), torch.zeros(2, 4, 5)
+    net = decoder(5, 6, 8, 7)
+    monkeypatch.setattr(functions, "usable", lambda x, slots, width: True)
+    with torch.no_grad():
+        assert FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)
+        assert not FirstLayerLinear(net, head)._fits_kernel(x, None)  # PyTorch's default is full float32
+        assert not FirstLayerLinear(net, head, precision="float32")._fits_kernel(x, None)
+        assert not FirstLayerLinear(net, lambda out: out.sum(-1), precision="half")._fits_kernel(x, None)
+        assert not FirstLayerLinear(net[:3], head, precision="half")._fits_kernel(x, None)
+        monkeypatch.undo()
+        assert not FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)  # on a CPU
+    assert not FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)  # with autograd
+    with pytest.raises(ValueError, match="`precision` must be"):
+        FirstLayerLinear(net, head, precision="double")
+    assert FirstLayerLinear(net, head, precision="half").neighbours(x).shape == (2, 4, 5, 2)
+
+
+@on_gpu
+@sizes
+@pytest.mark.parametrize("precision", kernels.PRECISIONS)
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6], ids=str)
+def test_kernel_against_float64(size: str, precision: str, scale: float) -> None:
+    given = arguments(size, scale, "cuda")
+    expected = kernels.bernoulli_table(*double(given), precision)
+    for _ in range(2):  # while it tunes, and after
+        assert error(kernels.bernoulli_table(*given, precision), expected) < VALUES[precision]
+
+
+@on_gpu
+@sizes
+def test_last_layer_against_float64(size: str) -> None:
+    given = arguments(size, device="cuda")
+    expected = kernels.softplus_sum(*double([given[0], given[2], given[3]]))
+    assert error(kernels.softplus_sum(given[0], given[2], given[3]), expected) < 1e-3
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", kernels.PRECISIONS)
+def test_nan_is_not_hidden(precision: str) -> None:
+    given = arguments("odd", device="cuda")
+    assert given[4] is not None
+    given[4][3, 5] = float("nan")
+    assert bool(kernels.bernoulli_table(*given, precision).isnan().any())
+
+
+@on_gpu
+@pytest.mark.parametrize(("precision", "bound"), [("half", 1e-3), ("tf32", 2e-2), ("bfloat16", 1e-2)])
+def test_gradient_against_float64(precision: str, bound: float) -> None:
+    """The gradient of IndeCateR for the paper's decoder, f(x) itself in float32.
+
+    Half and bfloat16 round changes, TF32 rounds activations, which are larger by far than what one bit changes.
+    """
+    logits = torch.randn(100, 200, generator=torch.Generator().manual_seed(0))
+    images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(1)) < 0.2).float()
+    x = (torch.rand(2, 100, 200, generator=torch.Generator().manual_seed(2)) < logits.sigmoid()).float()
+    gradients = []
+    for dtype, device in ((torch.float64, "cpu"), (torch.float32, "cuda")):
+        net = decoder(200, 256, 384, 784).to(device, dtype)
+        f = FirstLayerLinear(net, BernoulliCrossEntropy(images.to(device, dtype)), precision=precision)
+        theta = logits.to(device, dtype).requires_grad_()
+        catlog.IndeCateR(2)(f, Independent(Bernoulli(logits=theta), 1), x=x.to(device, dtype)).sum().backward()
+        gradients.append(theta.grad)
+    assert error(gradients[1], gradients[0]) < bound
+
+
+@on_gpu
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
+@pytest.mark.parametrize("precision", kernels.PRECISIONS)
+def test_compiled_and_captured(precision: str) -> None:
+    net = decoder(80, 32, 48, 8).cuda()
+    f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(5, 8, device="cuda")), precision=precision)
+    x = torch.randint(2, (2, 5, 80), device="cuda").float()
+    with torch.no_grad():
+        eager = f.neighbours(x)
+        compiled = torch.compile(f.neighbours, fullgraph=True, dynamic=False)
+        torch.testing.assert_close(compiled(x), eager, rtol=1e-4, atol=1e-4)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = compiled(x)
+        x.copy_(1 - x)
+        captured.fill_(float("nan"))
+        graph.replay()
+        torch.testing.assert_close(captured, f.neighbours(x), rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
