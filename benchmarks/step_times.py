@@ -1,9 +1,9 @@
 """The time of one training step of the paper's experiments, for every method, in one interleaved run.
 
     python benchmarks/step_times.py                   # two CPU cores: results/step_times_cpu.csv
-    python benchmarks/step_times.py --device cuda     # every step compiled and captured in a CUDA graph: results/step_times_cuda.csv
+    python benchmarks/step_times.py --device cuda     # compiled and captured in a CUDA graph: results/step_times_cuda.csv
 
-The steps are those of `catlog run`: batch from the data, forward, estimate, backward, update. Every method gets the same treatment.
+The steps are those of `catlog run`: batch from the data, forward, estimate, backward, update; the same treatment for all.
 """
 
 import argparse

@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}
 
-$CATLOG sweep addition --data mnist --epochs 100 --grid digits=16,32,24,12,8,4 \
+$CATLOG sweep addition --data mnist --epochs 100 --grid digits=16,4,32,8,12,24 \
   --grid estimator=IndeCateR-D,IndeCateR,RLOO-F,RLOO-S --grid seed=0,1,2 "$@"
