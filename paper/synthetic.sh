@@ -15,5 +15,5 @@ gradients 3 100 "$@"
 
 # each variable moved by its own gradient; then, with `update`, all by the first one's, as the published code did
 $CATLOG sweep optimisation --device cpu --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"
-$CATLOG sweep optimisation --device cpu --update published \
+$CATLOG sweep optimisation --device cpu --update published --no-anneal \
   --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"

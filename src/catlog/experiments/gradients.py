@@ -111,7 +111,7 @@ class GradientsTask:
             "estimates": n,
             "evaluations": self.E.evaluations(law_for(self.E, self.logits)),
             "cosine_distance": float(distance),
-            "cosine_variance": float(self.sums["cosine2"] / n - distance.square()),
+            "cosine_variance": max(0.0, float(self.sums["cosine2"] / n - distance.square())),
             "relative_bias": float((mean - self.exact).norm() / norm2.sqrt()),
             "relative_bias2": float(bias2 / norm2),
             "relative_variance": float(variance.sum() / norm2),
