@@ -1,0 +1,91 @@
+"""The DVAE training step of ``dvae_step.py`` with another library's estimator, to be timed beside ours.
+
+    python benchmarks/peers.py --samples 2 --device cpu     # milliseconds per step
+
+Needs the extra ``peers`` (``make test-peers`` installs it); without it there is a message and no step.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from math import log
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli
+from torch.nn.functional import softplus
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class StorchasticStep:
+    """Encoder 784-384-256-200 bits, decoder 200-256-384-784, score function with leave-one-out baseline, Adam; eager."""
+
+    def __init__(self, samples: int, device: str) -> None:
+        import storch
+
+        torch.manual_seed(0)
+        self.encoder = mlp(784, 384, 256, 200).to(device)
+        self.decoder = mlp(200, 256, 384, 784).to(device)
+        fused = torch.device(device).type == "cuda" or None  # as in dvae_step.py
+        self.optimiser = torch.optim.Adam([*self.encoder.parameters(), *self.decoder.parameters()], 1e-4, fused=fused)
+        self.storch = storch
+        self.method = storch.method.ScoreFunction("x", n_samples=samples, baseline_factory="batch_average").to(device)
+
+    def __call__(self, images: Tensor) -> None:
+        storch = self.storch
+
+        def cross_entropy(x: Tensor) -> Tensor:
+            pixels = self.decoder(x)
+            return (softplus(pixels) - pixels * images).sum(-1)
+
+        def divergence(logits: Tensor) -> Tensor:  # to a prior of fair bits
+            return (logits.sigmoid() * logits - softplus(logits) + log(2)).sum(-1)
+
+        self.optimiser.zero_grad()
+        logits = storch.denote_independent(self.encoder(images), 0, "images")
+        x = self.method(Bernoulli(logits=logits, validate_args=False))
+        storch.add_cost(storch.deterministic(cross_entropy)(x), "cross-entropy")
+        storch.add_cost(storch.deterministic(divergence)(logits), "divergence")
+        storch.backward()  # of the mean over images and samples
+        self.optimiser.step()
+
+
+def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | None:
+    """A function that makes one training step on images ``[100, 784]``; None where storchastic is not installed."""
+    try:
+        return StorchasticStep(samples, device)
+    except ModuleNotFoundError as error:
+        print(f"peers: no storchastic step ({error}). Install it with: make test-peers", file=sys.stderr)
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=11)
+    args = parser.parse_args()
+    step = storchastic_step(args.samples, args.device)
+    if step is None:
+        return
+    images = (torch.rand(100, 784, device=args.device) < 0.2).float()
+    times = []
+    for _ in range(args.repeats + 1):
+        start = time.perf_counter()
+        step(images)
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * sorted(times[1:])[args.repeats // 2]:.1f} ms per step")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""storchastic 0.3.7: Expect, ScoreFunction, ARM, RaoBlackwellSF on the same draws; others once repaired; what is wrong in it.
+
+Rows of the parameters are separate expectations ("rows" is a plate of storchastic's), so one call makes many estimates.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import softplus
+
+import catlog
+from enumeration import Case, cases, expected, functions
+
+storch = pytest.importorskip("storch", reason="storchastic is not installed: run `make test-peers`")
+
+CASES: dict[str, Case] = {case.name: case for case in cases()}
+KINDS: dict[str, Callable[[Tensor], Distribution]] = {
+    "bits": lambda logits: Bernoulli(logits=logits),
+    "integers": lambda logits: Categorical(logits=logits),
+    "one-hot": lambda logits: OneHotCategorical(logits=logits),
+}
+FUNCTIONS = functions()
+PARAMETER = torch.ones(6, dtype=torch.float64)
+SAME = {"rtol": 0, "atol": 1e-12}  # the peer keeps 1 / samples in float32: 2 and 4 samples have no rounding there
+
+# One false failure in a million runs of one test: 18 numbers or fewer, two-sided, normal.
+LIMIT = 5.6
+REPEATS = 40_000
+
+
+def parameters(kind: str, rows: int = 4) -> Tensor:
+    """Different in every row."""
+    theta = CASES[kind].theta
+    return theta + 0.5 * torch.randn(rows, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(9))
+
+
+def function(kind: str, name: str = "network", own: Tensor = PARAMETER) -> Callable[[Tensor], Tensor]:
+    return lambda x: FUNCTIONS[name](CASES[kind].features(x if kind == "integers" else x.double()), own)
+
+
+def theirs(method: object, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The points, the sum of the rows' values, and its gradient."""
+    storch.reset()
+    theta = theta.clone().requires_grad_()
+    x = method(KINDS[kind](storch.denote_independent(theta, 0, "rows")))
+    storch.add_cost(storch.deterministic(f)(x), "f")
+    mean = storch.backward(update_estimator_params=False)
+    return x._tensor.detach(), mean.detach() * len(theta), theta.grad.detach() * len(theta)
+
+
+def ours(E: catlog.Estimator, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor], **x: Tensor) -> tuple[Tensor, Tensor]:
+    theta = theta.clone().requires_grad_()
+    value = E(f, CASES[kind].law(theta), **x).sum()
+    return value.detach(), torch.autograd.grad(value, theta)[0]
+
+
+def off(gradient: Tensor, exact: Tensor) -> tuple[float, float]:
+    """How far the mean of gradients [repeats, ...] lies from the exact one: in standard errors, and relative to its length."""
+    error = gradient.mean(0) - exact
+    return float((error / (gradient.std(0) / len(gradient) ** 0.5)).abs().max()), float(error.norm() / exact.norm())
+
+
+def many(kind: str) -> Tensor:
+    theta = CASES[kind].theta
+    return theta.expand(REPEATS, *theta.shape)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_expect_is_exact(kind: str, name: str) -> None:
+    theta, f = parameters(kind), function(kind, name)
+    _, value, gradient = theirs(storch.method.Expect("x"), kind, theta, f)
+    for got, wanted in zip(ours(catlog.Exact(), kind, theta, f), (value, gradient), strict=True):
+        torch.testing.assert_close(got, wanted, **SAME)
+
+
+@pytest.mark.parametrize("samples", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_score_function_with_batch_average_is_rloo(kind: str, samples: int) -> None:
+    """The same draws; also the gradient in f's own parameters."""
+    torch.manual_seed(0)
+    theta, own = parameters(kind), PARAMETER.clone().requires_grad_()
+    f = function(kind, own=own)
+    method = storch.method.ScoreFunction("x", n_samples=samples, baseline_factory="batch_average")
+    x, value, gradient = theirs(method, kind, theta, f)
+    for got, wanted in zip(ours(catlog.RLOO(samples), kind, theta, f, x=x), (value, gradient), strict=True):
+        torch.testing.assert_close(got, wanted, **SAME)
+    (mine,) = torch.autograd.grad(catlog.RLOO(samples)(f, CASES[kind].law(theta), x=x).mean(), own)
+    torch.testing.assert_close(mine, own.grad, **SAME)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_score_function_is_reinforce(kind: str) -> None:
+    torch.manual_seed(0)
+    theta, f = parameters(kind), function(kind)
+    x, value, gradient = theirs(storch.method.ScoreFunction("x", n_samples=4), kind, theta, f)
+    for got, wanted in zip(ours(catlog.Reinforce(4), kind, theta, f, x=x), (value, gradient), strict=True):
+        torch.testing.assert_close(got, wanted, **SAME)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("samples", [1, 3])
+def test_arm(samples: int, name: str) -> None:
+    """The same uniforms: the peer gets the logistic noise that they make. (The value it reports is d times too large.)"""
+    theta, f = parameters("bits"), function("bits", name)
+    noise = torch.rand(samples, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(0))
+    method = storch.method.ARM("x", n_samples=samples)
+
+    def given(distribution: Bernoulli, *_: object) -> Tensor:
+        return torch.cat([noise.logit() + distribution.logits, -noise.logit() + distribution.logits])
+
+    method.sampling_method.set_mc_sample(given)
+    gradient = theirs(method, "bits", theta, f)[2]
+    torch.testing.assert_close(ours(catlog.ARM(samples), "bits", theta, f, noise=noise)[1], gradient, **SAME)
+
+
+@pytest.mark.parametrize("top", [1, 3])
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
+    """The same draw from the rest. The peer has no baseline: it gets f less ours, the mean over the summed points."""
+    torch.manual_seed(0)
+    theta, f = parameters(kind), function(kind)
+    x = theirs(storch.method.RaoBlackwellSF("x", top + 1), kind, theta, f)[0].transpose(0, 1)
+    weight = CASES[kind].law(theta).log_prob(x[:-1]).exp()
+    baseline = (weight * f(x[:-1])).sum(0) / weight.sum(0)
+    torch.manual_seed(0)
+    again, value, gradient = theirs(
+        storch.method.RaoBlackwellSF("x", top + 1), kind, theta, lambda x: f(x) - baseline.unsqueeze(-1)
+    )
+    assert torch.equal(again.transpose(0, 1), x)
+    mine = ours(catlog.SumAndSample(top=top), kind, theta, f, x=x[-1:])
+    torch.testing.assert_close(mine[0], value + baseline.sum(), **SAME)
+    torch.testing.assert_close(mine[1], gradient, **SAME)
+
+
+def second(p: Tensor) -> Tensor:
+    """[..., t, s]: how much likelier the set of three points (of probabilities p [..., 3]) is, s aside, where t is its first."""
+    ratio = torch.ones(*p.shape, 3, dtype=p.dtype)
+    for s in range(3):
+        t, r = (i for i in range(3) if i != s)
+        given = {t: p[..., r] / (1 - p[..., s] - p[..., t]), r: p[..., t] / (1 - p[..., s] - p[..., r])}
+        whole = sum(p[..., i] * given[i] for i in (t, r)) / (1 - p[..., s])
+        for i in (t, r):
+            ratio[..., i, s] = given[i] / whole
+    return ratio
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unordered_set_once_repaired(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same draws. The value agrees (the peer integrates its weights numerically, with 1e-6 added to logarithms); the
+    gradient does where the baseline gets the right ratios: the peer's leave the same point out twice."""
+    torch.manual_seed(0)
+    theta, f, method = parameters(kind), function(kind), storch.method.UnorderedSetEstimator("x", 3)
+    x, value, gradient = theirs(method, kind, theta, f)
+    mine = ours(catlog.UnorderedSet(3), kind, theta, f, x=x.transpose(0, 1))
+    torch.testing.assert_close(mine[0], value, rtol=1e-5, atol=0)
+    assert (mine[1] - gradient).norm() > 0.02 * mine[1].norm()
+
+    weighting = method.sampling_method.weighting_function
+
+    def repaired(tensor: object, plate: object) -> object:
+        weight = weighting(tensor, plate)
+        ratio = second(plate.log_probs._tensor.detach().exp()).log()
+        plate.log_snd_leave_one_out = storch.Tensor(ratio, [], plate.log_snd_leave_one_out.plates)
+        return weight
+
+    monkeypatch.setattr(method.sampling_method, "weighting_function", repaired)
+    torch.manual_seed(0)
+    again, _, gradient = theirs(method, kind, theta, f)
+    assert torch.equal(again, x)
+    assert (mine[1] - gradient).norm() < 1e-4 * mine[1].norm()
+
+
+def conditional(hard: Tensor, probs: Tensor, bernoulli: bool, temperature: Tensor) -> Tensor:
+    """The relaxed bits given the bits, by the paper (Tucker et al. 2017): what the peer's function of this name should be."""
+    v = torch.rand_like(probs.expand_as(hard))
+    u = torch.where(hard == 1, v * probs + 1 - probs, v * (1 - probs))
+    return ((probs.logit() + u.logit()) / temperature).sigmoid()
+
+
+def control(z: Tensor) -> Tensor:
+    return (z * torch.tensor([1.0, -2.0, 0.7], dtype=z.dtype)).sum(-1).tanh()
+
+
+class Control(torch.nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return control(z)
+
+
+@pytest.mark.parametrize("estimator", ["RELAX", "REBAR"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_relax_and_rebar_once_repaired(estimator: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer draws z given the bits from a wrong law (log1p(p) where -log1p(-p) is meant), so that its RELAX and REBAR are
+    biased, by more than a tenth of the gradient's length. With the right law both have the mean that ours have."""
+    theta, f = many("bits"), function("bits", name)
+    exact = expected(CASES["bits"], FUNCTIONS[name], PARAMETER)[1]
+    if estimator == "RELAX":
+        method = storch.method.RELAX("x", n_samples=1, c_phi=control)
+        E = catlog.RELAX(1, network=Control())
+    else:
+        method = storch.method.REBAR("x", n_samples=1)
+        E = catlog.REBAR(1, temperature=1.0)
+    torch.manual_seed(0)
+    z, far = off(theirs(method, "bits", theta, f)[2], exact)
+    assert z > 2 * LIMIT
+    assert far > 0.1
+    monkeypatch.setattr(storch, "conditional_gumbel_rsample", storch.deterministic(conditional))
+    monkeypatch.setattr("storch.method.relax.conditional_gumbel_rsample", conditional)
+    assert off(theirs(method, "bits", theta, f)[2], exact)[0] < LIMIT
+    assert off(ours(E, "bits", theta, f)[1], exact)[0] < LIMIT
+
+
+# What is wrong in the peer, and by how much at least (relative to the length of the gradient); ours is unbiased beside it.
+WRONG = {
+    "UnorderedSetEstimator": (
+        "one-hot",
+        lambda: storch.method.UnorderedSetEstimator("x", 3, num_int_points=100),
+        0.1,
+        catlog.UnorderedSet(3),
+    ),
+    "ScoreFunctionWOR": ("one-hot", lambda: storch.method.ScoreFunctionWOR("x", 3), 0.5, catlog.UnorderedSet(2)),
+    "DisARM": ("bits", lambda: storch.method.DisARM("x", n_samples=1), 0.9, catlog.DisARM(1)),
+    "RaoBlackwellSF of integers": ("integers", lambda: storch.method.RaoBlackwellSF("x", 3), 0.5, catlog.SumAndSample(2)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_in_the_peer(name: str) -> None:
+    kind, make, least, E = WRONG[name]
+    torch.manual_seed(0)
+    f, exact = function(kind), expected(CASES[kind], FUNCTIONS["network"], PARAMETER)[1]
+    z, far = off(theirs(make(), kind, many(kind)[:10_000], f)[2], exact)
+    assert z > 2 * LIMIT
+    assert far > least
+    assert off(ours(E, kind, many(kind), f)[1], exact)[0] < LIMIT
+
+
+def test_benchmark_step_has_the_gradient_of_rloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """benchmarks/peers.py times the same mathematics as our RLOO: on the same draws, the same gradient of every weight."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    step = importlib.import_module("peers").storchastic_step(4, "cpu")
+    step.encoder.double(), step.decoder.double()
+    images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(0)) < 0.2).double()
+    logits = step.encoder(images)
+    torch.manual_seed(1)
+    x = Bernoulli(logits=logits.detach()).sample((4,))
+
+    def f(x: Tensor) -> Tensor:
+        pixels = step.decoder(x)
+        return (softplus(pixels) - pixels * images).sum(-1)
+
+    q = Independent(Bernoulli(logits=logits), 1)
+    divergence = torch.distributions.kl_divergence(q, Independent(Bernoulli(logits=torch.zeros_like(logits)), 1))
+    weights = [*step.encoder.parameters(), *step.decoder.parameters()]
+    mine = torch.autograd.grad((catlog.RLOO(4)(f, q, x=x) + divergence).mean(), weights)
+    before = [each.detach().clone() for each in weights]
+    torch.manual_seed(1)
+    step(images)
+    for weight, gradient in zip(weights, mine, strict=True):
+        assert (weight.grad - gradient).norm() < 1e-6 * gradient.norm()  # the peer's 1 / 100 is in float32
+    assert not any(torch.equal(each, weight) for each, weight in zip(before, weights, strict=True))
