@@ -1,17 +1,10 @@
-"""What estimators with coupled draws share: noise of their own, draws made from it, and gradients given per logit."""
+"""What estimators with coupled draws share: noise of their own, and draws made from it."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from .factors import Factors, _name
-
-
-def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
-    """Raise where the law is not of bits, and name an estimator for it."""
-    if law.kind != "bits":
-        raise TypeError(f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}.")
+from .factors import Factors
 
 
 def own_noise(
@@ -35,18 +28,6 @@ def own_noise(
         return u
     exponential = -u.clamp(min=torch.finfo(u.dtype).tiny).log()
     return exponential / exponential.sum(simplex, keepdim=True)
-
-
-def along_logits(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
-    """A surrogate whose derivative in logit k of variable i is ``slope[i, k]``, for laws given by logits or by probabilities.
-
-    It is sum_k slope_k log p_k: where the slopes of a variable add up to zero, the normaliser drops out. Impossible categories
-    get nothing, and the others are centred again.
-    """
-    possible = law.possible
-    slope = slope.detach().masked_fill(~possible, 0.0)
-    slope = slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))
-    return (slope * law.log_probs.masked_fill(~possible, 0.0)).sum((-1, -2))
 
 
 def taken(noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]) -> Bool[Tensor, "n *shape"]:

@@ -153,7 +153,8 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     elif isinstance(base, Ordered):
         raise TypeError(
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator for "
-            "structured laws: SCateR, CritiCateR, LEG, RAM, RLOO, Reinforce or Exact."
+            "structured laws: SCateR, CritiCateR, LEG, RAM, RLOO, BBVI, NVIL, Reinforce, UnorderedSet, SumAndSample, MAPO or "
+            "Exact."
         )
     else:
         raise TypeError(
@@ -191,6 +192,12 @@ def relaxable(q: Distribution, law: Factors, owner: str) -> None:
             f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws integers. Use "
             "OneHotCategorical (with the same logits) and let f read one-hot vectors."
         )
+
+
+def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
+    """Raise where the law is not of bits, and name an estimator for it."""
+    if law.kind != "bits":
+        raise TypeError(f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}.")
 
 
 def _by_logits(law: Bernoulli | Categorical | Categoricals) -> bool:

@@ -1,4 +1,4 @@
-"""Estimates written in the logits: the score of every draw, gradients of the mean, and what a gradient's length is."""
+"""Estimates written in the logits: the score of every draw, gradients of the mean, a gradient's length, and its surrogate."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -46,3 +46,20 @@ def leave_one_out(terms: Float[Tensor, "n *rest"]) -> Float[Tensor, "n *rest"]:
 def squared_norm(law: Factors | Conditionals, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
     """The squared norm of a gradient in the logits; a Bernoulli variable has one logit."""
     return (gradient[..., 1:] if law.kind == "bits" else gradient).square().sum((-1, -2))
+
+
+def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:
+    """log p, with 0 (and no gradient) in place of -inf for impossible categories: safe to multiply."""
+    return torch.where(law.possible, law.log_probs, 0.0)
+
+
+def along_logits(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
+    """A surrogate whose derivative in logit k of variable i is ``slope[i, k]``, for laws given by logits or by probabilities.
+
+    It is sum_k slope_k log p_k: where the slopes of a variable add up to zero, the normaliser drops out. Impossible categories
+    get nothing, and the others are centred again.
+    """
+    possible = law.possible
+    slope = slope.detach().masked_fill(~possible, 0.0)
+    slope = slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))
+    return (slope * finite_log_probs(law)).sum((-1, -2))

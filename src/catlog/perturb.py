@@ -1,15 +1,11 @@
-"""Gumbel noise given its argmax, and logits of which impossible categories are finite."""
+"""Gumbel noise given its argmax, and the argmax that the same noise gives elsewhere."""
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from .factors import Factors
-
-
-def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:
-    """log p, with 0 (and no gradient) in place of -inf for impossible categories: safe to multiply."""
-    return torch.where(law.possible, law.log_probs, 0.0)
 
 
 @torch.no_grad()
@@ -36,3 +32,15 @@ def perturbed(
     at = index.unsqueeze(-1).expand(shape[:-1] + (1,))
     top = log_e.gather(-1, at)
     return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, at, -top)
+
+
+def moved(
+    law: Factors,
+    index: Int64[Tensor, "n *batch d"],
+    z: Float[Tensor, "n *batch d k"],
+    change: Float[Tensor, "n *batch d k"],
+    step: float,
+) -> Float[Tensor, "*batch d k"]:
+    """The mean of (y - x) / step, one-hot: x the argmax of z, which is ``index``, and y that of z + step * change."""
+    away = one_hot((z + step * change).argmax(-1), law.k) - one_hot(index, law.k)
+    return (away / step).to(law.real).mean(0)

@@ -1,4 +1,4 @@
-"""Control variates on relaxed points: the continuous draw behind a discrete one, and derivatives of functions of it."""
+"""Relaxed points: the continuous draw behind a discrete one, derivatives in it, and derivatives straight through."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .evaluate import checked
 from .factors import Factors
 from .perturb import perturbed
+from .surrogate import Function
 
 
 def tied(
@@ -26,9 +28,19 @@ def tied(
 
 
 def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
-    """The softmax of z / temperature as a point ``[n, *batch, *event]``; bits: the part of category 1."""
-    soft = (z / temperature).softmax(-1)
-    return law.shaped(soft[..., 1] if law.kind == "bits" else soft)
+    """The softmax of z / temperature as a point ``[n, *batch, *event]``."""
+    return as_point(law, (z / temperature).softmax(-1))
+
+
+def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
+    """A number per category as a point ``[*lead, *event]`` between the categories; bits: that of category 1."""
+    return law.shaped(table[..., 1] if law.kind == "bits" else table)
+
+
+def through(f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool) -> Float[Tensor, "*batch"]:
+    """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
+    points = x + (mean - mean.detach()).to(law.dtype)
+    return checked(f(points), points, law, validate=validate).mean(0)
 
 
 def slopes(

@@ -9,6 +9,7 @@ from .conditionals import Conditionals, structure
 from .draw import base_draws, uniforms
 from .evaluate import evaluate
 from .factors import Factors
+from .logits import leave_one_out
 from .structured import choose, span
 from .surrogate import Function, attach
 
@@ -145,7 +146,7 @@ def sum_and_sample(
     fm, fx = values[:m].detach(), values[m:].detach()
     summed = (mass.detach() * fm).sum(0)
     if n > 1:  # a baseline for each draw from the others
-        baseline = summed + (1 - weight) * (fx.sum(0) - fx) / (n - 1)
+        baseline = summed + (1 - weight) * leave_one_out(fx)
     else:
         baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)
     change = (mass * (fm - baseline.mean(0))).sum(0) + (rest * (fx - baseline) * log_prob[m:]).sum(0)

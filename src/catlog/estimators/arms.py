@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits, bits_only, correction, own_noise, taken
+from ..coupled import correction, own_noise, taken
 from ..evaluate import evaluate
-from ..factors import factors
+from ..factors import bits_only, factors
+from ..logits import along_logits
 from ..surrogate import BITS, Function, attach
 
 

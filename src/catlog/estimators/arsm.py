@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits, own_noise
+from ..coupled import own_noise
 from ..evaluate import evaluate
 from ..factors import factors
+from ..logits import along_logits
 from ..surrogate import INDEPENDENT, Function, attach
 
 

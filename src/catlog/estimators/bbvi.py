@@ -12,7 +12,7 @@ from ..checks import check_count
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
-from ..scores import scored
+from ..logits import scored
 from ..surrogate import ANY, Function, attach
 
 

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits, both_taken, correction, own_noise, taken
+from ..coupled import both_taken, correction, own_noise, taken
 from ..evaluate import evaluate
 from ..factors import factors
+from ..logits import along_logits
 from ..surrogate import INDEPENDENT, Function, attach
 
 

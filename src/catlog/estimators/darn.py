@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import bits_only
 from ..draw import base_draws
-from ..evaluate import checked
-from ..factors import factors
-from ..perturb import finite_log_probs
+from ..factors import bits_only, factors
+from ..logits import finite_log_probs
+from ..relaxation import through
 from ..surrogate import BITS, Function
 
 
@@ -74,6 +73,4 @@ class DARN:
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
         weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2  # of f' in the derivative by the bit's logit
-        mean = weight * (logits[..., 1] - logits[..., 0])
-        points = x + law.shaped((mean - mean.detach()).to(law.dtype))
-        return checked(f(points), points, law, validate=self.validate).mean(0)
+        return through(f, law, x, law.shaped(weight * (logits[..., 1] - logits[..., 0])), self.validate)

@@ -7,15 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from ..checks import check_count
-from ..coupled import along_logits
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import factors
+from ..logits import along_logits
 from ..neighbours import differences
-from ..perturb import perturbed
+from ..perturb import moved, perturbed
 from ..surrogate import INDEPENDENT, Function, attach
 
 
@@ -34,7 +33,7 @@ class DirectOptimisation:
     \operatorname{softmax}(\text{logits}_i)] / \varepsilon`: **biased**, of order epsilon, while the variance grows as
     1 / epsilon. :class:`IndeCateR` has the limit's expectation from the same evaluations. The value is unbiased.
 
-    Cost: N (1 + sum_i (k_i - 1)) evaluations. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations. Needs: nothing of f.
     Reference: Lorberbom et al., "Direct optimization through argmax for discrete variational auto-encoder", 2019.
 
     Args:
@@ -91,7 +90,5 @@ class DirectOptimisation:
         z = perturbed(law, index, noise, generator=generator)
         fx = evaluate(f, x, law, validate=self.validate)
         table = differences(f, x, fx, law, chunk_size=self.chunk_size, validate=self.validate)
-        moved = (z + self.epsilon * table).argmax(-1)
-        weight = (one_hot(moved, law.k) - one_hot(index, law.k)) / self.epsilon
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, weight.to(law.real).mean(0)))
+        return attach(value, value + along_logits(law, moved(law, index, z, table, self.epsilon)))

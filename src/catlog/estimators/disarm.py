@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits, bits_only, own_noise
+from ..coupled import own_noise
 from ..draw import categories
 from ..evaluate import evaluate
-from ..factors import factors
+from ..factors import bits_only, factors
+from ..logits import along_logits
 from ..surrogate import BITS, Function, attach
 
 

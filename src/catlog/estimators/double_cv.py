@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits
 from ..draw import base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
-from ..scores import by_category, leave_one_out, of_mean, scored, squared_norm
+from ..logits import along_logits, by_category, leave_one_out, of_mean, scored, squared_norm
 from ..surrogate import RELAXABLE, Function, attach
 
 

@@ -25,7 +25,7 @@ class Exact:
 
     Value and gradient are exact. It is the judge of all other estimators, and the best choice where it is affordable.
 
-    Cost: :math:`\prod_i k_i` evaluations. Needs: nothing of f. A law with more points than ``limit`` is refused.
+    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A law with more points than ``limit`` is refused.
 
     Args:
         limit: the largest number of points that is enumerated.

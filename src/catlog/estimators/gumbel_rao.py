@@ -10,9 +10,10 @@ from torch.distributions import Distribution
 
 from ..checks import check_count
 from ..draw import base_draws
-from ..evaluate import checked
 from ..factors import factors, relaxable
-from ..perturb import finite_log_probs, perturbed
+from ..logits import finite_log_probs
+from ..perturb import perturbed
+from ..relaxation import as_point, through
 from ..surrogate import RELAXABLE, Function
 
 
@@ -83,6 +84,4 @@ class GumbelRao:
         z = perturbed(law, law.index(x), noise, (self.noises,), generator)
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        mean = soft[..., 1] if law.kind == "bits" else soft
-        points = x + law.shaped((mean - mean.detach()).to(law.dtype))
-        return checked(f(points), points, law, validate=self.validate).mean(0)
+        return through(f, law, x, as_point(law, soft), self.validate)

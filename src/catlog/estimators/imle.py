@@ -7,15 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from ..checks import check_count
-from ..coupled import along_logits
 from ..draw import base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
-from ..perturb import perturbed
-from ..scores import by_category
+from ..logits import along_logits, by_category
+from ..perturb import moved, perturbed
 from ..surrogate import RELAXABLE, Function, attach
 
 
@@ -85,7 +83,5 @@ class IMLE:
         index = law.index(x)
         z = perturbed(law, index, noise, generator=generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
-        moved = (z - self.step * by_category(law, slope)).argmax(-1)
-        weight = (one_hot(index, law.k) - one_hot(moved, law.k)) / self.step
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, weight.to(law.real).mean(0)))
+        return attach(value, value + along_logits(law, moved(law, index, z, by_category(law, slope), -self.step)))

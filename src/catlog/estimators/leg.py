@@ -27,7 +27,7 @@ class LEG:
     Unbiased. Nothing is drawn anew: the later variables keep the values they had under the draw's own category, which the
     weight accounts for. For independent variables the weight is the variable's own law and LEG is IndeCateR.
 
-    Cost: N (1 + sum_i (k_i - 1)) evaluations and as many passes through the law. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations and as many passes through the law. Needs: nothing of f.
     Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational inference", 2015;
     for shared parameters, De Smet et al., 2023, appendix.
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits
 from ..draw import base_draws
 from ..evaluate import evaluate, value_and_slope
 from ..factors import factors, relaxable
-from ..scores import by_category, of_mean, scored
+from ..logits import along_logits, by_category, of_mean, scored
+from ..relaxation import as_point
 from ..surrogate import RELAXABLE, Function, attach
 
 
@@ -68,8 +68,7 @@ class MuProp:
         relaxable(q, law, "MuProp")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
-        mean = law.probs.detach()
-        mean = law.shaped((mean[..., 1] if law.kind == "bits" else mean).to(law.dtype).unsqueeze(0))
+        mean = as_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)
         slope = by_category(law, slope)
         score = scored(law, law.index(x))[1]

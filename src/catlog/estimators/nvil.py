@@ -12,8 +12,8 @@ from ..conditionals import Conditionals, view
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import Factors
+from ..logits import scored, squared_norm
 from ..networks import run
-from ..scores import scored, squared_norm
 from ..surrogate import ANY, Function, attach
 
 

@@ -24,7 +24,7 @@ class RAM:
 
     It is :class:`SCateR` with ``suffix="gumbel"``: unbiased, with the suffixes of different categories coupled.
 
-    Cost: N (1 + sum_i (k_i - 1)) evaluations. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations. Needs: nothing of f.
     Reference: Tokui and Sato, "Evaluating the variance of likelihood-ratio gradient estimators", 2017.
 
     Args:

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits
 from ..draw import base_draws
 from ..evaluate import checked, evaluate
 from ..factors import factors, relaxable
+from ..logits import along_logits, in_logits, scored, squared_norm
 from ..relaxation import relaxed, slopes, tied
-from ..scores import in_logits, scored, squared_norm
 from ..surrogate import RELAXABLE, Function, attach
 
 

@@ -11,9 +11,9 @@ from torch.nn.functional import one_hot
 
 from ..checks import check_count
 from ..draw import base_draws
-from ..evaluate import checked
 from ..factors import factors, relaxable
-from ..perturb import finite_log_probs
+from ..logits import finite_log_probs
+from ..relaxation import as_point, through
 from ..surrogate import RELAXABLE, Function
 
 
@@ -79,6 +79,4 @@ class ReinMax:
         tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
         middle = (one_hot(law.index(x), law.k) + tempered) / 2
         mean = 2 * turned(middle) - turned(law.probs.detach()) / 2
-        mean = mean[..., 1] if law.kind == "bits" else mean
-        points = x + law.shaped((mean - mean.detach()).to(law.dtype))
-        return checked(f(points), points, law, validate=self.validate).mean(0)
+        return through(f, law, x, as_point(law, mean), self.validate)

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..checks import check_count
-from ..coupled import along_logits, bits_only
 from ..draw import base_draws
 from ..evaluate import value_and_slope
-from ..factors import factors
+from ..factors import bits_only, factors
+from ..logits import along_logits, leave_one_out, scored, squared_norm
 from ..networks import run
-from ..scores import leave_one_out, scored, squared_norm
 from ..surrogate import BITS, Function, attach
 
 

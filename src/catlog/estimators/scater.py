@@ -31,7 +31,7 @@ class SCateR:
     parameters that occur in one factor; at equal *evaluations*, :class:`RLOO` and :class:`CritiCateR` are often better, because a
     draw of the suffix serves one variable only.
 
-    Cost: N (1 + sum_i (k_i - 1)) evaluations, one sweep with one call of each conditional for all rows at once. Needs: nothing
+    Cost: N (1 + d (k - 1)) evaluations, one sweep with one call of each conditional for all rows at once. Needs: nothing
     of f. Only descendants of the clamped variable are drawn anew; ``fixed`` nodes of a BayesianNetwork are not clamped.
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
     2023, Definition 3.2.

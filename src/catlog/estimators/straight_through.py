@@ -10,8 +10,8 @@ from torch.distributions import Distribution
 
 from ..checks import check_count
 from ..draw import base_draws
-from ..evaluate import checked
 from ..factors import factors, relaxable
+from ..relaxation import as_point, through
 from ..surrogate import RELAXABLE, Function
 
 
@@ -60,6 +60,4 @@ class StraightThrough:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "StraightThrough")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        mean = law.probs[..., 1] if law.kind == "bits" else law.probs
-        points = x + law.shaped((mean - mean.detach()).to(law.dtype))
-        return checked(f(points), points, law, validate=self.validate).mean(0)
+        return through(f, law, x, as_point(law, law.probs), self.validate)

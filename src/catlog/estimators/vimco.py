@@ -13,6 +13,7 @@ from ..checks import check_count
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
+from ..logits import leave_one_out
 from ..surrogate import ANY, Function, attach
 
 
@@ -72,7 +73,7 @@ class VIMCO:
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)
         given = log_w.detach()
-        others = (given.sum(0) - given) / (n - 1)
+        others = leave_one_out(given)
         own = torch.eye(n, dtype=torch.bool, device=given.device).view(n, n, *[1] * (given.dim() - 1))
         baseline = torch.where(own, others.unsqueeze(1), given).logsumexp(1) - log(n)
         score = law.log_prob(law.index(x))

@@ -1,0 +1,107 @@
+"""The tables of estimators are what the registry and the measurements say, and the measurements are complete."""
+
+import os
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from catlog import ESTIMATORS
+from catlog.experiments import records
+from test_battery import LIMIT
+from variants import OTHER_TARGETS, VARIANTS
+
+ROOT = Path(__file__).parent.parent
+ROWS = records.read(ROOT / "results" / "estimators.csv")
+
+
+def loaded(path: str) -> ModuleType:
+    spec = spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+make = loaded("docs/make_estimators.py")
+
+
+def test_the_tables_are_up_to_date() -> None:
+    """`python docs/make_estimators.py` writes them."""
+    text = (ROOT / "README.md").read_text()
+    assert make.readme(text, ROWS) == text
+    assert make.page(ROWS) == (ROOT / "docs" / "estimators.md").read_text()
+
+
+def test_every_estimator_has_a_family_and_a_cost() -> None:
+    assert sorted(name for names in make.FAMILIES.values() for name in names) == sorted(ESTIMATORS)
+    for name in ESTIMATORS:
+        assert 1 <= len(make.cost(name)) < 90, "shorten the first part of the docstring's Cost"
+        assert make.unbiased(name, ROWS) in (True, False)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_claim_is_what_was_measured(name: str) -> None:
+    """Of every setting of the battery, on bits and on categories where it takes them."""
+    rows = make.judged(name, ROWS)
+    assert {row["unbiased"] for row in rows} == {"yes" if ESTIMATORS[name].unbiased else "no"}
+    # The settings of the battery, all of them: whoever adds one runs the benchmark again.
+    settings = {", ".join(f"{key}={value}" for key, value in options.items()) for options in VARIANTS[name]}
+    assert settings <= {row["settings"] or "" for row in rows}
+    wanted = {"tests: bits"} | ({"tests: one-hot"} if "one-hot" in ESTIMATORS[name].laws else set())
+    assert wanted <= {row["problem"] for row in rows}
+
+
+def check_networks(rows: list[dict[str, Any]]) -> None:
+    """Both problems have every estimator that takes their law, near the budget; those without bias agree with enumeration."""
+    problems = make.measured(rows)
+    assert len(problems) == 2
+    for problem, found in problems.items():
+        kind = "one-hot" if "one-hot" in problem else "bits"
+        assert {row["estimator"] for row in found} == {name for name, cls in ESTIMATORS.items() if kind in cls.laws}
+        for row in found:
+            name = row["estimator"]
+            assert row["ms"] > 0
+            assert row["merit"] == pytest.approx(row["variance"] * row["evaluations"], rel=1e-2)
+            if name not in ("Exact", "UnorderedSet"):
+                assert 30 <= row["evaluations"] <= 44
+            if ESTIMATORS[name].unbiased and name not in OTHER_TARGETS and name != "Exact":
+                assert row["z"] < LIMIT
+            learns = name in ("NVIL", "REBAR", "RELAX", "DoubleCV", "RODEO", "MAPO") or "moving" in (row["settings"] or "")
+            assert (row["trained"] > 0) == learns
+
+
+def test_the_networks() -> None:
+    check_networks(ROWS)
+    assert all(row["repeats"] >= 2000 for row in ROWS if row["variance"] is not None and row["estimator"] != "Exact")
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    """Also a fresh verdict on every estimator, on bits."""
+    command = [sys.executable, str(ROOT / "benchmarks/estimators.py"), "--quick", "--output", str(tmp_path / "out.csv")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    rows = records.read(tmp_path / "out.csv")
+    for name, cls in ESTIMATORS.items():
+        assert make.unbiased(name, rows) == cls.unbiased
+    check_networks(rows)
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    some = [row for row in ROWS if row["estimator"] in ("RLOO", "IndeCateR", "DARN", "VIMCO", "Exact")]
+    make.picture(some, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_estimators_are_short() -> None:
+    lengths = [
+        len(path.read_text().splitlines()) for path in (ROOT / "src/catlog/estimators").glob("*.py") if path.stem != "__init__"
+    ]
+    assert len(lengths) == len(ESTIMATORS)
+    assert sum(lengths) / len(lengths) < 100
