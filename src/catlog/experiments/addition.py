@@ -9,7 +9,7 @@ from torch.distributions import Categorical, Independent
 
 from .. import data
 from ..functions import OfSum
-from .methods import Labels, make_estimator, placed
+from .methods import Labels, chosen_estimator
 from .settings import Settings
 from .training import Training, adam, glorot
 
@@ -72,8 +72,8 @@ class AdditionTask:
 
     def __init__(self, config: Addition) -> None:
         self.config, device = config, config.prepare()
-        samples = 100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else config.samples
-        self.E = placed(make_estimator(config.estimator, samples, config.options, config.labels), device)
+        samples = 100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
+        self.E = chosen_estimator(config, config.labels, device, samples=samples)
         if self.E.differentiates_f:
             raise ValueError(f"--estimator: {config.estimator} needs the derivative of f, but that of an indicator is zero.")
         sequences = data.addition(data.load(config.data), config.digits)

@@ -11,9 +11,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import softplus
 
 from ..data import for_autoencoder, load
-from ..estimators import GumbelSoftmax
+from ..estimators import VIMCO, GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .methods import Labels, OnNumbers, make_estimator, placed, takes_one_hot
+from .methods import Labels, OnNumbers, chosen_estimator, takes_one_hot
 from .settings import Settings
 from .training import Training, adam, glorot, gradient_statistics
 
@@ -84,7 +84,7 @@ class DVAETask:
     def __init__(self, config: DVAE) -> None:
         self.config, device = config, config.prepare()
         labels = config.labels if config.categories == 2 else config.categorical
-        self.E = placed(make_estimator(config.estimator, config.samples, config.options, labels), device)
+        self.E = chosen_estimator(config, labels, device, bounds=True)
         self.temperature = torch.ones((), device=device)
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))
@@ -138,7 +138,11 @@ class DVAETask:
     def bound(self, images: Tensor, E: Any, *, relaxed: bool) -> Tensor:
         """The negated evidence lower bound of each image."""
         logits = self.encoder(images)
-        return E(self.reconstruction(images, relaxed=relaxed), self.law(logits, relaxed=relaxed)) + self.divergence(logits)
+        f, q = self.reconstruction(images, relaxed=relaxed), self.law(logits, relaxed=relaxed)
+        if isinstance(E, VIMCO):  # the importance-weighted bound: of log p(image, x) - log q(x)
+            prior = -self.config.variables * log(self.config.categories)
+            return -E(lambda x: prior - f(x) - q.log_prob(x), q)
+        return E(f, q) + self.divergence(logits)
 
     def loss(self, index: Tensor) -> Tensor:
         return self.bound(self.train[index], self.E, relaxed=takes_one_hot(self.E))

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive, Potts
-from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed, takes_one_hot
+from .methods import Labels, OnNumbers, chosen_estimator, law_for, load_own_state, own_parameters, own_state, takes_one_hot
 from .settings import Settings
 
 
@@ -50,7 +50,7 @@ class GradientsTask:
 
     def __init__(self, config: Gradients) -> None:
         self.config, device = config, config.prepare()
-        self.E = placed(make_estimator(config.estimator, config.samples, config.options, config.labels), device)
+        self.E = chosen_estimator(config, config.labels, device)
         if isinstance(self.E, GumbelSoftmax):
             self.E = replace(self.E, hard=True)
         one_hot = takes_one_hot(self.E)

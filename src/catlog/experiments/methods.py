@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from ..estimators import ESTIMATORS
+from ..estimators import ESTIMATORS, VIMCO
 from ..surrogate import Estimator
+from .settings import Settings
 
 # label -> the registry's name and its settings
 Labels = Mapping[str, tuple[str, dict[str, Any]]]
@@ -43,8 +44,13 @@ def make_estimator(name: str, samples: int | None, options: tuple[str, ...], lab
     return cls(**given)
 
 
-def placed(E: Estimator, device: torch.device) -> Estimator:
-    """E on the device, where it has parameters or buffers."""
+def chosen_estimator(
+    config: Settings, labels: Labels, device: torch.device, *, samples: int | None = None, bounds: bool = False
+) -> Estimator:
+    """The estimator that a configuration asks for, on its device; ``bounds``: also one that bounds a likelihood instead."""
+    E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
+    if isinstance(E, VIMCO) and not bounds:
+        raise ValueError("--estimator: VIMCO bounds a likelihood by log-weights; here is none. Use it with `catlog run dvae`.")
     return E.to(device) if isinstance(E, nn.Module) else E
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
-from .methods import Labels, OnNumbers, law_for, load_own_state, make_estimator, own_parameters, own_state, placed, takes_one_hot
+from .methods import Labels, OnNumbers, chosen_estimator, law_for, load_own_state, own_parameters, own_state, takes_one_hot
 from .settings import Settings
 
 
@@ -56,7 +56,7 @@ class OptimisationTask:
     def __init__(self, config: Optimisation) -> None:
         self.config, device = config, config.prepare()
         self.iterations, self.every = config.iterations, config.every
-        self.E = placed(make_estimator(config.estimator, config.samples, config.options, config.labels), device)
+        self.E = chosen_estimator(config, config.labels, device)
         self.temperature = torch.tensor(0.1, device=device)
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))
