@@ -22,6 +22,11 @@ SIZES = {
 }
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 sizes = pytest.mark.parametrize("size", SIZES)
+# Precisions, and for those in 16 bits the way: kernels.HALF.
+ways = pytest.mark.parametrize(
+    ("precision", "way"),
+    [("tf32", "layer_by_layer"), *((p, way) for p in ("half", "bfloat16") for way in ("layer_by_layer", "on_chip"))],
+)
 
 
 def arguments(size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0) -> list[Tensor | None]:
@@ -109,13 +114,49 @@ def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @on_gpu
 @sizes
-@pytest.mark.parametrize("precision", kernels.PRECISIONS)
+@ways
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6], ids=str)
-def test_kernel_against_float64(size: str, precision: str, scale: float) -> None:
+def test_kernel_against_float64(size: str, precision: str, way: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "HALF", way)
     given = arguments(size, scale, "cuda")
     expected = kernels.bernoulli_table(*double(given), precision)
     for _ in range(2):  # while it tunes, and after
         assert error(kernels.bernoulli_table(*given, precision), expected) < VALUES[precision]
+
+
+@on_gpu
+@sizes
+@pytest.mark.parametrize("index", range(4))
+def test_every_configuration_of_the_layers(size: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products by the library and in every kernel of ours, without tuning; and the same numbers whenever it is called."""
+    from catlog import triton_kernels as tk
+
+    monkeypatch.setattr(kernels, "HALF", "layer_by_layer")
+    monkeypatch.setattr(tk, "chosen", {})
+    for name in ("SECOND", "SUMS"):
+        configs = getattr(tk, name)
+        monkeypatch.setattr(tk, name, [configs[min(index, len(configs) - 1)]])
+    given = arguments(size, device="cuda")
+    table = kernels.bernoulli_table(*given, "half")
+    expected = kernels.bernoulli_table(*double(given), "half")
+    assert error(table, expected) < VALUES["half"]
+    assert error(table[:, :-1] - table[:, -1:], expected[:, :-1] - expected[:, -1:]) < 2e-3
+    assert torch.equal(kernels.bernoulli_table(*given, "half"), table)
+
+
+@on_gpu
+@pytest.mark.parametrize("size", ["odd", "chosen"])
+def test_few_points_at_once(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from catlog import triton_kernels as tk
+
+    given = arguments(size, device="cuda")
+    monkeypatch.setattr(kernels, "HALF", "layer_by_layer")
+    monkeypatch.setattr(tk, "chosen", {})
+    for name in ("SECOND", "SUMS"):
+        monkeypatch.setattr(tk, name, getattr(tk, name)[1:2])
+    table = kernels.bernoulli_table(*given, "half")
+    monkeypatch.setattr(tk, "AT_ONCE", 2**14)
+    torch.testing.assert_close(kernels.bernoulli_table(*given, "half"), table, rtol=1e-5, atol=1e-4)
 
 
 @on_gpu
@@ -127,21 +168,26 @@ def test_last_layer_against_float64(size: str) -> None:
 
 
 @on_gpu
-@pytest.mark.parametrize("precision", kernels.PRECISIONS)
-def test_nan_is_not_hidden(precision: str) -> None:
+@ways
+@pytest.mark.parametrize("layer", [2, 4, 6])
+def test_nan_is_not_hidden(layer: int, precision: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "HALF", way)
     given = arguments("odd", device="cuda")
-    assert given[4] is not None
-    given[4][3, 5] = float("nan")
+    weight = given[layer]
+    assert weight is not None
+    weight[3, 5] = float("nan")
     assert bool(kernels.bernoulli_table(*given, precision).isnan().any())
 
 
 @on_gpu
-@pytest.mark.parametrize(("precision", "bound"), [("half", 1e-3), ("tf32", 2e-2), ("bfloat16", 1e-2)])
-def test_gradient_against_float64(precision: str, bound: float) -> None:
+@ways
+def test_gradient_against_float64(precision: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of IndeCateR for the paper's decoder, f(x) itself in float32.
 
     Half and bfloat16 round changes, TF32 rounds activations, which are larger by far than what one bit changes.
     """
+    monkeypatch.setattr(kernels, "HALF", way)
+    bound = {"half": 1e-3, "tf32": 2e-2, "bfloat16": 1e-2}[precision]
     logits = torch.randn(100, 200, generator=torch.Generator().manual_seed(0))
     images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(1)) < 0.2).float()
     x = (torch.rand(2, 100, 200, generator=torch.Generator().manual_seed(2)) < logits.sigmoid()).float()
@@ -149,7 +195,7 @@ def test_gradient_against_float64(precision: str, bound: float) -> None:
     for dtype, device in ((torch.float64, "cpu"), (torch.float32, "cuda")):
         net = decoder(200, 256, 384, 784).to(device, dtype)
         f = FirstLayerLinear(net, BernoulliCrossEntropy(images.to(device, dtype)), precision=precision)
-        theta = logits.to(device, dtype).requires_grad_()
+        theta = logits.to(device, dtype, copy=True).requires_grad_()
         catlog.IndeCateR(2)(f, Independent(Bernoulli(logits=theta), 1), x=x.to(device, dtype)).sum().backward()
         gradients.append(theta.grad)
     assert error(gradients[1], gradients[0]) < bound
@@ -157,8 +203,9 @@ def test_gradient_against_float64(precision: str, bound: float) -> None:
 
 @on_gpu
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
-@pytest.mark.parametrize("precision", kernels.PRECISIONS)
-def test_compiled_and_captured(precision: str) -> None:
+@ways
+def test_compiled_and_captured(precision: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "HALF", way)
     net = decoder(80, 32, 48, 8).cuda()
     f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(5, 8, device="cuda")), precision=precision)
     x = torch.randint(2, (2, 5, 80), device="cuda").float()

@@ -1,7 +1,7 @@
 r"""The table of a three-layer network under a Bernoulli cross-entropy in one operation, by Triton on a GPU.
 
-``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does after its first product, without writing the
-activations of any neighbour: first-layer update, ReLU, second layer, ReLU, last layer, and the sum of the softplus. It is a
+``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does: the first-layer update of every neighbour, ReLU,
+second layer, ReLU, last layer, and the sum of the softplus; 16-bit changes are the most of it that goes through memory. It is a
 custom operation of PyTorch, opaque to ``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing)
 it is the formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
 
@@ -9,7 +9,7 @@ Precisions on a GPU, all with float32 sums; the points themselves are evaluated 
 
 - ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only the *change* from the
   point is multiplied, so that rounding is relative to the change, about 8 times less than with TF32. float16's range is no
-  limit, because rows of weights and changes are divided by powers of two. All on the chip, at twice TF32's rate.
+  limit, because weights and rows of changes are divided by powers of two. Products run at twice TF32's rate.
 - ``"bfloat16"``: the same with 7 bits of mantissa.
 - ``"tf32"``: float32 operands read as TF32, 10 bits, cut off; the second layer's output goes through memory.
 """
@@ -22,8 +22,9 @@ from torch.nn.functional import linear, softplus
 
 PRECISIONS = ("tf32", "half", "bfloat16")
 AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
-FEWEST = 63  # changes of a point, which fill a tile with it
-WIDEST = 384  # the second layer, whose output the kernel keeps in registers
+HALF = "on_chip"  # the function of triton_kernels for "half" and "bfloat16"; the other is "layer_by_layer"
+FEWEST = 63  # changes of a point, for which the kernels are made
+WIDEST = 384  # the second layer, whose output "on_chip" keeps in registers
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -34,8 +35,8 @@ def tf32_allowed() -> bool:
 
 def usable(x: Tensor, slots: int, width: int) -> bool:
     """Whether the kernels take (and are made for) these points, so many changes of each, and a second layer of this width."""
-    fits = x.dtype == torch.float32 and 0 < x.numel() < 2**30 and slots >= FEWEST and width <= WIDEST
-    return AVAILABLE and x.is_cuda and fits
+    fits = x.dtype == torch.float32 and 0 < x.numel() < 2**30 and slots >= FEWEST
+    return AVAILABLE and x.is_cuda and fits and (HALF != "on_chip" or width <= WIDEST)
 
 
 @torch.library.custom_op("catlog::bernoulli_table", mutates_args=())
@@ -92,7 +93,8 @@ def _(
         if precision == "tf32":
             return kernels.through_memory(x, which, w1, b1, w2, b2, w3, b3, slope, offset, None)
         half = torch.float16 if precision == "half" else torch.bfloat16
-        return kernels.on_chip(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
+        table = kernels.on_chip if HALF == "on_chip" else kernels.layer_by_layer
+        return table(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
 
 
 @bernoulli_table.register_fake

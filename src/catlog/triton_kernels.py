@@ -1,9 +1,10 @@
 # mypy: ignore-errors
-# ruff: noqa: SIM108
+# ruff: noqa: SIM102, SIM108
 """The Triton kernels behind :mod:`catlog.kernels`, imported at the first call with CUDA tensors.
 
 A row is a neighbour: a point with the bit of one slot flipped; the last slot of every point is the point itself. All sizes are
-free; tiles are masked.
+free; tiles are masked or filled up. Variants by letter: A the last layer, B ``on_chip``, C ``through_memory`` (its second layer
+is D), E ``layer_by_layer``.
 """
 
 from collections.abc import Callable
@@ -280,6 +281,311 @@ def _last_layer(
     tl.store(out + split * rows + r, value, mask=live)
 
 
+# Variant E. Widths are filled up with zeros to multiples of FILL, so that tiles of products need no masks.
+
+
+@triton.jit
+def _size(x):
+    """The power of two at or below x, at least 2^-40, so that products and quotients of sizes are in float32's range."""
+    return _power(tl.maximum(x, 9.094947017729282e-13))
+
+
+@triton.jit
+def _relu(x):
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _tile(
+    h, w, b, out, tile, rows, stride, K, OUT,
+    WIDE: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """A tile of h w' + b or relu(h) w' + b in nearly float32's precision; REST in columns from OUT to WIDE."""
+    tiles = WIDE // BN
+    r = tile // tiles * BM + tl.arange(0, BM)
+    j = tile % tiles * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        hidden = tl.load(h + r[:, None] * stride + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0)
+        weight = tl.load(w + j[:, None] * K + k[None, :], mask=(j[:, None] < OUT) & (k[None, :] < K), other=0.0)
+        if RELU:
+            hidden = _relu(hidden)
+        acc = tl.dot(hidden, weight.T, acc, input_precision="tf32x3")
+    if BIAS:
+        acc += tl.load(b + j, mask=j < OUT, other=0.0)[None, :]
+    tl.store(out + r[:, None] * WIDE + j[None, :], tl.where(j[None, :] < OUT, acc, REST), mask=r[:, None] < rows)
+
+
+@triton.jit
+def _transposed(w, columns, sizes, block, inputs, H1, W1: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr):
+    """Columns of w as rows, and the size of each one's largest entry."""
+    i = block * BR + tl.arange(0, BR)
+    largest = tl.zeros((BR,), tl.float32)
+    for start in range(0, W1, BK):
+        k = start + tl.arange(0, BK)
+        values = tl.load(w + k[:, None] * inputs + i[None, :], mask=(k[:, None] < H1) & (i[None, :] < inputs), other=0.0)
+        tl.store(columns + i[:, None] * W1 + k[None, :], values.T, mask=i[:, None] < inputs)
+        largest = tl.maximum(largest, tl.max(tl.abs(values), 0))
+    tl.store(sizes + i, _size(largest), mask=i < inputs)
+
+
+@triton.jit
+def _largest(w, largest, block, rows, K, BR: tl.constexpr, BK: tl.constexpr):
+    """The largest entry of a block of rows."""
+    r = block * BR + tl.arange(0, BR)
+    most = tl.zeros((BR, BK), tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        values = tl.load(w + r[:, None] * K + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0)
+        most = tl.maximum(most, tl.abs(values))
+    tl.store(largest + block, tl.max(tl.max(most, 1), 0))
+
+
+@triton.jit
+def _halved(
+    w, half, largest, scale, block, rows, K,
+    WIDE: tl.constexpr, RAISE: tl.constexpr, BLOCKS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A block of rows in 16 bits, divided by the power of two by which the matrix' largest entry is from RAISE to 2 RAISE."""
+    m = tl.arange(0, BLOCKS)
+    power = _size(tl.max(tl.load(largest + m, mask=m < tl.cdiv(rows, BR), other=0.0), 0)) / RAISE
+    if block == 0:
+        tl.store(scale, power)
+    r = block * BR + tl.arange(0, BR)
+    for start in range(0, WIDE, BK):
+        k = start + tl.arange(0, BK)
+        values = tl.load(w + r[:, None] * K + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0)
+        tl.store(half + r[:, None] * WIDE + k[None, :], (values * (1.0 / power)).to(half.dtype.element_ty))
+
+
+@triton.jit
+def _begin(
+    x, w1, b1, w2, w3, base, columns, sizes, largest2, largest3,
+    tiles, blocks1, blocks2, points, inputs, H1, H2, OUT,
+    W1: tl.constexpr, UNIT: tl.constexpr, BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """The points' first layer; the columns of its weights and their sizes; the largest other weights."""
+    block = tl.program_id(0)
+    inputs = inputs // UNIT * UNIT  # tells the compiler that it is a multiple
+    if block < tiles:
+        _tile(x, w1, b1, base, block, points, inputs, inputs, H1, W1, 0.0, False, BIAS, BM, BK, BN)
+    elif block < tiles + blocks1:
+        _transposed(w1, columns, sizes, block - tiles, inputs, H1, W1, BR, BK)
+    elif block < tiles + blocks1 + blocks2:
+        _largest(w2, largest2, block - tiles - blocks1, H2, H1, BR, BK)
+    else:
+        _largest(w3, largest3, block - tiles - blocks1 - blocks2, OUT, H2, BR, BK)
+
+
+@triton.jit
+def _first(
+    x, which, w2, b2, w3, base, columns, sizes, largest2, largest3, z2, half2, half3, scales, changes, units,
+    tiles, blocks2, blocks3, points, slots, inputs, H1, H2, OUT,
+    W1: tl.constexpr, W2: tl.constexpr, RAISE2: tl.constexpr, RAISE3: tl.constexpr,
+    BLOCKS2: tl.constexpr, BLOCKS3: tl.constexpr, CHOSEN: tl.constexpr, BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, TURNS: tl.constexpr,
+):  # fmt: skip
+    """The points' second layer; the weights in 16 bits; and the changes of the first layer's output, in 16 bits.
+
+    Every row of changes is divided by the size of its column, so that all are below 2. A program writes BR slots of TURNS
+    points, for which it reads its weights once.
+    """
+    block = tl.program_id(0)
+    if block < tiles:
+        _tile(base, w2, b2, z2, block, points, W1, H1, H2, W2, 0.0, True, BIAS, BM, BK, BN)
+    elif block < tiles + blocks2:
+        _halved(w2, half2, largest2, scales, block - tiles, H2, H1, W1, RAISE2, BLOCKS2, BR, BK)
+    elif block < tiles + blocks2 + blocks3:
+        _halved(w3, half3, largest3, scales + 1, block - tiles - blocks2, OUT, H2, W2, RAISE3, BLOCKS3, BR, BK)
+    else:
+        block -= tiles + blocks2 + blocks3
+        k = block % (W1 // BW) * BW + tl.arange(0, BW)
+        block = block // (W1 // BW)
+        groups = tl.cdiv(slots + 1, BR)
+        slot = block % groups * BR + tl.arange(0, BR)
+        moves = slot < slots
+        column = tl.where(moves, slot, 0)
+        weight = tl.load(columns + column[:, None] * W1 + k[None, :])
+        size = tl.load(sizes + column)
+        start = block // groups * TURNS
+        for point in range(start, tl.minimum(start + TURNS, points)):
+            if CHOSEN:
+                column = tl.load(which + point * slots + slot, mask=moves, other=0).to(tl.int32)
+                weight = tl.load(columns + column[:, None] * W1 + k[None, :])
+                size = tl.load(sizes + column)
+            sign = 1.0 - 2.0 * tl.load(x + point * inputs + column, mask=moves, other=0.5)
+            at_point = tl.load(base + point * W1 + k)[None, :]
+            moved = at_point + sign[:, None] * weight
+            change = _relu(moved) - _relu(at_point)
+            change = (change * (1.0 / size)[:, None]).to(changes.dtype.element_ty)
+            r = point * (slots + 1) + slot
+            tl.store(changes + r.to(tl.int64)[:, None] * W1 + k[None, :], change, mask=slot[:, None] <= slots)
+            tl.store(units + r, size, mask=slot <= slots)
+
+
+@triton.jit
+def _second(
+    w3, b3, z2, own, changes, units, scales, slope, offset, parts,
+    tiles, points, begin, slots, batch, H2, OUT,
+    W2: tl.constexpr, W3: tl.constexpr, BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """The points' logits; and the changes of the second layer's output, in place of its products, with what is linear in it.
+
+    Products and changes are in 16 bits, in units of the size of the row's column times the scale of the weights.
+    """
+    block = tl.program_id(0)
+    if block < tiles:
+        _tile(z2, w3, b3, own, block, points, W2, H2, OUT, W3, float("-inf"), True, BIAS, BM, BK, BN)
+    else:
+        block -= tiles
+        groups = tl.cdiv(slots + 1, BR)
+        point = block // groups
+        slot = block % groups * BR + tl.arange(0, BR)
+        live = slot <= slots
+        r = point * (slots + 1) + slot
+        unit = tl.load(units + r, mask=live, other=1.0) * tl.load(scales)
+        target = (begin + point) % batch
+        straight = tl.zeros((BR, 128), tl.float32)
+        for start in range(0, W2, 128):
+            n = start + tl.arange(0, 128)
+            where = changes + r.to(tl.int64)[:, None] * W2 + n[None, :]
+            at_point = tl.load(z2 + point * W2 + n)[None, :]
+            steep = tl.load(slope + target * H2 + n, mask=n < H2, other=0.0)[None, :]
+            hidden = at_point + tl.load(where, mask=live[:, None], other=0.0).to(tl.float32) * unit[:, None]
+            hidden = _relu(hidden)
+            straight += hidden * steep
+            change = (hidden - _relu(at_point)) * (1.0 / unit)[:, None]
+            tl.store(where, change.to(changes.dtype.element_ty), mask=live[:, None])
+        tl.store(parts + r, -tl.sum(straight, 1) - tl.load(offset + target), mask=live)
+
+
+@triton.jit
+def _of_points(table, width, first, last, point, n, end, MANY: tl.constexpr):
+    """Of every row's point its row of ``table``, at columns n; the tile's rows are of two points or, with MANY, of several."""
+    if MANY:
+        values = tl.load(table + point[:, None] * width + n[None, :], mask=n[None, :] < end, other=0.0)
+    else:
+        one = tl.load(table + first * width + n, mask=n < end, other=0.0)
+        two = tl.load(table + last * width + n, mask=n < end, other=0.0)
+        values = tl.where((point == first)[:, None], one[None, :], two[None, :])
+    return values
+
+
+@triton.jit
+def _second_fused(
+    a, w, w3, b3, z2, own, changes, units, scales, slope, offset, parts,
+    tiles, points, begin, rows, stride, batch, H2, OUT,
+    W1: tl.constexpr, W2: tl.constexpr, W3: tl.constexpr, BIAS: tl.constexpr, MANY: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """As ``_second``, but the products are made here; ``a`` and ``w`` are descriptors of the changes and the weights."""
+    block = tl.program_id(0)
+    if block < tiles:
+        _tile(z2, w3, b3, own, block, points, W2, H2, OUT, W3, float("-inf"), True, BIAS, 16, 32, 64)
+    else:
+        block -= tiles
+        column = block % (W2 // BN)
+        row = block // (W2 // BN) * BM
+        products = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, W1, BK):
+            products = tl.dot(a.load([row, k]), w.load([column * BN, k]).T, products)
+        r = row + tl.arange(0, BM)
+        live = r < rows
+        n = column * BN + tl.arange(0, BN)
+        point = tl.minimum(r // stride, points - 1)
+        first = row // stride
+        last = tl.minimum((row + BM - 1) // stride, points - 1)
+        unit = tl.load(units + r, mask=live, other=1.0) * tl.load(scales)
+        at_point = _of_points(z2, W2, first, last, point, n, W2, MANY)
+        hidden = at_point + products * unit[:, None]
+        hidden = _relu(hidden)
+        target = (begin + point) % batch
+        steep = _of_points(slope, H2, (begin + first) % batch, (begin + last) % batch, target, n, H2, MANY)
+        straight = -tl.sum(hidden * steep, 1)
+        if column == 0:
+            straight -= tl.load(offset + target)
+        tl.store(parts + column * rows + r, straight, mask=live)
+        change = (hidden - _relu(at_point)) * (1.0 / unit)[:, None]
+        where = changes + r.to(tl.int64)[:, None] * W2 + n[None, :]
+        tl.store(where, change.to(changes.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit
+def _column_sums(
+    a, w, own, unit, point, first, last, row, start,
+    W2: tl.constexpr, W3: tl.constexpr, MANY: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Sums of softplus over a tile of columns."""
+    products = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, W2, BK):
+        products = tl.dot(a.load([row, k]), w.load([start, k]).T, products)
+    j = start + tl.arange(0, BN)
+    return _softplus_sum(_of_points(own, W3, first, last, point, j, W3, MANY) + products * unit[:, None], BN)
+
+
+@triton.jit
+def _last_fused(
+    a, w, narrow, own, units, scales, parts,
+    points, rows, stride,
+    W2: tl.constexpr, W3: tl.constexpr, FULL: tl.constexpr, TAIL: tl.constexpr, MANY: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Sums of softplus over the columns: SPLIT programs share a tile of rows, and take turns in FULL tiles of BN columns.
+
+    What is left over is one tile of TAIL columns (784 are 6 x 128 + 16).
+    """
+    split = tl.program_id(0) % SPLIT
+    row = tl.program_id(0) // SPLIT * BM
+    r = row + tl.arange(0, BM)
+    point = tl.minimum(r // stride, points - 1)
+    first = row // stride
+    last = tl.minimum((row + BM - 1) // stride, points - 1)
+    unit = tl.load(units + r, mask=r < rows, other=1.0) * (tl.load(scales) * tl.load(scales + 1))
+    value = tl.zeros((BM,), tl.float32)
+    for tile in range(split, FULL, SPLIT):
+        value += _column_sums(a, w, own, unit, point, first, last, row, tile * BN, W2, W3, MANY, BM, BN, BK)
+    if TAIL > 0:
+        if split == FULL % SPLIT:
+            value += _column_sums(a, narrow, own, unit, point, first, last, row, FULL * BN, W2, W3, MANY, BM, TAIL, BK)
+    tl.store(parts + split * rows + r, value, mask=r < rows)
+
+
+@triton.jit
+def _last(
+    products, own, units, scales, parts, out,
+    rows, slots, OUT, WIDE,
+    W3: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """The values, from the last layer's products: ``_softplus_sum`` of all columns, with a logarithm for every TURNS."""
+    groups = tl.cdiv(slots + 1, BR)
+    point = tl.program_id(0) // groups
+    slot = tl.program_id(0) % groups * BR + tl.arange(0, BR)
+    live = slot <= slots
+    r = point * (slots + 1) + slot
+    unit = tl.load(units + r, mask=live, other=1.0) * (tl.load(scales) * tl.load(scales + 1))
+    total = tl.zeros((BR, 128), tl.float32)
+    for start in range(0, W3, TURNS * 128):
+        factor = tl.full((BR, 128), 1.0, tl.float32)
+        for turn in tl.static_range(TURNS):
+            j = start + turn * 128 + tl.arange(0, 128)
+            inside = live[:, None] & (j[None, :] < OUT)
+            product = tl.load(products + r.to(tl.int64)[:, None] * WIDE + j[None, :], mask=inside, other=0.0)
+            at_point = tl.load(own + point * W3 + j, mask=j < W3, other=float("-inf"))[None, :]
+            logits = at_point + product.to(tl.float32) * unit[:, None]
+            total += tl.maximum(logits, 0.0)
+            factor *= 0.75 * tl.exp2(-1.4426950408889634 * tl.abs(logits)) + 0.75
+        total += 0.6931471805599453 * (tl.log2(factor) + TURNS * 0.4150374992788438)
+    value = tl.sum(total, 1)
+    for part in tl.static_range(PARTS):
+        value += tl.load(parts + part * rows + r, mask=live, other=0.0)
+    tl.store(out + r, value, mask=live)
+
+
 Config = dict[str, int]
 
 # Tried in order at the first call of every shape; the first of each was the fastest, or nearly, on an H200.
@@ -295,6 +601,21 @@ LAST: list[Config] = [
     {"BM": 128, "BK": 32, "BN": 128, "SPLIT": 7, "num_warps": 8, "num_stages": 3},
     {"BM": 64, "BK": 32, "BN": 128, "SPLIT": 1, "num_warps": 4, "num_stages": 3},
 ]
+
+# Of variant E; an empty configuration: products by the library (cuBLAS), and another kernel after them.
+SECOND: list[Config] = [
+    {},
+    {"BM": 128, "BN": 64, "BK": 64, "num_warps": 8, "num_stages": 3},
+    {"BM": 128, "BN": 128, "BK": 64, "num_warps": 16, "num_stages": 3},
+]
+SUMS: list[Config] = [
+    {},
+    {"BM": 128, "BN": 128, "BK": 64, "SPLIT": 6, "num_warps": 8, "num_stages": 3},
+    {"BM": 128, "BN": 128, "BK": 64, "SPLIT": 3, "num_warps": 8, "num_stages": 3},
+    {"BM": 256, "BN": 128, "BK": 64, "SPLIT": 6, "num_warps": 8, "num_stages": 3},
+]
+FILL = 128
+AT_ONCE = 2**28  # 16-bit numbers, of all layers
 
 chosen: dict[tuple[Any, ...], Config] = {}
 timings: dict[tuple[Any, ...], list[tuple[Config, float | str]]] = {}
@@ -315,6 +636,7 @@ def _tuned(key: tuple[Any, ...], configs: list[Config], launch: Callable[[Config
             times = []
             for _ in range(3):
                 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                torch.cuda._sleep(2_000_000)  # about 1 ms, for the launches to be ahead of the GPU
                 start.record()
                 for _ in range(5):
                     launch(config)
@@ -423,3 +745,163 @@ def on_chip(
         return out
 
     return _tuned(("on_chip", half, rows.bit_length(), H1, H2, OUT), REST, launch)
+
+
+def _blocks(matrix: Tensor, height: int, width: int) -> Any:
+    """A descriptor, by which a kernel reads blocks of a matrix."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4
+
+    return TensorDescriptor.from_tensor(matrix, [height, width])
+
+
+def _filled(width: int) -> int:
+    return triton.cdiv(width, FILL) * FILL
+
+
+class Layers:
+    """Variant E: only changes from the points are multiplied, in 16 bits, layer by layer, through memory.
+
+    ``begin``, ``first``, ``second`` and ``last`` in this order; what is small goes along with what is large, in one launch.
+    Rows are [points, slots + 1]. Powers of two keep the 16-bit numbers in float16's range: changes of the first layer are
+    below 2 in units of their column's size, the second layer's products below 2^12, the last one's below 2^15.
+    """
+
+    def __init__(
+        self, x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None,
+        w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype, before: int = 0,
+    ) -> None:  # fmt: skip
+        self.x, self.which, self.slope, self.offset, self.before = x, which, slope, offset, before
+        self.w1, self.w2, self.w3, self.b1, self.b2, self.b3 = w1.contiguous(), w2.contiguous(), w3.contiguous(), b1, b2, b3
+        self.points, self.inputs = x.shape
+        self.slots = (x if which is None else which).shape[1]
+        self.rows = self.points * (self.slots + 1)
+        (self.H2, self.H1), self.OUT, self.half = w2.shape, len(w3), half
+        self.W1, self.W2, self.W3 = _filled(self.H1), _filled(self.H2), _filled(self.OUT)
+        self.columns, self.sizes = self._new(self.inputs, self.W1), self._new(self.inputs)
+        self.base, self.z2, self.own = (self._new(self.points, width) for width in (self.W1, self.W2, self.W3))
+        self.largest2, self.largest3 = (self._new(triton.cdiv(height, 16)) for height in (self.H2, self.OUT))
+        self.half2, self.half3 = self._new(self.W2, self.W1, dtype=half), self._new(self.W3, self.W2, dtype=half)
+        self.scales, self.units = self._new(2), self._new(self.rows)
+        self.changes1, self.changes2 = self._new(self.rows, self.W1, dtype=half), self._new(self.rows, self.W2, dtype=half)
+        self.parts = self._new(self.W2 // 64 + max(config.get("SPLIT", 0) for config in SUMS), self.rows)
+        self.straight = 1  # how many of the parts are the second layer's
+
+    def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.x.device)
+
+    def table(self) -> Tensor:
+        self.begin()
+        self.first()
+        self.second()
+        return self.last().view(self.points, -1)
+
+    def begin(self) -> None:
+        tiles, columns = triton.cdiv(self.points, 16) * (self.W1 // 32), triton.cdiv(self.inputs, 16)
+        _begin[(tiles + columns + len(self.largest2) + len(self.largest3),)](
+            self.x, self.w1, self.x if self.b1 is None else self.b1, self.w2, self.w3,
+            self.base, self.columns, self.sizes, self.largest2, self.largest3,
+            tiles, columns, len(self.largest2), self.points, self.inputs, self.H1, self.H2, self.OUT,
+            W1=self.W1, UNIT=1 if self.inputs % 4 else 4, BIAS=self.b1 is not None,
+            BM=16, BN=32, BK=32, BR=16, num_warps=4, num_stages=3,
+        )  # fmt: skip
+
+    def first(self) -> None:
+        tiles, BW, TURNS = triton.cdiv(self.points, 16) * (self.W2 // 32), 256 if self.W1 % 256 == 0 else 128, 8
+        blocks = triton.cdiv(self.points, TURNS) * triton.cdiv(self.slots + 1, 16) * (self.W1 // BW)
+        _first[(tiles + (self.W2 + self.W3) // 16 + blocks,)](
+            self.x, self.x if self.which is None else self.which, self.w2, self.x if self.b2 is None else self.b2, self.w3,
+            self.base, self.columns, self.sizes, self.largest2, self.largest3,
+            self.z2, self.half2, self.half3, self.scales, self.changes1, self.units,
+            tiles, self.W2 // 16, self.W3 // 16, self.points, self.slots, self.inputs, self.H1, self.H2, self.OUT,
+            W1=self.W1, W2=self.W2,
+            RAISE2=2.0**10 / triton.next_power_of_2(self.W1), RAISE3=2.0**2 / triton.next_power_of_2(self.W2),
+            BLOCKS2=triton.next_power_of_2(len(self.largest2)), BLOCKS3=triton.next_power_of_2(len(self.largest3)),
+            CHOSEN=self.which is not None, BIAS=self.b2 is not None,
+            BM=16, BN=32, BK=32, BR=16, BW=BW, TURNS=TURNS, num_warps=4, num_stages=3,
+        )  # fmt: skip
+
+    def second(self) -> Tensor:
+        """The second layer, by the way that is fastest here: products by the library and one more kernel, or all in one."""
+
+        def launch(config: Config) -> Tensor:
+            return self.second_fused(config) if config else self.second_by_library()
+
+        return _tuned(("second", self.half, self.rows.bit_length(), self.H1, self.H2), SECOND, launch)
+
+    def second_by_library(self) -> Tensor:
+        # PyTorch's allow_fp16_reduced_precision_reduction is about sums split between blocks, which so many rows do not need.
+        torch.mm(self.changes1, self.half2.mT, out=self.changes2)
+        return self.second_after_library()
+
+    def second_after_library(self) -> Tensor:
+        tiles = triton.cdiv(self.points, 16) * (self.W3 // 32)
+        _second[(tiles + self.points * triton.cdiv(self.slots + 1, 16),)](
+            self.w3, self.x if self.b3 is None else self.b3, self.z2, self.own, self.changes2, self.units, self.scales,
+            self.slope, self.offset, self.parts,
+            tiles, self.points, self.before, self.slots, len(self.slope), self.H2, self.OUT,
+            W2=self.W2, W3=self.W3, BIAS=self.b3 is not None, BM=16, BN=32, BK=32, BR=16, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        self.straight = 1
+        return self.changes2
+
+    def second_fused(self, config: Config) -> Tensor:
+        tiles, (BM, BN, BK) = triton.cdiv(self.points, 16) * (self.W3 // 64), (config[size] for size in ("BM", "BN", "BK"))
+        _second_fused[(tiles + triton.cdiv(self.rows, BM) * (self.W2 // BN),)](
+            _blocks(self.changes1, BM, BK), _blocks(self.half2, BN, BK),
+            self.w3, self.x if self.b3 is None else self.b3, self.z2, self.own, self.changes2, self.units, self.scales,
+            self.slope, self.offset, self.parts,
+            tiles, self.points, self.before, self.rows, self.slots + 1, len(self.slope), self.H2, self.OUT,
+            W1=self.W1, W2=self.W2, W3=self.W3, BIAS=self.b3 is not None, MANY=self.slots + 1 < BM, **config,
+        )  # fmt: skip
+        self.straight = self.W2 // BN
+        return self.changes2
+
+    def last(self) -> Tensor:
+        """The values, by the way that is fastest here: products by the library and one more kernel, or all in one."""
+
+        def launch(config: Config) -> Tensor:
+            return self.last_fused(config) if config else self.last_by_library()
+
+        return _tuned(("last", self.half, self.rows.bit_length(), self.H2, self.OUT), SUMS, launch)
+
+    def last_by_library(self) -> Tensor:
+        wide = triton.cdiv(self.OUT, 8) * 8
+        return self.last_after_library(torch.mm(self.changes2, self.half3[:wide].mT))
+
+    def last_after_library(self, products: Tensor) -> Tensor:
+        out = self._new(self.rows)
+        _last[(self.points * triton.cdiv(self.slots + 1, 8),)](
+            products, self.own, self.units, self.scales, self.parts, out,
+            self.rows, self.slots, self.OUT, products.shape[1],
+            W3=self.W3, PARTS=self.straight, TURNS=min(8, self.W3 // 128), BR=8, num_warps=4,
+        )  # fmt: skip
+        return out
+
+    def last_fused(self, config: Config) -> Tensor:
+        BM, BN, BK, SPLIT = (config[size] for size in ("BM", "BN", "BK", "SPLIT"))
+        left = self.OUT % BN
+        tail = max(16, triton.next_power_of_2(left)) if left else 0
+        _last_fused[(triton.cdiv(self.rows, BM) * SPLIT,)](
+            _blocks(self.changes2, BM, BK), _blocks(self.half3, BN, BK), _blocks(self.half3, tail or BN, BK),
+            self.own, self.units, self.scales, self.parts[self.straight :],
+            self.points, self.rows, self.slots + 1,
+            W2=self.W2, W3=self.W3, FULL=self.OUT // BN, TAIL=tail, MANY=self.slots + 1 < BM, **config,
+        )  # fmt: skip
+        return self.parts[: self.straight + SPLIT].sum(0)
+
+
+def layer_by_layer(
+    x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None,
+    w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """Variant E for as many points at once as AT_ONCE 16-bit numbers allow."""
+    slots = (x if which is None else which).shape[1]
+    step = max(1, AT_ONCE // ((slots + 1) * sum(_filled(len(w)) for w in (w1, w2, w3))))
+    tables = [
+        Layers(
+            x[begin : begin + step], which if which is None else which[begin : begin + step],
+            w1, b1, w2, b2, w3, b3, slope, offset, half, begin,
+        ).table()
+        for begin in range(0, len(x), step)
+    ]  # fmt: skip
+    return tables[0] if len(tables) == 1 else torch.cat(tables)
