@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes bench clean
+.PHONY: help demo test lint types unit shapes test-peers bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -27,16 +27,22 @@ types: .venv/ready
 	$(BIN)/mypy
 
 unit: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers
 
 # The same battery with every annotated shape checked at run time.
 shapes: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/test_battery.py -k "unbiased or promised" \
 		--jaxtyping-packages=catlog,beartype.beartype
 
-bench: .venv/ready  ## time, memory and variance, written to results/ (about 15 minutes on two cores)
-	$(BIN)/python benchmarks/dvae_step.py
-	$(BIN)/python benchmarks/memory.py
+.venv/peers: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[peers]'
+	touch $@
+
+test-peers: .venv/peers  ## our estimators against other libraries, which it installs (docs/peers.md)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/peers
+
+bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
+	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/variance.py
 
 clean:  ## remove the environment and what was built

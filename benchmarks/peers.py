@@ -1,4 +1,4 @@
-"""The DVAE training step of ``dvae_step.py`` with another library's estimator, to be timed beside ours.
+"""The DVAE training step of ``speed.py`` with another library's estimator, to be timed beside ours.
 
     python benchmarks/peers.py --samples 2 --device cpu     # milliseconds per step
 
@@ -34,7 +34,7 @@ class StorchasticStep:
         torch.manual_seed(0)
         self.encoder = mlp(784, 384, 256, 200).to(device)
         self.decoder = mlp(200, 256, 384, 784).to(device)
-        fused = torch.device(device).type == "cuda" or None  # as in dvae_step.py
+        fused = torch.device(device).type == "cuda" or None  # as in speed.py
         self.optimiser = torch.optim.Adam([*self.encoder.parameters(), *self.decoder.parameters()], 1e-4, fused=fused)
         self.storch = storch
         self.method = storch.method.ScoreFunction("x", n_samples=samples, baseline_factory="batch_average").to(device)

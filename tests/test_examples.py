@@ -56,16 +56,6 @@ def test_bias_variance(tmp_path: Path) -> None:
     assert (tmp_path / "bias_variance.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_memory_benchmark() -> None:
-    text = run("benchmarks/memory.py", "--quick")
-    rows = [line.split() for line in text.splitlines() if line.startswith(("default", "returning"))]
-    assert [(row[0], int(row[1])) for row in rows] == [("default", 64), ("default", 128), ("returning", 64), ("returning", 128)]
-    for row in rows:
-        baseline, peak, above = map(float, row[2:5])
-        assert peak < 1536
-        assert abs(peak - baseline - above) < 0.2
-
-
 def test_variance_benchmark(tmp_path: Path) -> None:
     text = run("benchmarks/variance.py", "--quick", "--output", tmp_path)
     names = "RLOO n=420", "IndeCateR n=2", "IndeCateR n=2, Latin", "IndeCateR n=20, m=20, Taylor, Latin"
@@ -74,10 +64,3 @@ def test_variance_benchmark(tmp_path: Path) -> None:
     assert variance["IndeCateR n=20, m=20, Taylor, Latin"] < variance["RLOO n=420"]
     assert (tmp_path / "variance_dvae.csv").read_text().startswith("epochs,method,")
     assert (tmp_path / "variance.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_dvae_step_benchmark() -> None:
-    text = run("benchmarks/dvae_step.py", "--quick")
-    errors = [float(value) for value in re.findall(r"\d\.\de-\d+", text)]
-    assert len(errors) == 2  # of the black-box and the first-layer-linear version, against the literal formula
-    assert max(errors) < 1e-5

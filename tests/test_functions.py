@@ -1,6 +1,6 @@
 """Functions with their own table: the same numbers as brute force, in fewer operations."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -284,3 +284,27 @@ def test_first_layer_runs_once_per_draw(kind, k):
     first, rest = 2 * f.network[0].weight.numel(), 2 * f.network[2].weight.numel()
     assert flops(f, q, x) == n * (2 * first + (2 + moves) * rest)
     assert flops(by_calls(f), q, x) == n * (1 + moves) * (first + rest)
+
+
+@pytest.mark.parametrize("case", ["bits", "bits, no bias", "bits, one layer", "numbers", "bits, chunks", "numbers, chunks"])
+@batches
+def test_units_that_are_off_are_left_out(case, batch):
+    """With many moves of a point on a CPU: the same table with fewer products, down to the last digits."""
+    d, k = (200, 2) if case.startswith("bits") else (100, 3)
+    sizes = [d, 9, 7] if "one layer" in case else [d, 9, 8, 7]
+    layers = [nn.Linear(a, b, bias="no bias" not in case).double() for a, b in pairwise(sizes)]
+    net = nn.Sequential(*[module for layer in layers for module in (layer, nn.ReLU())][:-1]).requires_grad_(False)
+    for seed, parameter in enumerate(net.parameters()):
+        parameter.copy_(randn(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
+    chunk_size = 170 if "chunks" in case else None
+    f = FirstLayerLinear(net, BernoulliCrossEntropy(randn(*batch, 7).sigmoid()), categories=k, chunk_size=chunk_size)
+    law = factors(LAWS["bits" if k == 2 else "index"](randn(*batch, d, 3)))
+    x = some_draws(law, 3)
+    expected = differences(by_calls(f), x, f(x), law)
+    chosen = randn(3, *batch, d).argsort(-1)[..., : d - 5]
+    with FlopCounterMode(display=False) as counter:
+        assert_same(differences(f, x, f(x), law), expected)
+    with FlopCounterMode(display=False) as brute:
+        differences(by_calls(f), x, f(x), law)
+    assert counter.get_total_flops() < brute.get_total_flops() / 2
+    assert_same(differences(f, x, f(x), law, chosen=chosen), expected.gather(-2, chosen[..., None].expand(*chosen.shape, k)))

@@ -14,6 +14,7 @@ differentiate f can use them as well.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import cast
 
 import torch
@@ -24,6 +25,7 @@ from .checks import check_count
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 
 Variables = Int64[Tensor, "n *batch m"]
+FEWEST_MOVES = 160  # of a point, from which it pays to pick the weights of its hidden units
 
 
 def _hold(module: nn.Module, **tensors: Tensor | None) -> None:
@@ -57,6 +59,11 @@ def _changes(table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, var
     table = _picked(table, variables)
     own = own if variables is None else own.gather(-1, variables)
     return table - table.gather(-1, own.unsqueeze(-1))
+
+
+def _start(buffer: Tensor, *shape: int) -> Tensor:
+    """The first numbers of a flat buffer, in this shape."""
+    return buffer[: prod(shape)].view(shape)
 
 
 class Additive(nn.Module):
@@ -306,7 +313,8 @@ class FirstLayerLinear(nn.Module):
     .. math:: f(x) = \text{head}\bigl(\text{rest}(W x + b)\bigr)
 
     A change of variable i moves the first layer's output by one column of W, so the table needs no first product; the rest
-    of the network runs on slices that fit the cache.
+    of the network runs on slices that fit the cache. On a CPU, for bits or numbers, linear layers with ReLUs between them and
+    :class:`BernoulliCrossEntropy`, hidden units that are off at a point and all its neighbours are left out of the products.
 
     Args:
         network: an ``nn.Sequential`` whose first module is ``nn.Linear``; its input is the event, flattened.
@@ -401,6 +409,12 @@ class FirstLayerLinear(nn.Module):
         slot = torch.arange(slots, device=x.device).repeat_interleave(k - 1, output_size=slots * (k - 1))
         offset = torch.arange(1, k, device=x.device).repeat(slots)
         category = (own[..., slot] + offset) % k
+        if self._skips_units(base, len(slot)):
+            change, which = category - own[..., slot], slot if variables is None else variable[..., slot]
+            size = self.chunk_size or 1024
+            parts = [self._by_units(base, *part) for part in zip(change.split(size, -1), which.split(size, -1), strict=True)]
+            table = parts[0][0].unsqueeze(-1).expand(*own.shape[:-1], slots * k)
+            return table.scatter(-1, slot * k + category, torch.cat([moved for _, moved in parts], -1)).unflatten(-1, (slots, k))
         moved_from, moved_to, which = (each.movedim(-1, 0) for each in (own[..., slot], category, variable[..., slot]))
         columns = first.weight.mT.contiguous()
         if variables is None and not self.one_hot:
@@ -416,6 +430,62 @@ class FirstLayerLinear(nn.Module):
             values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(x))))
         table = rest(base)[..., None].expand(*own.shape[:-1], slots * k)
         return table.scatter(-1, slot * k + category, torch.cat(values).movedim(0, -1)).unflatten(-1, (slots, k))
+
+    def _skips_units(self, base: Tensor, moves: int) -> bool:
+        """Whether :meth:`_by_units` gives this table, and pays."""
+        kinds = [type(layer) for layer in self.network.children()]
+        alternate = len(kinds) % 2 == 1 and set(kinds[::2]) == {nn.Linear} and set(kinds[1::2]) == {nn.ReLU}
+        fits = isinstance(self.head, BernoulliCrossEntropy) and self.head.targets.dim() < base.dim() and not self.one_hot
+        plain = base.device.type == "cpu" and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype
+        eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        return alternate and fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+
+    def _by_units(self, base: Tensor, change: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        """f at the points ``[n, *batch]`` and at their moves ``[n, *batch, moves]``, a few points at a time.
+
+        Units that a ReLU turns off at a point and at all its moves are left out of the products; most changes are small, so
+        that is nearly every unit that is off at the point. Changes from the point are multiplied. Temporaries are reused.
+        """
+        first, *layers = (cast(nn.Linear, self.network[i]) for i in range(0, len(self.network), 2))
+        at = [base.flatten(0, -2)]
+        for layer in layers:
+            at.append(layer(at[-1].relu()))
+        logits, zero = at[-1], base.new_zeros(())
+        targets = cast(BernoulliCrossEntropy, self.head).targets.expand(*base.shape[1:-1], -1)
+        targets = targets.reshape(-1, logits.shape[-1]).repeat(len(base), 1)
+        straight, slope = (targets * logits).sum(-1, keepdim=True), targets @ layers[-1].weight
+
+        change = change.flatten(0, -2).to(base.dtype)
+        columns = first.weight[:, which] if which.dim() == 1 else None  # else other variables for every point
+        weights = [layer.weight.mT.contiguous() for layer in layers]
+        moved, m = torch.empty_like(change), change.shape[-1]
+        group = max(1, min(len(change), 2 * torch.get_num_threads(), self.chunk_size // m if self.chunk_size else len(change)))
+        hidden, kept = ([base.new_empty(group * len(weight) * m) for weight in weights] for _ in range(2))
+        rows, out = [base.new_empty(group * weight.numel()) for weight in weights], base.new_empty(group * m * logits.shape[-1])
+        row = rows[0]
+        for start in range(0, len(change), group):
+            part = slice(start, min(start + group, len(change)))
+            points = torch.arange(part.stop - start).unsqueeze(1)
+            moves = first.weight[:, which.flatten(0, -2)[part]].movedim(1, 0) if columns is None else columns
+            for i, weight in enumerate(weights):
+                here, h_out = at[i][part].unsqueeze(2), _start(hidden[i], len(points), len(weight), m)
+                if i == 0:
+                    h = torch.addcmul(here, moves, change[part].unsqueeze(1), out=h_out)
+                else:
+                    h = torch.baddbmm(here, row.mT, h, out=h_out)
+                highest = h.relu_().amax(2)
+                most = int((highest != 0).sum(1).max())
+                on = highest.topk(most, 1, sorted=False).indices
+                unit = (points * len(weight) + on).flatten()
+                h = torch.index_select(h.flatten(0, 1), 0, unit, out=_start(kept[i], len(unit), m)).unflatten(0, on.shape)
+                h -= here.relu().gather(1, on.unsqueeze(2))
+                row = torch.index_select(weight, 0, on.flatten(), out=_start(rows[i], len(unit), weight.shape[1]))
+                row = row.unflatten(0, on.shape)
+            new = torch.baddbmm(logits[part].unsqueeze(1), h.mT, row, out=_start(out, len(points), m, logits.shape[-1]))
+            torch.sum(torch.logaddexp(new, zero, out=new), 2, out=moved[part])
+            moved[part] -= (slope[part].gather(1, on).unsqueeze(1) @ h).squeeze(1) + straight[part]
+        still = torch.logaddexp(logits, zero).sum(-1, keepdim=True) - straight
+        return still.view(base.shape[:-1]), moved.unflatten(0, base.shape[:-1])
 
     def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
         """Whether :func:`catlog.kernels.bernoulli_table` gives this table, in a precision that is allowed."""

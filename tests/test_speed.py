@@ -1,0 +1,59 @@
+"""The benchmark of speed runs, and the pages show what it wrote."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from catlog.experiments import records
+from test_examples import ROOT, run
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import speed
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[records.Row]]:
+    folder: Path = tmp_path_factory.mktemp("speed")
+    text = run("benchmarks/speed.py", "--quick", "--output", folder)
+    assert all(f"\n{section}\n" in text for section in speed.SECTIONS)
+    return {path.stem: records.read(path) for path in folder.glob("*.csv")}
+
+
+def test_every_section_is_written(tables: dict[str, list[records.Row]]) -> None:
+    assert set(tables) == {f"speed_{name}_cpu" for name in (*speed.SECTIONS, "exponents")} | {"step_times_cpu"}
+    assert all(row["ms"] > 0 for name in ("dvae", "categorical", "addition", "scaling") for row in tables[f"speed_{name}_cpu"])
+
+
+def test_gradients_are_those_of_the_literal_formula(tables: dict[str, list[records.Row]]) -> None:
+    rows = {row["method"]: row for row in tables["speed_dvae_cpu"]}
+    for name in ("IndeCateR, black-box f", "IndeCateR, first-layer-linear"):
+        assert 0 < rows[name]["gradient_error"] < 3e-5  # 4 images only; 2e-6 with 100
+    assert rows["IndeCateR, literal formula"]["evaluations"] == 2 + 2 * 170 * 2
+    assert rows["IndeCateR, first-layer-linear"]["evaluations"] == 2 + 2 * 170
+    assert rows["IndeCateR, first-layer-linear"]["gflop"] < 0.7 * rows["IndeCateR, black-box f"]["gflop"]
+
+
+def test_evaluations_are_counted(tables: dict[str, list[records.Row]]) -> None:
+    for row in tables["speed_scaling_cpu"]:
+        if row["f"] in ("black box", "sum"):
+            moves = row["D"] * (row["K"] - 1) if row["f"] == "black box" else 2 * row["K"] - 1
+            assert row["evaluations"] == 1 + moves
+
+
+def test_step_times_are_for_the_report(tables: dict[str, list[records.Row]]) -> None:
+    times = {(row["problem"], row["method"]) for row in tables["step_times_cpu"]}
+    assert {("dvae", "IndeCateR"), ("dvae", "IndeCateR-Taylor"), ("dvae, 10 categories", "IndeCateR-D")} <= times
+    assert ("addition, 2 digits", "RLOO-F") in times
+
+
+def test_memory_is_that_of_a_chunk(tables: dict[str, list[records.Row]]) -> None:
+    for row in tables["speed_memory_cpu"]:
+        assert row["peak_mib"] < 1536
+        assert abs(row["peak_mib"] - row["baseline_mib"] - row["above_mib"]) < 1
+
+
+def test_pages_are_current() -> None:
+    for path, page in speed.pages().items():
+        assert path.read_text() == page, f"{path.name}: run python benchmarks/speed.py --docs"
