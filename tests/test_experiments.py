@@ -71,7 +71,7 @@ def test_a_cut_run_resumes_exactly(name: str, tmp_path: Path) -> None:
 
 KILLED = {
     "optimisation": ["--iterations", "1500", "--every", "20", "--variables", "50"],
-    "addition": ["--digits", "2", "--epochs", "2", "--every", "10", "--samples", "2"],
+    "addition": ["--digits", "2", "--epochs", "1", "--every", "10", "--samples", "2"],
 }
 
 
