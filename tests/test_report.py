@@ -518,3 +518,15 @@ def test_the_reproduction_page_is_what_the_results_give() -> None:
     asked = [sys.executable, str(root / "docs" / "make_reproduction.py"), "--check"]
     done = subprocess.run(asked, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_published_iterations_are_not_drawn_on_a_time_axis() -> None:
+    """The published curves are known by iteration only."""
+    config = {"experiment": "optimisation", "estimator": "IndeCateR", "variables": 200, "update": "published"}
+    rows = [
+        {**config, "seed": seed, "iteration": i, "seconds": i / 1000, "value": 0.25, "gradient_spread": 1e-12}
+        for seed in (0, 1)
+        for i in range(0, 2001, 100)
+    ]
+    by_iteration, by_time, *_ = plots.optimisation_figure(rows, update="published").axes
+    assert len(by_iteration.lines) == len(by_time.lines) + 1

@@ -181,7 +181,8 @@ def optimisation_figure(rows: Iterable[Row], step_times: Mapping[str, float] | N
     figure = Figure(figsize=(10, 6.2), layout="constrained")
     panels = (("value", "iteration"), ("value", "seconds"), ("gradient_variance", "iteration"), ("gradient_spread", "iteration"))
     for axes, (metric, x) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        _curves(axes, runs, metric, x, step_times, published.OPTIMISATION.get((update, metric), {}))
+        theirs = published.OPTIMISATION.get((update, metric), {}) if x == "iteration" else {}
+        _curves(axes, runs, metric, x, step_times, theirs)
         axes.ticklabel_format(axis="y", useOffset=False) if metric == "value" else None
     _legend(figure, runs, any(update == key[0] for key in published.OPTIMISATION))
     return figure
