@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,23 @@ def test_a_cut_run_resumes_exactly(name: str, tmp_path: Path) -> None:
         execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(middle))
     execute(config, tmp_path / "cut", resume=True)
     assert untimed(Folder(tmp_path / "cut").metrics()) == untimed(whole)
+
+
+def test_an_estimator_that_learns_resumes_exactly() -> None:
+    """What it learned, and its optimiser's state, are part of the checkpoint."""
+    config = replace(SMALL["gradients"], estimator="NVIL", samples=4)
+    task = config.task()
+    task.step(0)
+    task.step(1)
+    copy = config.task()
+    copy.load_state_dict(deepcopy(task.state_dict()))
+    for each in (task, copy):
+        torch.manual_seed(1)
+        each.step(2)
+        torch.manual_seed(2)
+        each.step(3)
+    assert task.measure(4) == copy.measure(4)
+    assert torch.equal(next(task.E.parameters()), next(copy.E.parameters()))
 
 
 KILLED = {

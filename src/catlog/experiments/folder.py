@@ -124,6 +124,10 @@ class Folder:
         with told_when_full(self.path):
             self.write_json("summary.json", row)
 
+    def summary(self) -> dict[str, Any]:
+        """The last metrics of a complete run."""
+        return json.loads(self.summary_path.read_text())
+
     def finished(self) -> bool:
         return self.summary_path.exists()
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive, Potts
-from .methods import Labels, OnNumbers, chosen_estimator, law_for, load_own_state, own_parameters, own_state, takes_one_hot
+from .methods import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
 from .settings import Settings
 
 
@@ -77,20 +77,14 @@ class GradientsTask:
         zeros = torch.zeros_like
         number = self.exact.new_zeros(())
         self.sums = {"g": zeros(self.exact), "g2": zeros(self.exact), "cosine": number.clone(), "cosine2": number.clone()}
-        own = own_parameters(self.E)
-        self.optimiser = torch.optim.Adam(own, 1e-2) if own else None
+        self.learner = Learner(self.E)
 
     def step(self, i: int) -> None:
         count = min(self.config.together, self.config.repeats - i * self.config.together)
         logits = self.logits.expand(count, *self.logits.shape).clone().requires_grad_()
         loss = self.E(self.f, law_for(self.E, logits)).sum()
-        own = own_parameters(self.E)
-        gradient, *others = torch.autograd.grad(loss, [logits, *own], allow_unused=True)
-        if self.optimiser is not None:
-            for parameter, its in zip(own, others, strict=True):
-                parameter.grad = its
-            self.optimiser.step()
-        gradient = gradient.double()
+        gradient = self.learner.gradient(loss, logits).double()
+        self.learner.step()
         cosine = torch.nn.functional.cosine_similarity(gradient.flatten(1), self.exact.flatten()[None])
         self.sums["g"] += gradient.sum(0)
         self.sums["g2"] += gradient.square().sum(0)
@@ -120,9 +114,9 @@ class GradientsTask:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "estimator": own_state(self.E)}
+        return {"sums": self.sums, "learner": self.learner.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for key, value in self.sums.items():
             value.copy_(state["sums"][key])
-        load_own_state(self.E, state["estimator"])
+        self.learner.load_state_dict(state["learner"])

@@ -75,6 +75,33 @@ def load_own_state(E: Estimator, state: dict[str, Any]) -> None:
         E.load_state_dict(state)
 
 
+class Learner:
+    """An estimator outside of a model's training, with an optimiser for what it learns itself, where it does."""
+
+    def __init__(self, E: Estimator) -> None:
+        self.E, self.own = E, own_parameters(E)
+        self.optimiser = torch.optim.Adam(self.own, 1e-2) if self.own else None
+
+    def gradient(self, value: Tensor, logits: Tensor) -> Tensor:
+        """That of ``value`` in ``logits``; the estimator's own parameters get theirs."""
+        gradient, *others = torch.autograd.grad(value, [logits, *self.own], allow_unused=True)
+        for parameter, its in zip(self.own, others, strict=True):
+            parameter.grad = its
+        return gradient
+
+    def step(self) -> None:
+        if self.optimiser is not None:
+            self.optimiser.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"estimator": own_state(self.E), "optimiser": self.optimiser.state_dict() if self.optimiser else {}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_own_state(self.E, state["estimator"])
+        if self.optimiser is not None:
+            self.optimiser.load_state_dict(state["optimiser"])
+
+
 def takes_one_hot(E: Estimator) -> bool:
     """Whether E wants points as one-hot vectors: to relax them, or because it takes no numbers."""
     return "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)

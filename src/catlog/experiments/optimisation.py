@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
-from .methods import Labels, OnNumbers, chosen_estimator, law_for, load_own_state, own_parameters, own_state, takes_one_hot
+from .methods import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
 from .settings import Settings
 
 
@@ -62,30 +62,23 @@ class OptimisationTask:
             self.temperature.fill_(float(self.E.temperature))
             self.E = replace(self.E, temperature=self.temperature)
         one_hot = takes_one_hot(self.E)
-        rate = config.learning_rate or config.rates.get(config.estimator, 5.0 if self.E.unbiased else 0.01)
-        self.rate = rate
+        self.rate = config.learning_rate or config.rates.get(config.estimator, 5.0 if self.E.unbiased else 0.01)
         self.logits = torch.randn(config.variables, 2, device=device).requires_grad_()
         self.average = torch.zeros_like(self.logits)
         costs = (torch.arange(2.0) - 0.499).square().expand(config.variables, 2) / config.variables
         self.f = OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2) if one_hot else Additive(costs.to(device))
         self.exact = Additive(costs.double().to(device), one_hot=True)
-        own = own_parameters(self.E)
-        self.optimiser = torch.optim.Adam(own, 1e-2) if own else None
+        self.learner = Learner(self.E)
 
     def gradient(self) -> Tensor:
-        own = own_parameters(self.E)
         value = self.E(self.f, law_for(self.E, self.logits))
-        gradient, *others = torch.autograd.grad(value, [self.logits, *own], allow_unused=True)
-        for parameter, its in zip(own, others, strict=True):
-            parameter.grad = its
-        return gradient.nan_to_num(0.0, posinf=0.0, neginf=0.0)
+        return self.learner.gradient(value, self.logits).nan_to_num(0.0, posinf=0.0, neginf=0.0)
 
     def step(self, i: int) -> None:
         if self.config.anneal and i > 0 and i % 20 == 0:
             self.temperature *= torch.tensor(-0.05).exp()
         gradient = self.gradient()
-        if self.optimiser is not None:
-            self.optimiser.step()
+        self.learner.step()
         if self.config.update == "published":
             gradient = gradient[:1].expand_as(gradient)
         with torch.no_grad():  # RMSProp as Keras has it: epsilon under the root
@@ -102,13 +95,10 @@ class OptimisationTask:
 
     def state_dict(self) -> dict[str, Any]:
         state = {"logits": self.logits.detach(), "average": self.average, "temperature": self.temperature}
-        learner = self.optimiser.state_dict() if self.optimiser is not None else {}
-        return {**state, "estimator": own_state(self.E), "learner": learner}
+        return {**state, "learner": self.learner.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             for name in ("logits", "average", "temperature"):
                 getattr(self, name).copy_(state[name])
-        load_own_state(self.E, state["estimator"])
-        if self.optimiser is not None:
-            self.optimiser.load_state_dict(state["learner"])
+        self.learner.load_state_dict(state["learner"])

@@ -9,7 +9,6 @@ from .folder import Folder
 from .methods import parsed
 
 Row = dict[str, Any]
-FIELDS = ("experiment", "estimator", "samples", "options", "seed")
 
 
 def read(source: Path | str) -> list[Row]:

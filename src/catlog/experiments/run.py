@@ -6,27 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 
 from .folder import Folder
 from .loop import Task, Watcher, loop
-
-
-class Configuration(Protocol):
-    """What the four experiments have in common."""
-
-    name: ClassVar[str]
-    sizes: ClassVar[tuple[str, ...]]
-
-    @property
-    def estimator(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    def task(self) -> Task: ...
 
 
 def record(config: Any) -> dict[str, Any]:
@@ -59,7 +44,7 @@ def execute(
     home = Folder(folder_for(config) if folder is None else folder)
     home.create(record(config), resume=resume)
     if home.finished():
-        return json.loads(home.summary_path.read_text())
+        return home.summary()
     torch.manual_seed(config.seed)
     task: Task = config.task()
     with contextlib.ExitStack() as stack:

@@ -98,5 +98,5 @@ def progress(configs: list[Any], root: Path | str) -> Iterator[tuple[Path, dict[
     """Of every run: its folder, its last metrics, and whether it is complete."""
     for config in configs:
         folder = Folder(folder_for(config, root))
-        rows = folder.metrics()
+        rows = [folder.summary()] if folder.finished() else folder.metrics()  # a short file in place of a long one
         yield folder.path, rows[-1] if rows else None, folder.finished()
