@@ -326,8 +326,8 @@ class FirstLayerLinear(nn.Module):
         chunk_size: points at once in the table (None: 1024 on a CPU, all on a GPU).
         precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
             :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as many bits as TF32, made to
-            fit float16's range by powers of two), "bfloat16" or "tf32" (see :mod:`catlog.kernels`); "float32": by PyTorch,
-            as all other networks. None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
+            fit float16's range by powers of two) or "bfloat16" (see :mod:`catlog.kernels`); "float32": by PyTorch, as all
+            other networks. None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> f = FirstLayerLinear(decoder)
@@ -497,7 +497,7 @@ class FirstLayerLinear(nn.Module):
         if [type(layer) for layer in layers] != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]:
             return False
         slots = (flat if variables is None else variables).shape[-1]
-        if head.targets.dim() >= flat.dim() or not usable(flat, slots, cast(nn.Linear, layers[2]).out_features):
+        if head.targets.dim() >= flat.dim() or not usable(flat, slots):
             return False
         return self.precision != "float32" if self.precision else tf32_allowed()
 

@@ -11,7 +11,6 @@ Precisions on a GPU, all with float32 sums; the points themselves are evaluated 
   point is multiplied, so that rounding is relative to the change, about 8 times less than with TF32. float16's range is no
   limit, because weights and rows of changes are divided by powers of two. Products run at twice TF32's rate.
 - ``"bfloat16"``: the same with 7 bits of mantissa.
-- ``"tf32"``: float32 operands read as TF32, 10 bits, cut off; the second layer's output goes through memory.
 """
 
 from importlib.util import find_spec
@@ -20,11 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, softplus
 
-PRECISIONS = ("tf32", "half", "bfloat16")
+PRECISIONS = ("half", "bfloat16")
 AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
-HALF = "on_chip"  # the function of triton_kernels for "half" and "bfloat16"; the other is "layer_by_layer"
 FEWEST = 63  # changes of a point, for which the kernels are made
-WIDEST = 384  # the second layer, whose output "on_chip" keeps in registers
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -33,10 +30,9 @@ def tf32_allowed() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
 
 
-def usable(x: Tensor, slots: int, width: int) -> bool:
-    """Whether the kernels take (and are made for) these points, so many changes of each, and a second layer of this width."""
-    fits = x.dtype == torch.float32 and 0 < x.numel() < 2**30 and slots >= FEWEST
-    return AVAILABLE and x.is_cuda and fits and (HALF != "on_chip" or width <= WIDEST)
+def usable(x: Tensor, slots: int) -> bool:
+    """Whether the kernels take (and are made for) these points, and so many changes of each."""
+    return AVAILABLE and x.is_cuda and x.dtype == torch.float32 and 0 < x.numel() < 2**30 and slots >= FEWEST
 
 
 @torch.library.custom_op("catlog::bernoulli_table", mutates_args=())
@@ -90,11 +86,8 @@ def _(
     x, slope, offset = x.contiguous(), slope.contiguous(), offset.contiguous()
     which = which if which is None else which.contiguous()
     with torch.cuda.device_of(x):
-        if precision == "tf32":
-            return kernels.through_memory(x, which, w1, b1, w2, b2, w3, b3, slope, offset, None)
         half = torch.float16 if precision == "half" else torch.bfloat16
-        table = kernels.on_chip if HALF == "on_chip" else kernels.layer_by_layer
-        return table(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
+        return kernels.layer_by_layer(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
 
 
 @bernoulli_table.register_fake
@@ -112,22 +105,3 @@ def _(
     precision: str,
 ) -> Tensor:
     return x.new_empty(x.shape[0], (x if which is None else which).shape[1] + 1)
-
-
-@torch.library.custom_op("catlog::softplus_sum", mutates_args=())
-def softplus_sum(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """``softplus(h w' + b).sum(-1)`` of rows ``[rows, width]``; on a GPU without writing the logits, at TF32 precision."""
-    return softplus(linear(h, w, b)).sum(-1)
-
-
-@softplus_sum.register_kernel("cuda")
-def _(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    from . import triton_kernels as kernels
-
-    with torch.cuda.device_of(h):
-        return kernels.last_layer(h, w, b)
-
-
-@softplus_sum.register_fake
-def _(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    return h.new_empty(h.shape[0])
