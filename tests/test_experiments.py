@@ -398,3 +398,14 @@ def test_every_flag_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> N
         assert flag in told
         after = told.split(flag, 1)[1].split("(default")[0]
         assert len(after) > 15, f"{flag} has no help"
+
+
+def test_the_gradient_is_clipped() -> None:
+    def norm(clip: float | None) -> float:
+        torch.manual_seed(0)
+        task = Addition(digits=2, device="cpu", compile="no", clip=clip).task()
+        task.step(0)
+        return float(torch.stack([p.grad.norm() for p in task.network.parameters()]).norm())
+
+    assert norm(None) > 0.1
+    assert norm(0.1) == pytest.approx(0.1, rel=1e-4)

@@ -62,6 +62,7 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
 }
+BROKEN = ["-.", ":", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
 ROUNDING = 1e-10  # a variance below this share of the panel's largest is what rounding leaves of zero
 
 
@@ -80,7 +81,7 @@ def look(method: str, among: Iterable[str] = ()) -> dict[str, Any]:
     """How a method is drawn.
 
     An estimator that is not the paper's gets a further colour by its place ``among`` such ones; one with changed settings keeps
-    its colour and is drawn dash-dotted.
+    its colour and gets a broken line, by its place among those.
 
     >>> look("RLOO-F"), look("RLOO-F samples=20")["linestyle"], look("Mine", among=["IndeCateR", "Mine"])["color"]
     ({'color': '#8c510a', 'marker': 'P', 'linestyle': '-'}, '-.', '#117733')
@@ -89,7 +90,9 @@ def look(method: str, among: Iterable[str] = ()) -> dict[str, Any]:
     others = sorted({estimator(each) for each in among} - set(LOOKS))
     i = others.index(base) if base in others else 0
     colour, marker = LOOKS.get(base, (FURTHER[i % len(FURTHER)], "<>d8H12"[i % 7]))
-    return {"color": colour, "marker": marker, "linestyle": "-" if base == method else "-."}
+    changed = sorted(each for each in {*among, method} if estimator(each) == base and each != base)
+    line = "-" if base == method else BROKEN[changed.index(method) % len(BROKEN)]
+    return {"color": colour, "marker": marker, "linestyle": line}
 
 
 @styled

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
+from torch.nn.utils import clip_grad_norm_
 
 from .. import data
 from ..functions import OfSum
@@ -31,6 +32,8 @@ class Addition(Settings):
     """Sequences per step."""
     learning_rate: float = 1e-3
     """Adam's."""
+    clip: float | None = None
+    """Longest gradient, as a norm; None: any. Without it long runs of 16 digits and more fall back now and then."""
     every: int | None = None
     """Log after so many steps; None: once an epoch."""
 
@@ -47,6 +50,11 @@ class Addition(Settings):
 
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
+
+
+def clip(weights: list[nn.Parameter], longest: float) -> None:
+    """Shorten the gradient to this norm."""
+    clip_grad_norm_(weights, longest)
 
 
 def lenet() -> nn.Sequential:
@@ -81,11 +89,15 @@ class AdditionTask:
         self.network = lenet()
         glorot(self.network)
         self.network.to(device)
+        optimiser = adam(self.network.parameters(), config.learning_rate, self.E, device)
+        if config.clip is not None:
+            longest, weights = config.clip, list(self.network.parameters())
+            optimiser.register_step_pre_hook(lambda *_: clip(weights, longest))
         self.training = Training(
             self.loss,
             self.network,
             self.E,
-            adam(self.network.parameters(), config.learning_rate, self.E, device),
+            optimiser,
             examples=len(self.train),
             batch=config.batch,
             seed=config.seed,
