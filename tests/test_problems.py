@@ -1,0 +1,150 @@
+"""The suite of problems: every reference against plain enumeration, every promise of `Problem` kept."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent, OneHotCategorical
+
+import catlog
+from catlog import problems
+from catlog.factors import factors
+from catlog.structured import Ordered
+
+NAMES = list(problems.PROBLEMS)
+
+
+def brute_force(problem: problems.Problem) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """E[f] and its gradient from the law's own log_prob at every point, one by one; nothing of the estimators is used."""
+    q = problem.q()
+    if isinstance(q, Ordered):
+        sizes, one_hot = q.cardinalities, False
+    else:
+        view = factors(q)
+        sizes, one_hot = view.cardinalities, view.kind == "one-hot"
+    index = torch.cartesian_prod(*(torch.arange(size) for size in sizes))
+    x = torch.nn.functional.one_hot(index, max(sizes)) if one_hot else index
+    x = x.to(q.sample().dtype)
+    batch = q.batch_shape
+    x = x.reshape(len(x), *(1 for _ in batch), *q.event_shape).expand(len(x), *batch, *q.event_shape)
+    weight = q.log_prob(x).exp()
+    value = (weight * problem.f(x)).sum(0)
+    return value.detach(), torch.autograd.grad(value.sum(), problem.parameters)
+
+
+def draws(problem: problems.Problem, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return problem.q().sample(shape)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_of_small_problems_is_the_sum_over_all_points(name, seed):
+    problem = problems.make(name, seed=seed)
+    reference = problem.reference()
+    value, gradient = brute_force(problem)
+    torch.testing.assert_close(reference.value, value, rtol=0, atol=1e-10)
+    assert reference.exact
+    assert all(not bool(error.any()) for error in reference.error)
+    for ours, its in zip(reference.gradient, gradient, strict=True):
+        torch.testing.assert_close(ours, its, rtol=0, atol=1e-10)
+        assert its.norm() > 1e-4, "a gradient of nothing tests nothing"
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("name", NAMES)
+def test_problems_are_what_they_say(name, size):
+    problem = problems.make(name, size)
+    q = problem.q()
+    assert (problem.name, problem.size, problem.seed) == (name, size, 0)
+    assert problem.tests == problems.describe()[name]
+    assert problem.tests.endswith(".")
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in problem.parameters)
+    assert (problem.points <= 2**14) == (size == "small")
+    x = draws(problem, (3, 2))
+    values = problem.f(x)
+    assert values.shape == (3, 2, *q.batch_shape)
+    torch.testing.assert_close(problem.f(x[0]), values[0])
+    torch.testing.assert_close(problem.f(x[0, 0]), values[0, 0])
+    assert not hasattr(problem.f, "neighbours")
+    if problem.structured is not None:
+        torch.testing.assert_close(problem.structured(x[0]), values[0])
+        plain = catlog.IndeCateR(samples=2)(problem.f, problem.q(), x=x[0])
+        known = catlog.IndeCateR(samples=2)(problem.structured, problem.q(), x=x[0])
+        for a, b in zip(*(torch.autograd.grad(e.sum(), problem.parameters) for e in (plain, known)), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_problem(name):
+    one, same, other = (problems.make(name, seed=seed) for seed in (3, 3, 4))
+    x = draws(one, (20,))
+    torch.testing.assert_close(one.f(x), same.f(x), rtol=0, atol=0)
+    for a, b, c in zip(one.parameters, same.parameters, other.parameters, strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_additive_means_that_one_draw_is_enough(name):
+    problem = problems.make(name)
+    if isinstance(problem.q(), Ordered):
+        assert problem.interactions
+        return
+    for seed in range(5):
+        E = catlog.IndeCateR(samples=1)(problem.f, problem.q(), x=draws(problem, (1,), seed))
+        gradients = torch.autograd.grad(E.sum(), problem.parameters)
+        error = max(float((a - b).abs().max()) for a, b in zip(gradients, problem.reference().gradient, strict=True))
+        if error > 1e-6:
+            assert problem.interactions
+            return
+    assert not problem.interactions
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relaxable_is_true_to_its_word(name):
+    problem = problems.make(name)
+    q = problem.q()
+    x = draws(problem, (6,))
+    relaxes = isinstance(q, Independent) and isinstance(q.base_dist, Bernoulli | OneHotCategorical)
+    if not problem.relaxable:
+        if relaxes:  # the function itself has no derivative
+            assert not problem.f(x.clone().requires_grad_()).requires_grad
+        return
+    assert relaxes
+    centre = 0.5 if isinstance(q.base_dist, Bernoulli) else 1 / x.shape[-1]
+    corner = problem.f(x)
+    gaps = []
+    for step in (1e-2, 1e-4, 1e-6):  # into the inside: f goes on from the corner without a jump
+        inside = ((1 - step) * x + step * centre).requires_grad_()
+        value = problem.f(inside)
+        (slope,) = torch.autograd.grad(value.sum(), inside)
+        assert bool(slope.isfinite().all())
+        assert bool(slope.any())
+        gaps.append(float((value.detach() - corner).abs().max()))
+    assert gaps[-1] < 1e-4 * max(1.0, float(corner.abs().max()))
+    assert all(b <= a for a, b in pairwise(gaps))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_law_takes_parameters_with_dimensions_in_front(name):
+    problem = problems.make(name)
+    torch.manual_seed(0)
+    scales = torch.linspace(0.5, 1.5, 4, dtype=problem.parameters[0].dtype)
+    many = [torch.stack([parameter.detach() * scale for scale in scales]) for parameter in problem.parameters]
+    q = problem.law(*many)
+    assert q.batch_shape == (4, *problem.q().batch_shape)
+    x = draws(problem, (5, 4))
+    assert problem.f(x).shape == (5, *q.batch_shape)
+    for i in range(4):
+        one = problem.law(*(each[i] for each in many))
+        torch.testing.assert_close(q.log_prob(x)[:, i], one.log_prob(x[:, i]))
+
+
+def test_unknown_names_and_sizes_are_refused():
+    with pytest.raises(ValueError, match="must be one of 'additive'"):
+        problems.make("isnig")
+    with pytest.raises(ValueError, match="`size` must be one of 'small', 'large'"):
+        problems.make("ising", "medium")
