@@ -10,19 +10,29 @@ from collections.abc import Callable
 
 from ..checks import check_choice
 from .additive import additive
+from .networks import random_network, vq
 from .pairwise import ising, potts, xor
 from .parity import parity
 from .problem import SIZES, Problem, Reference, Size, summary
+from .sequences import autoregressive, bayesian_network, chain
+from .sets import max_coverage, subset_selection
 from .sums import digit_sum, knapsack, mixed
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {
     "additive": additive,
     "ising": ising,
     "potts": potts,
+    "random-network": random_network,
+    "max-coverage": max_coverage,
     "knapsack": knapsack,
     "parity": parity,
     "xor": xor,
     "digit-sum": digit_sum,
+    "subset-selection": subset_selection,
+    "vq": vq,
+    "chain": chain,
+    "bayesian-network": bayesian_network,
+    "autoregressive": autoregressive,
     "mixed": mixed,
 }
 

@@ -10,7 +10,7 @@ from .problem import Problem, Size, bits, normal, summary
 
 
 def parity(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Every bit flips the sign of f: an interaction of all variables at once and of no fewer; baselines do not help.
+    r"""Every bit flips the sign of f: an interaction of all variables at once and of no fewer.
 
     .. math:: f(x) = \prod_i (1 - 2 x_i), \qquad \mathbb{E}[f] = \prod_i (1 - 2 p_i)
     """
