@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ..checks import check_choice
 from .additive import additive
+from .autoencoder import dvae, dvae_encoder
 from .networks import random_network, vq
 from .pairwise import ising, potts, xor
 from .parity import parity
@@ -28,6 +29,8 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "parity": parity,
     "xor": xor,
     "digit-sum": digit_sum,
+    "dvae": dvae,
+    "dvae-encoder": dvae_encoder,
     "subset-selection": subset_selection,
     "vq": vq,
     "chain": chain,

@@ -1,9 +1,10 @@
 """A test problem: a function, a law with parameters, and the right gradient."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch.distributions import Distribution
 from ..conditionals import view
 from ..estimators import Exact
 from ..surrogate import Estimator, Function
+from .cache import remembered
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
@@ -38,6 +40,17 @@ class Reference:
     def exact(self) -> bool:
         return self.how != "pooled"
 
+    def packed(self) -> dict[str, Tensor]:
+        """A pooled reference as named tensors."""
+        pairs = enumerate(zip(self.gradient, self.error, strict=True))
+        return {"value": self.value} | {f"{what}{i}": each for i, both in pairs for what, each in zip("ge", both, strict=True)}
+
+    @staticmethod
+    def unpacked(packed: dict[str, Tensor]) -> "Reference":
+        """The inverse of :meth:`packed`."""
+        gradient, error = (tuple(packed[f"{what}{i}"] for i in range(len(packed) // 2)) for what in "ge")
+        return Reference(packed["value"], gradient, error, "pooled")
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -58,6 +71,8 @@ class Problem:
     structured: f once more, as a function that knows its own table (:mod:`catlog.functions`), where there is one.
     expectation: the exact E[f] as a differentiable function of the parameters, where the structure gives it at any size.
     pooled: the estimator behind the reference where there is neither a closed form nor few enough points, called ``calls`` times.
+    limit: the largest number of points that is enumerated.
+    cache: a folder in which a pooled reference is kept, where it takes long.
     """
 
     name: str
@@ -71,9 +86,11 @@ class Problem:
     expectation: Callable[..., Tensor] | None = None
     pooled: Estimator | None = None
     calls: int = 100
+    cache: Path | None = None
     size: Size = "small"
     seed: int = 0
-    limit: int = field(default=2**14, repr=False)
+    limit: int = 2**14
+    _kept: dict[str, Reference] = field(default_factory=dict, init=False, repr=False)
 
     def q(self) -> Distribution:
         """The law at the problem's parameters."""
@@ -84,25 +101,34 @@ class Problem:
         """The number of points of the sample space."""
         return prod(view(self.q(), validate=False).cardinalities)
 
-    def reference(self) -> Reference:
-        """The right answer, computed at the first call: in closed form, else by enumeration, else pooled."""
-        return self._reference
+    def reference(self, watch: Callable[[int, int], None] | None = None) -> Reference:
+        """The right answer, computed at the first call: in closed form, else by enumeration, else pooled.
 
-    @cached_property
-    def _reference(self) -> Reference:
+        ``watch`` is told how many of how many estimates are pooled, which can take a minute.
+        """
+        if "reference" not in self._kept:
+            self._kept["reference"] = self._computed(watch)
+        return self._kept["reference"]
+
+    def _computed(self, watch: Callable[[int, int], None] | None) -> Reference:
         if self.expectation is not None:
             return self._exactly(self.expectation(*self.parameters), "closed form")
         if self.points <= self.limit:
             return self._exactly(Exact(limit=self.limit)(self.f, self.q()), "enumeration")
-        if self.pooled is None:
+        E = self.pooled
+        if E is None:
             raise ValueError(f"{self.name}: {self.points} points are too many to enumerate; give `expectation` or `pooled`.")
-        return self.pool(self.pooled, self.calls)
+        if self.cache is None:
+            return self.pool(E, self.calls, watch)
+        told = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
+        path = self.cache / f"{self.name}-{self.calls}-{told}.pt"
+        return Reference.unpacked(remembered(path, lambda: self.pool(E, self.calls, watch).packed()))
 
     def _exactly(self, value: Tensor, how: Literal["closed form", "enumeration"]) -> Reference:
         gradient = torch.autograd.grad(value.sum(), self.parameters)
         return Reference(value.detach(), gradient, tuple(torch.zeros_like(each) for each in gradient), how)
 
-    def pool(self, E: Estimator, calls: int) -> Reference:
+    def pool(self, E: Estimator, calls: int, watch: Callable[[int, int], None] | None = None) -> Reference:
         """The mean of ``calls`` estimates by E (at least 2), and its standard error."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         f = self.f if self.structured is None else self.structured
@@ -115,6 +141,8 @@ class Problem:
                 change = gradient - mean[i]
                 mean[i] += change / call
                 squares[i] += change * (gradient - mean[i])
+            if watch is not None:
+                watch(call, calls)
         error = tuple((each / (calls * (calls - 1))).sqrt() for each in squares)
         return Reference(value, tuple(mean), error, "pooled")
 
