@@ -217,3 +217,27 @@ def test_the_autoencoder_has_learned():
         problem = problems.make("dvae", size)
         x = draws(problem, (200,))
         assert bool((problem.f(x).mean(0) < problem.f(x.roll(1, 1)).mean(0) - 5).all())
+
+
+def test_pooled_mean_and_error_are_those_of_the_estimates():
+    problem, E = problems.make("vq"), catlog.RLOO(samples=5)
+    generator = torch.Generator().manual_seed(problem.seed + 1)
+    each = [E(problem.f, problem.q(), generator=generator) for _ in range(7)]
+    gradients = torch.stack([torch.autograd.grad(value, problem.parameters)[0] for value in each])
+    pooled = problem.pool(E, 7)
+    torch.testing.assert_close(pooled.value, torch.stack(each).detach().mean())
+    torch.testing.assert_close(pooled.gradient[0], gradients.mean(0))
+    torch.testing.assert_close(pooled.error[0], gradients.std(0) / 7**0.5)
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_mixed_has_masks_of_two_kinds(size):
+    q = problems.make("mixed", size).q()
+    assert isinstance(q, catlog.Categoricals)
+    within = torch.arange(max(q.cardinalities)) < torch.tensor(q.cardinalities)[:, None]
+    assert len(set(q.cardinalities)) > 2
+    possible = q.probs > 0
+    assert not bool((possible & ~within).any())
+    masked = within & ~possible
+    assert bool((masked.any(-1) == (torch.tensor(q.cardinalities) > 2)).all())
+    assert not torch.equal(masked[0], masked[1])
