@@ -169,7 +169,6 @@ def test_pooled_references_are_right_within_their_error(name):
     pooled, exact = problem.pool(E, 500), problem.reference()
     assert not pooled.exact
     assert pooled.how == "pooled"
-    torch.testing.assert_close(pooled.value, exact.value, rtol=0.05, atol=0.05)
     entries = sum(each.numel() for each in exact.gradient)
     largest = NormalDist().inv_cdf(1 - 1e-6 / (2 * entries)) * 1.05  # for the error's own error
     for mean, error, truth in zip(pooled.gradient, pooled.error, exact.gradient, strict=True):

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..functions import Additive
-from .problem import Problem, Size, bits, black_box, normal, summary
+from .problem import Problem, Size, bits, normal, summary
 
 
 def additive(size: Size = "small", seed: int = 0) -> Problem:
@@ -13,7 +13,11 @@ def additive(size: Size = "small", seed: int = 0) -> Problem:
     """
     d = {"small": 10, "large": 200}[size]
     logits, costs = normal(seed, (d,), (d, 2))
-    f = Additive(costs / d**0.5)
+    costs /= d**0.5
+    change, constant = costs[:, 1] - costs[:, 0], costs[:, 0].sum()
+
+    def f(x: Tensor) -> Tensor:
+        return x @ change + constant
 
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.sigmoid())
@@ -21,12 +25,12 @@ def additive(size: Size = "small", seed: int = 0) -> Problem:
     return Problem(
         "additive",
         summary(additive),
-        black_box(f),
+        f,
         (logits.requires_grad_(),),
         bits,
         interactions=False,
         relaxable=True,
-        structured=f,
+        structured=Additive(costs),
         expectation=expectation,
         size=size,
         seed=seed,

@@ -6,17 +6,22 @@ from torch.distributions import Distribution
 
 from ..functions import Potts
 from ..functions import ising as spins
-from .problem import Problem, Size, bits, black_box, normal, one_hot, summary
+from .problem import Problem, Size, bits, normal, one_hot, summary
 
 
 def ising(size: Size = "small", seed: int = 0) -> Problem:
     r"""Every pair of bits interacts, weakly: noise grows with the number of pairs, no variable matters much alone.
 
-    .. math:: f(x) = \sum_i b_i s_i + \sum_{i<j} A_{ij} s_i s_j, \qquad s = 2x - 1
+    .. math:: f(x) = \sum_i b_i s_i + \sum_{i<j} A_{ij} (s_i s_j + 1), \qquad s = 2x - 1
     """
     d = {"small": 10, "large": 100}[size]
     logits, fields, couplings = normal(seed, (d,), (d,), (d, d))
-    f = spins(couplings / d**0.5, fields / 2)
+    couplings, fields = (couplings / d**0.5).triu(1), fields / 2
+    constant = couplings.sum()
+
+    def f(x: Tensor) -> Tensor:
+        s = 2 * x - 1
+        return s @ fields + ((s @ couplings) * s).sum(-1) + constant
 
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.sigmoid())
@@ -24,12 +29,12 @@ def ising(size: Size = "small", seed: int = 0) -> Problem:
     return Problem(
         "ising",
         summary(ising),
-        black_box(f),
+        f,
         (logits.requires_grad_(),),
         bits,
         interactions=True,
         relaxable=True,
-        structured=f,
+        structured=spins(couplings, fields),
         expectation=expectation,
         size=size,
         seed=seed,
@@ -43,10 +48,13 @@ def potts(size: Size = "small", seed: int = 0) -> Problem:
     """
     d, k = {"small": (5, 4), "large": (60, 8)}[size]
     logits, fields, strengths = normal(seed, (d, k), (d, k), (d,))
+    fields, strengths = fields / 2, 2 * strengths
     at = torch.arange(d - 1)
     couplings = torch.zeros(d, d, dtype=torch.float64)
-    couplings[at, at + 1], couplings[0, -1] = 2 * strengths[:-1], 2 * strengths[-1]
-    f = Potts(couplings, fields / 2, one_hot=True)
+    couplings[at, at + 1], couplings[0, -1] = strengths[:-1], strengths[-1]
+
+    def f(x: Tensor) -> Tensor:
+        return (x * fields).sum((-1, -2)) + (x * x.roll(-1, -2)).sum(-1) @ strengths
 
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.softmax(-1))
@@ -54,12 +62,12 @@ def potts(size: Size = "small", seed: int = 0) -> Problem:
     return Problem(
         "potts",
         summary(potts),
-        black_box(f),
+        f,
         (logits.requires_grad_(),),
         one_hot,
         interactions=True,
         relaxable=True,
-        structured=f,
+        structured=Potts(couplings, fields, one_hot=True),
         expectation=expectation,
         size=size,
         seed=seed,
@@ -77,7 +85,10 @@ def xor(size: Size = "small", seed: int = 0) -> Problem:
     at = torch.arange(d - 1)
     couplings = torch.zeros(d, d, dtype=torch.float64)
     couplings[at, at + 1] = couplings[0, -1] = -1.0
-    f = Potts(couplings, torch.ones(d, 2, dtype=torch.float64))
+
+    def f(x: Tensor) -> Tensor:
+        following = x.roll(-1, -1)
+        return (x + following - 2 * x * following).sum(-1)
 
     def law(theta: Tensor) -> Distribution:
         return bits(theta.expand(theta.shape[:-1] + (d,)))
@@ -89,12 +100,12 @@ def xor(size: Size = "small", seed: int = 0) -> Problem:
     return Problem(
         "xor",
         summary(xor),
-        black_box(f),
+        f,
         (theta.requires_grad_(),),
         law,
         interactions=True,
         relaxable=True,
-        structured=f,
+        structured=Potts(couplings, torch.ones(d, 2, dtype=torch.float64)),
         expectation=expectation,
         size=size,
         seed=seed,
