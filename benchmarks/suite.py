@@ -79,7 +79,7 @@ def budget(problem: problems.Problem) -> int:
     return 2 * (1 + sum(sizes) - len(sizes))
 
 
-def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int) -> dict[str, Any]:
+def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int, training: int) -> dict[str, Any]:
     """The row of one pair; where the estimator cannot be used, with the reason."""
     allowed, reference = budget(problem), problem.reference()
     norm = torch.cat([each.flatten() for each in reference.gradient]).norm().item()
@@ -106,6 +106,7 @@ def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int) 
             budget=allowed,
             repeats=repeats,
             rounds=rounds,
+            training=training,
             reference=reference,
             seed=1000,
             progress=False,
@@ -131,6 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--estimators", default="", help="names, separated by commas; none: all")
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--training", type=int, default=100, help="steps for estimators that learn")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "suite.csv")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -153,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
             for entry in listed:
                 bar.update(line, description=f"{name}: {entry.name}")
                 if (name, given.size, given.seed, entry.name) not in done:
-                    row = measure(problem, entry, given.repeats, given.rounds)
+                    row = measure(problem, entry, given.repeats, given.rounds, given.training)
                     writer.writerow({key: text(cell) for key, cell in row.items()})
                     file.flush()
                 bar.advance(line)

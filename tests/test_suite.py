@@ -11,7 +11,7 @@ from catlog.experiments import records
 pytest.importorskip("catlog.compare")
 
 ROOT = Path(__file__).parent.parent
-SMALL = ["--size", "small", "--repeats", "20", "--rounds", "2"]
+SMALL = ["--size", "small", "--repeats", "20", "--rounds", "2", "--training", "5"]
 
 
 def loaded(path: str) -> ModuleType:
