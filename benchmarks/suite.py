@@ -112,7 +112,7 @@ def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int, 
             progress=False,
         ).rows
     except ValueError as error:
-        return row | {"skipped": str(error)}
+        return row | {"skipped": str(error).split(f"{entry.name}: ")[-1]}
     settings = str(found.estimator).partition("\n")[0] if not isinstance(found.estimator, torch.nn.Module) else ""
     return row | {"settings": settings} | {name: getattr(found, name) for name in MEASURED}
 
