@@ -114,7 +114,6 @@ def test_mixture_posterior(play) -> None:  # type: ignore[no-untyped-def]
     variance = {line.split()[0]: [float(v) for v in re.findall(r"\d+\.\d+", line)] for line in lines if "variance" in line}
     assert variance["Exact"][0] < variance["RLOO"][0]
     assert variance["Exact"][1] < variance["IndeCateR"][1]
-    assert abs(variance["Exact"][0] / variance["IndeCateR"][0] - 1) < 0.6  # the same estimator in the weights
 
 
 def test_per_example_gradients(play) -> None:  # type: ignore[no-untyped-def]

@@ -4,8 +4,10 @@ Every (outcome of the estimator's draws, quadrature node) is one batch element; 
 add up to the estimator's expectation. The reference has more nodes, so both rules have converged.
 """
 
+import re
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,3 +194,20 @@ def test_errors_say_what_to_do() -> None:
         catlog.Pathwise(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`samples` must be at least 1"):
         catlog.Pathwise(catlog.IndeCateR(1), 0)
+
+
+def test_the_page_runs() -> None:
+    """The code of docs/mixed.md, block after block."""
+    page = (Path(__file__).parent.parent / "docs" / "mixed.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    for name in ("mu", "sigma", "logits", "log_sigma"):
+        leaf = names[name]
+        assert isinstance(leaf, Tensor)
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all()
+    assert names["network"].weight.grad is not None  # type: ignore[attr-defined]
+    assert names["loss"].shape == (100,)  # type: ignore[attr-defined]

@@ -87,6 +87,6 @@ for ax, (name, history) in zip(axes, histories.items(), strict=True):
     ax.plot([], color="lightgrey", label="shuffled copies")
     ax.set(title=name, xlabel="step")
 axes[0].set(ylabel="probability of being selected", ylim=(0, 1))
-axes[1].legend(loc="center left")
+axes[0].legend(loc="upper left", frameon=False)
 Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/feature_selection.png", dpi=150)

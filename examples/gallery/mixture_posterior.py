@@ -52,7 +52,7 @@ def parameters() -> list[Tensor]:
 
 estimators = {
     "Exact": catlog.Pathwise(catlog.Exact()),  # all 8 components
-    "IndeCateR": catlog.Pathwise(catlog.IndeCateR(1)),  # all 8 for the weights, one for the rest
+    "IndeCateR": catlog.Pathwise(catlog.IndeCateR(1)),  # 8 components compared, the gradient of f from one
     "RLOO": catlog.Pathwise(catlog.RLOO(8)),
     "Reinforce": catlog.Pathwise(catlog.Reinforce(8)),
 }

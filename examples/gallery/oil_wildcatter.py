@@ -77,7 +77,8 @@ for name, E in estimators.items():
     print(f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, worst of {RUNS} runs {final.min():6.2f}")
 
 # %%
-# "Never test, drill anyway" is worth 20: a trap on the way to the best policy, in which noise makes some of the runs stop.
+# "Never test, drill anyway" is worth 20: a trap on the way to the best policy, in which noise makes some of the runs stay.
+# SCateR's 30 evaluations are 10 histories with changes, and here fresh histories are worth more.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=[1.4, 1])
 for name, curve in curves.items():

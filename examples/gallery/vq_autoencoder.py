@@ -21,7 +21,7 @@ from torch.nn.functional import mse_loss
 import catlog
 
 QUICK = "CATLOG_QUICK" in os.environ
-LETTERS, ALPHABET, WIDTH, STEPS = 6, 16, 4, 30 if QUICK else 800
+LETTERS, ALPHABET, WIDTH, STEPS = 6, 16, 4, 30 if QUICK else 600
 images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 train, test = images[:1500], images[1500:]
 
@@ -51,7 +51,8 @@ class VQ(nn.Module):
 
 
 # %%
-# Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE does.
+# Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE does. Straight-Through's
+# gradient is biased but has little noise; this decoder is so smooth that it gains more than it loses.
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(samples=1),
