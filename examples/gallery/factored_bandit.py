@@ -81,9 +81,10 @@ for name, make in estimators.items():
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-left.barh(list(variance), list(variance.values()), color=[f"C{i}" for i in range(5)])
+bars = left.barh(list(variance), list(variance.values()), color=[f"C{i}" for i in range(5)])
+left.bar_label(bars, fmt="%.2f", padding=3)
 left.invert_yaxis()
-left.set(xscale="log", xlabel="variance / ‖gradient‖², 16 evaluations")
+left.set(xlabel="variance / ‖gradient‖², 16 evaluations", xlim=(0, 1.15 * max(variance.values())))
 for name, curve in curves.items():
     right.plot(curve, label=name)
 right.set(xlabel="step", ylabel="regret: best reward - expected reward", yscale="log")
