@@ -72,7 +72,7 @@ for name, E in estimators.items():
 figure, axes = plt.subplot_mosaic([["loss", "digits"]], figsize=(10, 3.6), layout="constrained", width_ratios=[1.1, 1])
 for name, curve in curves.items():
     axes["loss"].plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
-axes["loss"].set(xlabel="step", ylabel="negated ELBO of test digits", ylim=(None, 200))
+axes["loss"].set(xlabel="step", ylabel="negated ELBO of test digits", ylim=(155, 230))
 axes["loss"].legend()
 with torch.no_grad():
     z = (models["IndeCateR"].encoder(test[:10]) > 0).float()

@@ -19,7 +19,7 @@ import catlog
 from catlog.data import addition, load
 
 QUICK = "CATLOG_QUICK" in os.environ
-DIGITS, EPOCHS = 3, 1 if QUICK else 15
+DIGITS, EPOCHS, SEEDS = 3, 1 if QUICK else 15, 1 if QUICK else 3
 data = addition(load("mnist-5000"), DIGITS)
 train, test = data.train, data.test
 
@@ -39,36 +39,39 @@ def accuracy(network: nn.Module) -> tuple[float, float]:
 estimators = {
     "IndeCateR": catlog.IndeCateR(samples=4, fresh=True),  # 4 draws for every digit, 120 evaluations
     "RLOO": catlog.RLOO(samples=120),
-    "Reinforce": catlog.Reinforce(samples=120),
 }
-curves = {}
+curves: dict[str, list[list[float]]] = {}
 for name, E in estimators.items():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(-2), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
-    optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
-    curves[name] = [accuracy(network)]
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(train)).split(20):
-            q = Independent(Categorical(logits=network(train.batch(rows))), 1)
-            likelihood = E(lambda x, rows=rows: x.sum(-1) == train.sums[rows], q)
-            loss = -(likelihood + 1e-8).log().mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        curves[name].append(accuracy(network))
-    print(f"{name:10} sums read right: {curves[name][-1][0]:.3f}, digits: {curves[name][-1][1]:.3f}")
+    curves[name] = []
+    for seed in range(SEEDS):
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Flatten(-2), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+        optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
+        curve = [accuracy(network)]
+        for _ in range(EPOCHS):
+            for rows in torch.randperm(len(train)).split(20):
+                q = Independent(Categorical(logits=network(train.batch(rows))), 1)
+                likelihood = E(lambda x, rows=rows: x.sum(-1) == train.sums[rows], q)
+                loss = -(likelihood + 1e-8).log().mean()
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            curve.append(accuracy(network))
+        print(f"{name}, seed {seed}: sums read right {curve[-1][0]:.3f}, digits {curve[-1][1]:.3f}")
+        curves[name].append([sums for sums, _ in curve])
     if name == "IndeCateR":
         with torch.no_grad():
             read = network(test.images[test.index[:4]]).softmax(-1)
 
 # %%
-# Each row of the picture is a test sum; below every digit, what the network believes it to be.
+# Each row of the picture is a test sum; beside every digit, what the network believes it to be.
 
 figure = plt.figure(figsize=(10, 4), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=[1, 1.1])
 axes = left.subplots()
-for name, curve in curves.items():
-    axes.plot([sums for sums, _ in curve], "o-", label=name)
+for colour, (name, runs) in enumerate(curves.items()):
+    for seed, sums in enumerate(runs):
+        axes.plot(sums, color=f"C{colour}", label=name if seed == 0 else None)
 axes.set(xlabel="epoch", ylabel="sums read right (test)", ylim=(0, 1))
 axes.legend()
 grid = right.subplots(4, 2 * DIGITS)
