@@ -20,7 +20,7 @@ import catlog
 from catlog.data import binarise, load
 
 QUICK = "CATLOG_QUICK" in os.environ
-BITS, STEPS = 24, 30 if QUICK else 400
+BITS, STEPS = 24, 24 if QUICK else 400
 data = load("mnist-5000")
 train, test = binarise(data.train), binarise(data.test)
 
@@ -58,7 +58,7 @@ for name, E in estimators.items():
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     curves[name] = []
     for step in range(STEPS + 1):
-        if step % max(1, STEPS // 15) == 0:
+        if step % (STEPS // 8) == 0:
             with torch.no_grad():
                 curves[name].append(float(model.loss(test, catlog.Reinforce(samples=5)).mean()))
         optimiser.zero_grad()
