@@ -39,6 +39,7 @@ from .estimators import (
     SumAndSample,
     UnorderedSet,
 )
+from .pathwise import Pathwise
 from .structured import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from .surrogate import Estimator, attach
 
@@ -80,6 +81,7 @@ __all__ = [
     "MuProp",
     "Node",
     "Ordered",
+    "Pathwise",
     "ReinMax",
     "Reinforce",
     "SCateR",

@@ -20,6 +20,11 @@ def check_choice(owner: str, name: str, value: object, choices: tuple[str, ...])
         raise ValueError(f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was given.")
 
 
+def transformed() -> bool:
+    """Whether this runs inside a transform of ``torch.func``, which forbids ``requires_grad_`` and has slow in-place scatters."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+
+
 def may_look(validate: bool, value: Tensor) -> bool:
     """Whether Python may look at the numbers in ``value``.
 

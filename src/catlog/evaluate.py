@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import may_look
+from .checks import may_look, transformed
 from .conditionals import Conditionals
 from .factors import Factors
 from .surrogate import Function
@@ -19,7 +19,7 @@ def evaluate(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: b
 
 def value_and_slope(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True) -> tuple[Tensor, Tensor]:
     """``f(x)`` and its derivative in x at every point, by one batched backward pass."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or transformed():
         fx, pull = torch.func.vjp(f, x.clone())[:2]
         (slope,) = pull(torch.ones_like(fx))
         return checked(fx, x, law, validate=validate), slope.detach()

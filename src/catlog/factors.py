@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from .checks import may_look
+from .checks import may_look, transformed
 from .distributions import Categoricals
 from .structured import Ordered
 
@@ -93,18 +93,19 @@ class Factors:
         """The point with these category numbers, in a tensor of its own, as ``q.sample()`` writes it."""
         if self.kind == "one-hot":
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
-            return self.shaped(flat.scatter_(-1, index.long().unsqueeze(-1), 1.0))
+            return self.shaped((flat.scatter if transformed() else flat.scatter_)(-1, index.long().unsqueeze(-1), 1.0))
         flat = index.to(self.dtype)
         return self.shaped(flat.clone() if flat is index else flat)
 
     def assign(self, flat: Tensor, variable: Int64[Tensor, "rows *#batch"], category: Int64[Tensor, "rows *batch"]) -> Tensor:
-        """Set in ``flat`` (rows, *batch, ...), in place, one variable of every element to ``category``."""
+        """Set in ``flat`` (rows, *batch, ...), in place where that is possible, one variable of every element to ``category``."""
+        put = flat.scatter if transformed() else flat.scatter_
         where = variable.expand(category.shape).unsqueeze(-1)
         if self.kind != "one-hot":
-            return flat.scatter_(-1, where, category.to(self.dtype).unsqueeze(-1))
+            return put(-1, where, category.to(self.dtype).unsqueeze(-1))
         row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
-        row.scatter_(-1, category[..., None, None], 1.0)
-        return flat.scatter_(-2, where.unsqueeze(-1).expand(row.shape), row)
+        row = (row.scatter if transformed() else row.scatter_)(-1, category[..., None, None], 1.0)
+        return put(-2, where.unsqueeze(-1).expand(row.shape), row)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """log p(x) of points given by category numbers."""

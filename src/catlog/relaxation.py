@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .checks import transformed
 from .evaluate import checked
 from .factors import Factors
 from .perturb import perturbed
@@ -50,7 +51,7 @@ def slopes(
 
     With ``again``, all of these can be differentiated in what else the function depends on; without, they are constants.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or transformed():
 
         def first_and_rest(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             results = function(*inputs)

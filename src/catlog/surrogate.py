@@ -84,6 +84,8 @@ def attach(
 class _Objective(torch.autograd.Function):
     """The first argument; backward, the second gets the *square* of what the first gets."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(attached: Tensor, objective: Tensor) -> Tensor:
         return attached.clone()

@@ -1,0 +1,93 @@
+"""
+A bandit with factored actions: which baseline?
+===============================================
+
+A shop decides on 5 things at once (price, picture, place, ...), each with 4 options, for 8 kinds of customers. The reward has
+strong interactions. All 1,024 actions can be enumerated, so the true gradient is known, and even the *exact* baseline
+:math:`b = E[r]`, the best that REINFORCE could hope to learn. Summing out one decision at a time gives every decision a
+baseline of its own, which no function of the customer alone can be.
+"""
+
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent
+
+import catlog
+
+QUICK = "CATLOG_QUICK" in os.environ
+CUSTOMERS, DECISIONS, OPTIONS, STEPS, REPEATS = 8, 5, 4, 20 if QUICK else 150, 50 if QUICK else 200
+torch.manual_seed(0)
+taste = torch.randn(CUSTOMERS, DECISIONS, OPTIONS)
+pairs = torch.randn(CUSTOMERS, DECISIONS, OPTIONS, DECISIONS, OPTIONS) / 2
+
+
+def reward(x: Tensor) -> Tensor:
+    """``[..., customers, decisions]`` to ``[..., customers]``: tastes and their interactions, squashed."""
+    one_hot = torch.nn.functional.one_hot(x, OPTIONS).float()
+    score = (one_hot * taste).sum((-1, -2)) + torch.einsum("...cdo,cdoep,...cep->...c", one_hot, pairs, one_hot)
+    return 10 * (score / 2).sigmoid()
+
+
+def policy(logits: Tensor) -> Independent:
+    return Independent(Categorical(logits=logits), 1)
+
+
+# %%
+# 16 evaluations of the reward for everyone. The exact baseline is a number that is given to REINFORCE for free.
+
+exact = catlog.Exact()
+
+
+def exact_baseline(logits: Tensor) -> catlog.Reinforce:
+    b = exact(reward, policy(logits.detach()))
+    return catlog.Reinforce(16, baseline=lambda values: b)
+
+
+estimators = {
+    "Reinforce": lambda logits: catlog.Reinforce(16),
+    "Reinforce, exact baseline": exact_baseline,
+    "RLOO": lambda logits: catlog.RLOO(16),
+    "CritiCateR": lambda logits: catlog.CritiCateR(16),
+    "IndeCateR": lambda logits: catlog.IndeCateR(1),
+}
+
+
+def gradient(E: catlog.Estimator, logits: Tensor) -> Tensor:
+    leaf = logits.detach().requires_grad_()
+    return torch.autograd.grad(E(reward, policy(leaf)).sum(), leaf)[0]
+
+
+# %%
+# First the noise of the gradient, at a policy that tosses dice; then training by plain gradient ascent, where the noise shows.
+
+start = torch.zeros(CUSTOMERS, DECISIONS, OPTIONS)
+truth = gradient(exact, start)
+best = reward(torch.cartesian_prod(*[torch.arange(OPTIONS)] * DECISIONS).unsqueeze(1).expand(-1, CUSTOMERS, -1)).amax(0).mean()
+variance, curves = {}, {}
+for name, make in estimators.items():
+    torch.manual_seed(1)
+    noise = torch.stack([gradient(make(start), start) for _ in range(REPEATS)]) - truth
+    variance[name] = float(noise.square().sum((1, 2, 3)).mean() / truth.square().sum())
+    logits = start.clone()
+    curves[name] = []
+    for _ in range(STEPS):
+        curves[name].append(float(best - exact(reward, policy(logits)).mean()))
+        logits += 0.5 * gradient(make(logits), logits)
+    print(f"{name:26} variance / |gradient|^2: {variance[name]:.3f}   regret after {STEPS} steps: {curves[name][-1]:.3f}")
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+bars = left.barh(list(variance), list(variance.values()), color=[f"C{i}" for i in range(5)])
+left.bar_label(bars, fmt="%.2f", padding=3)
+left.invert_yaxis()
+left.set(xlabel="variance / ‖gradient‖², 16 evaluations", xlim=(0, 1.15 * max(variance.values())))
+for name, curve in curves.items():
+    right.plot(curve, label=name)
+right.set(xlabel="step", ylabel="regret: best reward - expected reward", yscale="log")
+right.legend(fontsize=8)
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/factored_bandit.png", dpi=150)

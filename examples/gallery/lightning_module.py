@@ -1,0 +1,105 @@
+"""
+Inside Lightning
+================
+
+An estimator is called in ``training_step`` like any other function, so Lightning needs no callback and no manual
+optimisation. The estimator is an argument of the module: exchanging it is exchanging one word. The model is a classifier with
+a bottleneck of 12 hard bits, a learned hash of the digit. Needs ``pip install 'catlog[gallery]'``.
+"""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Independent
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import catlog
+
+try:
+    import lightning
+except ImportError:
+    raise SystemExit("This example needs Lightning: pip install 'catlog[gallery]' (or: pip install lightning)") from None
+
+QUICK = "CATLOG_QUICK" in os.environ
+BITS, EPOCHS = 12, 2 if QUICK else 30
+digits = load_digits()
+images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+train, test = TensorDataset(images[:1500], labels[:1500]), TensorDataset(images[1500:], labels[1500:])
+
+# %%
+# The module. ``validation_step`` uses the most probable bits, as a hash would be used.
+
+
+class Hash(lightning.LightningModule):
+    def __init__(self, E: catlog.Estimator) -> None:
+        super().__init__()
+        self.E = E
+        self.encoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, BITS))
+        self.classifier = nn.Sequential(nn.Linear(BITS, 64), nn.ReLU(), nn.Linear(64, 10))
+        self.accuracies: list[float] = []
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        images, labels = batch
+
+        def f(z: Tensor) -> Tensor:
+            return cross_entropy(self.classifier(z).movedim(-1, 1), labels.expand(len(z), -1), reduction="none")
+
+        return self.E(f, Independent(Bernoulli(logits=self.encoder(images)), 1)).mean()
+
+    def validation_step(self, batch: list[Tensor], index: int) -> None:
+        images, labels = batch
+        right = self.classifier((self.encoder(images) > 0).float()).argmax(-1) == labels
+        self.accuracies.append(float(right.float().mean()))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=3e-3)
+
+
+# %%
+# The usual Trainer. All estimators get 13 evaluations of the classifier per image.
+
+warnings.filterwarnings("ignore", module="lightning")  # advice on data loaders
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+estimators = {
+    "IndeCateR": catlog.IndeCateR(samples=1),
+    "DisARM": catlog.DisARM(samples=6),
+    "RLOO": catlog.RLOO(samples=13),
+    "Straight-Through": catlog.StraightThrough(samples=13),
+}
+modules = {}
+for name, E in estimators.items():
+    lightning.seed_everything(0, verbose=False)
+    modules[name] = module = Hash(E)
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(train, 64, shuffle=True), DataLoader(test, len(test)))
+    print(f"{name:17} test accuracy from {BITS} bits: {module.accuracies[-1]:.3f}")
+
+# %%
+# The hash of unseen digits, sorted by class: a good code is nearly constant within a class.
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+for name, module in modules.items():
+    left.plot(module.accuracies, label=name)
+left.set(xlabel="epoch", ylabel="test accuracy")
+left.legend()
+order = labels[1500:].argsort()
+with torch.no_grad():
+    codes = modules["IndeCateR"].encoder(images[1500:][order]) > 0
+right.imshow(codes.T.numpy(), aspect="auto", cmap="Greys", interpolation="nearest")
+count = labels[1500:].bincount()
+edges = count.cumsum(0)
+right.set(title="the bits of unseen digits", yticks=[], xticks=(edges - count / 2).tolist(), xticklabels=range(10))
+for edge in edges[:-1].tolist():
+    right.axvline(edge, color="tab:red", linewidth=0.7)
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/lightning_module.png", dpi=150)

@@ -1,0 +1,128 @@
+"""Estimators inside the transforms of torch.func: the same numbers as by ``backward``."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent
+from torch.func import functional_call, grad, hessian, jvp, vmap
+
+import catlog
+from catlog import ESTIMATORS
+from variants import CONTINUOUS, VARIANTS
+
+COUPLING = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
+LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
+
+# Estimators that torch.func cannot transform, and why.
+NOT_TRANSFORMED = {"MAPO": "it writes into its memory"}
+NOT_MAPPED = {
+    "SCateR": "the sweep over clamped variables writes into one tensor",
+    "RAM": "the sweep over clamped variables writes into one tensor",
+    "CritiCateR": "torch's one_hot looks at the numbers",
+    "ReinMax": "torch's one_hot looks at the numbers",
+}
+
+
+def f(x: Tensor) -> Tensor:
+    return ((x @ COUPLING) * x).sum(-1).sin()
+
+
+def loss(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None) -> Tensor:
+    return E(f, Independent(Bernoulli(logits=logits, validate_args=False), 1), x=x)
+
+
+def by_backward(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None) -> Tensor:
+    leaf = logits.clone().requires_grad_()
+    return torch.autograd.grad(loss(E, leaf, x).sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - set(NOT_TRANSFORMED)))
+def test_grad(name: str) -> None:
+    for settings in VARIANTS[name]:
+        torch.manual_seed(0)
+        expected = by_backward(ESTIMATORS[name](**settings), LOGITS)
+        torch.manual_seed(0)
+        E = ESTIMATORS[name](**settings)
+        found = grad(lambda logits, E=E: loss(E, logits).sum())(LOGITS)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - CONTINUOUS - set(NOT_MAPPED) - {"Exact"}))
+def test_vmap_of_grad_at_given_points(name: str) -> None:
+    for settings in VARIANTS[name]:
+        if "variables" in settings:
+            continue  # the variables looked at are drawn
+        E = ESTIMATORS[name](**settings)
+        q = Independent(Bernoulli(logits=LOGITS), 1)
+        x = q.sample((E.rows(q),))
+        found = vmap(grad(lambda logits, x, E=E: loss(E, logits, x)), in_dims=(0, 1))(LOGITS, x)
+        torch.testing.assert_close(found, by_backward(E, LOGITS, x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_MAPPED))
+def test_what_cannot_be_mapped_says_so(name: str) -> None:
+    """If one of these starts to work, this fails, and the name goes out of the list."""
+    E = ESTIMATORS[name](samples=2)
+    with pytest.raises(RuntimeError, match="vmap"):
+        vmap(grad(lambda logits: loss(E, logits)), randomness="different")(LOGITS)
+
+
+def test_mapped_draws_differ() -> None:
+    same = LOGITS[:1].expand(50, 3)
+    found = vmap(grad(lambda logits: loss(catlog.IndeCateR(1), logits)), randomness="different")(same)
+    assert len(found.unique(dim=0)) > 3
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch uses it itself
+def test_forward_mode() -> None:
+    """A directional derivative is the gradient's product with the direction."""
+    q, direction = Independent(Bernoulli(logits=LOGITS), 1), torch.ones_like(LOGITS)
+    x = q.sample((2,))
+    for E in (catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()):
+        given = None if isinstance(E, catlog.Exact) else x
+        slope = jvp(lambda logits, E=E, x=given: loss(E, logits, x).sum(), (LOGITS,), (direction,))[1]
+        torch.testing.assert_close(slope, by_backward(E, LOGITS, given).sum(), rtol=1e-12, atol=1e-12)
+
+
+def test_per_example_gradients_of_a_module() -> None:
+    """Of the encoder's and of the decoder's parameters: they add up to the batch's gradient."""
+    torch.manual_seed(0)
+    encoder, decoder = torch.nn.Linear(5, 3).double(), torch.nn.Linear(3, 5).double()
+    images = torch.rand(4, 5).double()
+    model = torch.nn.ModuleList([encoder, decoder])
+    parameters = dict(model.named_parameters())
+
+    def objective(parameters: dict[str, Tensor], images: Tensor, x: Tensor) -> Tensor:
+        part = {name: {k[2:]: v for k, v in parameters.items() if k.startswith(name)} for name in "01"}
+        q = Independent(Bernoulli(logits=functional_call(encoder, part["0"], images), validate_args=False), 1)
+        E = catlog.IndeCateR(1)
+        return E(lambda x: (functional_call(decoder, part["1"], x).tanh() - images).square().sum(-1), q, x=x)
+
+    x = torch.randint(2, (1, 4, 3)).double()
+    each = vmap(grad(objective), in_dims=(None, 0, 1))(parameters, images, x)
+    expected = torch.autograd.grad(objective(parameters, images, x).sum(), list(parameters.values()))
+    for name, whole in zip(parameters, expected, strict=True):
+        assert each[name].shape == (4, *whole.shape)
+        torch.testing.assert_close(each[name].sum(0), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_second_derivatives_are_right_with_exact_alone() -> None:
+    """An estimate's gradient is unbiased; its gradient's gradient is not, unless the whole sum is there."""
+    points = torch.tensor(list(product([0.0, 1.0], repeat=3))).double()
+
+    def by_hand(logits: Tensor) -> Tensor:
+        p = logits.sigmoid()
+        return ((points * p + (1 - points) * (1 - p)).prod(-1) * f(points)).sum()
+
+    expected = hessian(by_hand)(LOGITS[0])
+    torch.testing.assert_close(hessian(lambda logits: loss(catlog.Exact(), logits))(LOGITS[0]), expected, rtol=1e-10, atol=1e-12)
+    x = points.unsqueeze(0)  # every point is one batch element, weighted by its probability
+
+    def average(logits: Tensor) -> Tensor:
+        weight = (points * LOGITS[0].sigmoid() + (1 - points) * (1 - LOGITS[0].sigmoid())).prod(-1)
+        return (weight * loss(catlog.IndeCateR(1), logits.expand(8, 3), x)).sum()
+
+    torch.testing.assert_close(grad(average)(LOGITS[0]), grad(by_hand)(LOGITS[0]), rtol=1e-10, atol=1e-12)
+    assert (hessian(average)(LOGITS[0]) - expected).abs().max() > 0.01

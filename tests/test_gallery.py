@@ -1,0 +1,150 @@
+"""Every script of the gallery runs in quick mode, draws its figure, and what it prints is right."""
+
+import re
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).parent.parent / "examples" / "gallery"
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Runs a script in an empty folder; returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CATLOG_QUICK", "1")
+    matplotlib.use("Agg")
+
+    def run(name: str) -> str:
+        state = torch.get_rng_state()
+        with matplotlib.rc_context():
+            runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+            matplotlib.pyplot.close("all")
+        torch.set_rng_state(state)
+        assert (tmp_path / "demo" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+        return capsys.readouterr().out
+
+    return run
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """The numbers behind a name, where a line starts with it."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", line[len(name) :])]
+
+
+def test_discrete_vae(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("discrete_vae")
+    for name in ("IndeCateR", "RLOO", "Gumbel-Softmax, 0.5", "Gumbel-Softmax, 1.0"):
+        assert 150 < numbers(text, name)[-1] < 300  # 784 fair bits would cost 543
+
+
+def test_mnist_addition(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("mnist_addition")
+    for name in ("IndeCateR, seed", "RLOO, seed"):
+        sums, digits = numbers(text, name)
+        assert sums > 0.07  # a constant answer is right in 7.5 % of all sums of three digits at most
+        assert digits > 0.15
+
+
+def test_hard_attention(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("hard_attention")
+    assert all(numbers(text, name)[0] > 0.15 for name in ("IndeCateR", "RLOO", "random glimpses"))
+
+
+def test_vq_autoencoder(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("vq_autoencoder")
+    for name in ("IndeCateR", "RLOO", "Straight-Through"):
+        error, perplexity = numbers(text, name)
+        assert error < 0.1  # black images have 0.23
+        assert 1 < perplexity <= 16
+
+
+def test_factored_bandit(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("factored_bandit")
+    variance = {name: numbers(text, name)[0] for name in ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")}
+    assert 3 * variance["Reinforce, exact baseline"] < variance["Reinforce"]
+    assert variance["IndeCateR"] < variance["Reinforce, exact baseline"]
+    assert all(numbers(text, name)[1] > 0 for name in variance)  # nobody beats the best action
+
+
+def test_feature_selection(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("feature_selection")
+    for name in ("IndeCateR", "RLOO"):
+        (line,) = [line for line in text.splitlines() if line.startswith(name)]
+        counted = re.search(r"keeps (\d+) of 13 real columns and (\d+) of 13 shuffled", line)
+        assert counted is not None
+        assert int(counted[1]) > int(counted[2])
+        assert numbers(text, name)[0] > 0.8
+
+
+def test_sudoku(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("sudoku")
+    assert all(0.25 < numbers(text, name)[0] <= 1 for name in ("CritiCateR", "RLOO", "IndeCateR"))
+
+
+def test_sudoku_rules() -> None:
+    """The checker by itself: the solution breaks nothing, one changed cell breaks a row, a column and a box."""
+    source = (SCRIPTS / "sudoku.py").read_text()
+    rules: dict[str, object] = {}
+    exec(source[source.index("ROWS = ") : source.index("def f(")], rules)
+    broken, solution = rules["broken"], [0, 1, 2, 3, 2, 3, 0, 1, 1, 0, 3, 2, 3, 2, 1, 0]
+    assert callable(broken)
+    assert broken(solution) == 0
+    assert broken([1, *solution[1:]]) == 3
+    assert broken([0] * 16) == 36
+
+
+def test_oil_wildcatter(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("oil_wildcatter")
+    profits = {name: numbers(text, name) for name in ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")}
+    for name, (mean, best, worst) in profits.items():
+        assert worst <= mean <= best == 22.5, name
+        assert mean > 10, name  # a coin for every decision earns 5
+    assert profits["exact gradient"][0] == max(mean for mean, _, _ in profits.values())
+
+
+def test_mixture_posterior(play) -> None:  # type: ignore[no-untyped-def]
+    lines = play("mixture_posterior").splitlines()
+    variance = {line.split()[0]: [float(v) for v in re.findall(r"\d+\.\d+", line)] for line in lines if "variance" in line}
+    assert variance["Exact"][0] < variance["RLOO"][0]
+    assert variance["Exact"][1] < variance["IndeCateR"][1]
+
+
+def test_per_example_gradients(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("per_example_gradients")
+    draws = {
+        name: numbers(text, name)[0] for name in ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
+    }
+    assert draws["RLOO, 68"] < draws["RLOO, 17 evaluations"]
+    assert draws["IndeCateR, 68, Latin"] < draws["IndeCateR, 17"] < draws["RLOO, 17 evaluations"]
+
+
+def test_lightning_module(play) -> None:  # type: ignore[no-untyped-def]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Lightning's own imports
+        pytest.importorskip("lightning")
+        text = play("lightning_module")
+    assert all(numbers(text, name)[0] > 0.2 for name in ("IndeCateR", "DisARM", "RLOO", "Straight-Through"))
+
+
+def test_without_lightning_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    with pytest.raises(SystemExit, match=r"catlog\[gallery\]"):
+        runpy.run_path(str(SCRIPTS / "lightning_module.py"), run_name="__main__")
+
+
+def test_scripts_are_short_and_tested() -> None:
+    tests = Path(__file__).read_text()
+    scripts = sorted(SCRIPTS.glob("*.py"))
+    assert len(scripts) == 11
+    for script in scripts:
+        source = script.read_text()
+        assert f'play("{script.stem}")' in tests
+        assert len(source.splitlines()) <= 112
+        assert source.startswith('"""\n')
