@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers bench clean
+.PHONY: help demo test lint types unit shapes test-peers bench suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -44,6 +44,10 @@ test-peers: .venv/peers  ## our estimators against other libraries, which it ins
 bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/variance.py
+
+suite: .venv/ready  ## every estimator on every problem, and docs/suite.md from that (goes on where it was cut)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/suite.py
+	$(BIN)/python docs/make_suite.py
 
 clean:  ## remove the environment and what was built
 	rm -rf .venv build dist demo runs .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
-from . import functions
+from . import functions, problems
 from .compiled import compiled_step
 from .distributions import Categoricals
 from .estimators import (
@@ -91,4 +91,5 @@ __all__ = [
     "attach",
     "compiled_step",
     "functions",
+    "problems",
 ]

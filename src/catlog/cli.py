@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import __version__
+from . import __version__, problems
 from .data.files import DataError
 from .estimators import ESTIMATORS
 from .experiments import DVAE, EXPERIMENTS, Addition, Experiment, Gradients, Optimisation, execute, folder_for, records
@@ -171,7 +171,7 @@ class Export:
 
 @dataclass(frozen=True)
 class List:
-    """List the experiments with the paper's methods, and all estimators."""
+    """List the experiments with the paper's methods, all estimators, and the problems to try them on."""
 
     def __call__(self) -> int:
         console = Console()
@@ -182,6 +182,10 @@ class List:
         table = Table("estimator", "unbiased", "laws", "reference")
         for name, each in ESTIMATORS.items():
             table.add_row(name, "yes" if each.unbiased else "no", ", ".join(sorted(each.laws)), each.reference)
+        console.print(table)
+        table = Table("problem", "which structure it tests")
+        for name, tests in problems.describe().items():
+            table.add_row(name, tests)
         console.print(table)
         return 0
 

@@ -1,0 +1,112 @@
+"""Sums over pairs of variables: in expectation, a pairwise function of independent variables is itself at their probabilities."""
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..functions import Potts
+from ..functions import ising as spins
+from .problem import Problem, Size, bits, normal, one_hot, summary
+
+
+def ising(size: Size = "small", seed: int = 0) -> Problem:
+    r"""Every pair of bits interacts, weakly: noise grows with the number of pairs, no variable matters much alone.
+
+    .. math:: f(x) = \sum_i b_i s_i + \sum_{i<j} A_{ij} (s_i s_j + 1), \qquad s = 2x - 1
+    """
+    d = {"small": 10, "large": 100}[size]
+    logits, fields, couplings = normal(seed, (d,), (d,), (d, d))
+    couplings, fields = (couplings / d**0.5).triu(1), fields / 2
+    constant = couplings.sum()
+
+    def f(x: Tensor) -> Tensor:
+        s = 2 * x - 1
+        return s @ fields + ((s @ couplings) * s).sum(-1) + constant
+
+    def expectation(logits: Tensor) -> Tensor:
+        return f(logits.sigmoid())
+
+    return Problem(
+        "ising",
+        summary(ising),
+        f,
+        (logits.requires_grad_(),),
+        bits,
+        interactions=True,
+        relaxable=True,
+        structured=spins(couplings, fields),
+        expectation=expectation,
+        size=size,
+        seed=seed,
+    )
+
+
+def potts(size: Size = "small", seed: int = 0) -> Problem:
+    r"""Pairs of categorical variables on a ring agree or not: many categories, few neighbours, each of much weight.
+
+    .. math:: f(x) = \sum_i h_i(x_i) + \sum_i J_i\, [x_i = x_{i+1}]
+    """
+    d, k = {"small": (5, 4), "large": (60, 8)}[size]
+    logits, fields, strengths = normal(seed, (d, k), (d, k), (d,))
+    fields, strengths = fields / 2, 2 * strengths
+    at = torch.arange(d - 1)
+    couplings = torch.zeros(d, d, dtype=torch.float64)
+    couplings[at, at + 1], couplings[0, -1] = strengths[:-1], strengths[-1]
+
+    def f(x: Tensor) -> Tensor:
+        return (x * fields).sum((-1, -2)) + (x * x.roll(-1, -2)).sum(-1) @ strengths
+
+    def expectation(logits: Tensor) -> Tensor:
+        return f(logits.softmax(-1))
+
+    return Problem(
+        "potts",
+        summary(potts),
+        f,
+        (logits.requires_grad_(),),
+        one_hot,
+        interactions=True,
+        relaxable=True,
+        structured=Potts(couplings, fields, one_hot=True),
+        expectation=expectation,
+        size=size,
+        seed=seed,
+    )
+
+
+def xor(size: Size = "small", seed: int = 0) -> Problem:
+    r"""All bits share one logit: errors of different variables add up in it, so they must cancel, not just be small.
+
+    .. math:: f(x) = \sum_i x_i \oplus x_{i+1} \text{ on a ring}, \qquad x_i \sim \operatorname{Bernoulli}(\sigma(\theta))
+    """
+    d = {"small": 8, "large": 100}[size]
+    (theta,) = normal(seed, (1,))
+    theta = theta.abs() + 0.5  # away from 0, where the gradient is zero
+    at = torch.arange(d - 1)
+    couplings = torch.zeros(d, d, dtype=torch.float64)
+    couplings[at, at + 1] = couplings[0, -1] = -1.0
+
+    def f(x: Tensor) -> Tensor:
+        following = x.roll(-1, -1)
+        return (x + following - 2 * x * following).sum(-1)
+
+    def law(theta: Tensor) -> Distribution:
+        return bits(theta.expand(theta.shape[:-1] + (d,)))
+
+    def expectation(theta: Tensor) -> Tensor:
+        p = theta.sigmoid().squeeze(-1)
+        return 2 * d * p * (1 - p)
+
+    return Problem(
+        "xor",
+        summary(xor),
+        f,
+        (theta.requires_grad_(),),
+        law,
+        interactions=True,
+        relaxable=True,
+        structured=Potts(couplings, torch.ones(d, 2, dtype=torch.float64)),
+        expectation=expectation,
+        size=size,
+        seed=seed,
+    )
