@@ -1,11 +1,15 @@
 """CatLog with control variates: SlopeCateR against what was best before, and against all unbiased estimators.
 
-    python benchmarks/control_variates.py             # about 10 minutes of one core; writes results/control_variates.csv
+    python benchmarks/control_variates.py             # about 15 minutes of one core; writes results/control_variates.csv
     python benchmarks/control_variates.py --quick     # some seconds; small, and writes only to a given --output
 
-*dvae*: the decoder of `benchmarks/variance.py` after 8, 20 and 40 epochs, at about 400 and 40 evaluations. `variance`: summed over
-logits, over the squared norm of the gradient; `mse`: variance and squared bias (of biased methods), relative as well. The
+*dvae*: the decoder of `benchmarks/variance.py` after 8, 20 and 40 epochs, at about 400 and 40 evaluations. `variance`: summed
+over logits, over the squared norm of the gradient; `mse`: variance and squared bias (of biased methods), relative as well. The
 gradient is the mean of all unbiased estimates. Intervals (95 %) are from a jackknife over 20 groups of repeats.
+
+*residuals*, on the same decoder: the mean squared error of four predictions of what a bit is worth, times p (1 - p), as the
+relative variance that one correction per variable would have if corrections were dealt alike to all bits, by p (1 - p), by the
+size of the predictions (as SlopeCateR does), or by what is left over itself (which nobody knows: the least possible).
 
 *suite*: the small problems of `catlog.problems` with interactions and independent variables, at about 40 evaluations: every
 unbiased estimator of the registry that takes them, and IndeCateR with Latin draws and with Taylor's control variate. The
@@ -21,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -115,7 +120,7 @@ def statistics(samples: dict[str, Tensor]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def decoder(stages: list[int], repeats: int, count: int) -> list[dict[str, Any]]:
+def decoder(stages: list[int], repeats: int, count: int, draws: int) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     images = torch.tensor(mnist_data()[0] / 255 > 0.5).float()
@@ -124,11 +129,12 @@ def decoder(stages: list[int], repeats: int, count: int) -> list[dict[str, Any]]
     for epochs, encoder, network, _ in variance.train(images, stages, generator):
         f, logits = variance.reconstruction(network, batch), encoder(batch)
         q = Independent(Bernoulli(logits=logits), 1)
+        rows += residuals(epochs, f, logits, draws)
         samples, trained = {}, {}
         for name, kept in track(DVAE.items(), f"dvae, {epochs} epochs", len(DVAE)):
             E, own = deepcopy(kept), torch.Generator().manual_seed(1)
             with turns_alike(name):
-                trained[name] = learned(E, lambda E=E, own=own: variance.gradients(E, f, logits, 1, own), 30)
+                trained[name] = learned(E, partial(variance.gradients, E, f, logits, 1, own), 30)
                 samples[name] = variance.gradients(E, f, logits, repeats, own)
         without = []
         for group in range(variance.GROUPS):
@@ -142,6 +148,51 @@ def decoder(stages: list[int], repeats: int, count: int) -> list[dict[str, Any]]
             rows.append(row)
             print(f"{row['problem']:12}{name:44}{row['evaluations']:5}+{row['backward']}b  {found[0]:9.4g} +- {wide[0]:.2g}"
                   f"  mse {found[1]:.4g} +- {wide[1]:.2g}", flush=True)  # fmt: skip
+    return rows
+
+
+def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws: int) -> list[dict[str, Any]]:
+    """What four predictions of a bit's worth leave over, on one correction per variable, for four ways to deal corrections."""
+    p, d = logits.sigmoid(), logits.shape[-1]
+    spread, bit = p * (1 - p), torch.arange(d)
+    x = (torch.rand(draws, *p.shape, generator=torch.Generator().manual_seed(1)) < p).float()
+
+    def slopes(x: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = x.clone().requires_grad_()
+        value = f(leaf)
+        return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
+
+    here, worth, there = slopes(x)[1], [], []
+    for one in x:
+        flipped = one.expand(d, *one.shape).clone()
+        flipped[bit, :, bit] = 1 - flipped[bit, :, bit]
+        value, slope = slopes(flipped)
+        worth.append((value - f(one.unsqueeze(0))).T * (1 - 2 * one))
+        there.append(slope[bit, :, bit].T)
+    exact, other = torch.stack(worth), torch.stack(there)
+    up, down = torch.where(x == 1, here, other), torch.where(x == 1, other, here)
+    curvature = (up - down).mean((0, 1))
+    predicted = {
+        "slope at the draw (Taylor)": here,
+        "slope at the draw and mean curvature of the bit": here + (1 - 2 * x) * curvature / 2,
+        "mean slope over the bit": p * up + (1 - p) * down,
+        "slopes at both ends (trapezoid)": (up + down) / 2,
+    }
+    square = (spread * exact.mean(0)).square().sum() - (spread.square() * exact.var(0)).sum() / draws
+    rows = []
+    for name, each in predicted.items():
+        left = spread.square() * (exact - each).square().mean(0)
+        shares = {
+            "alike": torch.ones_like(p),
+            "by p (1 - p)": spread,
+            "by the predictions": spread * here.square().mean(0).sqrt() + 1e-12,
+            "by what is left over": left.sqrt() + 1e-12,
+        }
+        for way, share in shares.items():
+            share = share / share.sum(-1, keepdim=True)
+            share = share if way == "by what is left over" else torch.lerp(share, torch.full_like(share, 1 / d), slopecater.LEAST)
+            row = {"part": "residuals", "problem": f"{epochs} epochs", "method": f"{name}; {way}", "repeats": draws}
+            rows.append(row | {"variance": ((left / share).sum() / d / square).item()})
     return rows
 
 
@@ -195,7 +246,7 @@ def suite(names: list[str], repeats: int, training: int) -> list[dict[str, Any]]
         for method, E in track(entered(problem).items(), name, len(entered(problem))):
             torch.manual_seed(0)
             own = torch.Generator().manual_seed(1)
-            calls = learned(E, lambda problem=problem, E=E, own=own: gradients(problem, E, 20, own), training)
+            calls = learned(E, partial(gradients, problem, E, 20, own), training)
             errors = (gradients(problem, E, repeats, own) - exact).square().sum(-1) / exact.square().sum()
             width = 1.96 * errors.std().item() / repeats**0.5
             row = {"part": "suite", "problem": name, "method": method, "evaluations": E.evaluations(problem.q())}
@@ -216,7 +267,7 @@ def main() -> None:
     torch.set_num_threads(1)
     start, rows = time.perf_counter(), []
     if args.only != "suite":
-        rows += decoder(*(([1], 40, 1) if args.quick else ([8, 20, 40], 100, 5)))
+        rows += decoder(*(([1], 40, 1, 4) if args.quick else ([8, 20, 40], 40, 5, 100)))
     if args.only != "dvae":
         independent = ["ising", "potts", "random-network", "max-coverage", "knapsack", "parity", "xor", "digit-sum", "dvae"]
         independent += ["dvae-encoder", "subset-selection", "vq", "mixed"]

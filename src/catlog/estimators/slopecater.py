@@ -43,7 +43,7 @@ class SlopeCateR(nn.Module):
     least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
     say nothing; they are frozen by ``eval()``. The value is the mean of f over the N draws.
 
-    Cost: N + M (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
     Reference: this library; the prediction is of Liu et al., "Bridging discrete and backpropagation: straight-through and
     beyond", 2023.
 
