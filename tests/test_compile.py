@@ -1,5 +1,7 @@
 """torch.compile(fullgraph=True) of every stateless estimator equals eager, values and gradients."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -32,13 +34,17 @@ def both(E: catlog.Estimator, law: str, function, backend: str) -> list[list[Ten
     def loss(logits: Tensor, scale: Tensor) -> Tensor:
         return E(lambda x: function(x, scale), LAWS[law](logits))
 
+    memory = deepcopy(E.state_dict()) if isinstance(E, nn.Module) else {}
     results = []
     for call in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend=backend)):
+        if isinstance(E, nn.Module):
+            E.load_state_dict(memory)
         torch.manual_seed(0)
         logits = torch.randn(5, 3, 3, dtype=torch.float64).requires_grad_()
         scale = torch.linspace(0.5, 1.5, 9, dtype=torch.float64).requires_grad_()
         value = call(logits, scale)
-        results.append([value.detach(), *torch.autograd.grad(value.sum(), [logits, scale])])
+        learned = [each.clone() for each in E.buffers()] if isinstance(E, nn.Module) else []
+        results.append([value.detach(), *torch.autograd.grad(value.sum(), [logits, scale]), *learned])
     return results
 
 

@@ -46,6 +46,8 @@ def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
     options = {} if isinstance(E, catlog.Exact) else {"x": LAWS[law](logits).sample((E.rows(LAWS[law](logits)),))}
     if getattr(E, "variables", None):
         options["chosen"] = torch.rand(E.samples, 5, 3).argsort(-1)[..., : E.variables]
+    if isinstance(E, catlog.SlopeCateR):
+        options["start"] = torch.rand(1, 5, dtype=torch.float64)
     results = []
     for device in ("cpu", "cuda"):
         theta = logits.to(device).requires_grad_()
@@ -78,14 +80,14 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
-@pytest.mark.parametrize("options", [{}, {"fresh": True}, {"draws": "latin"}, {"variables": 4}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fresh": True}, {"draws": "latin"}, {"variables": 4}, None], ids=str)
 @pytest.mark.parametrize("compile", [False, None], ids=["captured", "compiled and captured"])
-def test_whole_step_in_a_graph(options: dict[str, object], compile: bool | None) -> None:
+def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool | None) -> None:
     """Forward, estimate, backward and update captured once and replayed; the loss falls."""
     torch.manual_seed(0)
     encoder = nn.Linear(8, 16).cuda()
     decoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).cuda()
-    E = catlog.IndeCateR(2, **options)
+    E = catlog.SlopeCateR(4).cuda() if options is None else catlog.IndeCateR(2, **options)
     optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-2, fused=True, capturable=True)
 
     def loss(images: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from .relax import RELAX
 from .rloo import RLOO
 from .rodeo import RODEO
 from .scater import SCateR
+from .slopecater import SlopeCateR
 from .straight_through import StraightThrough
 from .sum_and_sample import SumAndSample
 from .unordered_set import UnorderedSet
@@ -50,6 +51,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         IndeCateR,
         SCateR,
         CritiCateR,
+        SlopeCateR,
         LEG,
         RAM,
         ARM,
@@ -104,6 +106,7 @@ __all__ = [
     "ReinMax",
     "Reinforce",
     "SCateR",
+    "SlopeCateR",
     "StraightThrough",
     "SumAndSample",
     "UnorderedSet",

@@ -1,0 +1,213 @@
+"""SlopeCateR: the CatLog-Derivative trick, predicted for all variables by slopes of f and corrected on some."""
+
+from math import ceil
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn.functional import one_hot
+
+from ..checks import check_choice, check_count
+from ..draw import DRAWS, Draws, base_draws
+from ..evaluate import value_and_slope
+from ..factors import Factors, factors, relaxable
+from ..logits import along_logits, by_category
+from ..surrogate import RELAXABLE, Function, attach
+
+LEAST = 0.1  # of the corrections are dealt to all variables alike
+RIDGE = 1.01
+
+
+class SlopeCateR(nn.Module):
+    r"""Slopes of f at the draws predict what every variable is worth; exact sums over some variables correct the prediction.
+
+    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn, variable i is first given
+
+    .. math::
+        \sum_k \partial p_i(k)\, \alpha\, G_k(x) \;+\; \beta\, \tfrac12 \Bigl( \bigl[G_c(x) - \textstyle\sum_k p_i(k) G_k(x)\bigr]
+        \,\partial \log p_i(c) - \sum_k \partial p_i(k)\, G_k(x) \Bigr)
+
+    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through (f linear in each variable), and with
+    :math:`\beta = 1` the sum is :class:`ReinMax`: a difference of f is the mean of the slopes at *both* its ends, which is
+    right for f quadratic in each variable. Then M variables are summed out exactly, one at a time, as in :class:`IndeCateR`:
+
+    .. math::
+        \sum_{j=1}^M \frac1{M \pi_{i_j}} \sum_k \partial p_{i_j}(k)\, \bigl[ f(x_{\neq i}, k) - \hat f_i(x_{\neq i}, k) \bigr]
+
+    where :math:`\hat f_i` is the prediction's own mean over :math:`x_i`, from the slopes at the same points. So the noise of the
+    drawn value cancels, and what is left is third-order in each variable. The expected number of turns :math:`M \pi_i` follows
+    the size of the predictions over the draws (a tenth of the turns goes to all alike), by systematic sampling. Any
+    :math:`\pi_i > 0` and any coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
+    least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
+    say nothing; they are frozen by ``eval()``. The value is the mean of f over the N draws.
+
+    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Reference: this library; the prediction is of Liu et al., "Bridging discrete and backpropagation: straight-through and
+    beyond", 2023.
+
+    Args:
+        samples: number of draws N.
+        corrections: number M of exact sums over one variable, dealt to the draws in turn; None: as many as take two fifths of
+            the evaluations, 2 N / (3 (k - 1)). More of them pay where f is far from quadratic in its variables.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified).
+        decay: of the running fit; 1 keeps alpha = beta = 1.
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> logits = torch.zeros(3, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> SlopeCateR(samples=2)(lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).square(), q, x=torch.eye(3)[:2]).backward()
+    >>> logits.grad.shape
+    torch.Size([3])
+    """
+
+    unbiased: ClassVar[bool] = True
+    laws: ClassVar[frozenset[str]] = RELAXABLE
+    differentiates_f: ClassVar[bool] = True
+    reference: ClassVar[str] = "this library; Liu et al. 2023"
+
+    def __init__(
+        self,
+        samples: int = 8,
+        corrections: int | None = None,
+        draws: Draws = "latin",
+        decay: float = 0.98,
+        validate: bool = True,
+    ) -> None:
+        super().__init__()
+        check_count("SlopeCateR", "samples", samples)
+        if corrections is not None:
+            check_count("SlopeCateR", "corrections", corrections)
+        check_choice("SlopeCateR", "draws", draws, DRAWS)
+        if not 0 <= decay <= 1:
+            raise ValueError(f"SlopeCateR: `decay` must be in [0, 1], but {decay} was given.")
+        self.samples, self.corrections, self.draws, self.decay, self.validate = samples, corrections, draws, decay, validate
+        # The normal equations of (alpha, beta), running means: the matrix and the right-hand side less the matrix times (1, 1).
+        self.register_buffer("gram", torch.zeros(2, 2))
+        self.register_buffer("excess", torch.zeros(2))
+        self.gram: Tensor
+        self.excess: Tensor
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        k = factors(q, validate=False).k
+        return self.samples + self.turns(k) * (k - 1)
+
+    def turns(self, k: int) -> int:
+        """M, the number of exact sums over a variable of k categories."""
+        return ceil(2 * self.samples / (3 * max(k - 1, 1))) if self.corrections is None else self.corrections
+
+    def forward(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        start: Float[Tensor, "1 *batch"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        law = factors(q, validate=self.validate)
+        relaxable(q, law, "SlopeCateR")
+        x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
+        fx, slope = value_and_slope(f, x, law, validate=self.validate)
+        slope = by_category(law, slope)
+        straight, curved = predictions(law.probs.detach(), one_hot(law.index(x), law.k).to(law.real), slope)
+        turns = self.turns(law.k)
+        often = turns * chances(straight)
+        if start is None:
+            start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
+        variable = systematic(often, turns, start)
+        terms, noise = summed_out(f, law, x, fx.detach(), slope, variable, self.validate)
+        weight = 1 / often.expand(turns, *often.shape).gather(-1, variable.unsqueeze(-1)).unsqueeze(-1)
+        terms = weight * terms
+        alpha, beta = self.coefficients().to(law.real).unbind()
+        gradient = (alpha * straight + beta * curved).mean(0)
+        left = terms[..., 0, :] - alpha * terms[..., 1, :] - beta * terms[..., 2, :]
+        where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, turns, law.k)
+        gradient = gradient.scatter_add(-2, where, left.movedim(0, -2))
+        if self.training and self.decay < 1:
+            self._learn(terms, weight * noise / x.shape[0])
+        value = fx.mean(0)
+        return attach(value, value + along_logits(law, gradient))
+
+    def coefficients(self) -> Float[Tensor, "2"]:
+        """alpha and beta from earlier calls: the solution of the normal equations, drawn a little towards (1, 1)."""
+        size = self.gram.diagonal()
+        scale = torch.where(size > 0, size, torch.inf).rsqrt()
+        overlap, given = self.gram[0, 1] * scale.prod(), self.excess * scale
+        return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
+
+    @torch.no_grad()
+    def _learn(self, terms: Float[Tensor, "m *batch 3 k"], noise: Float[Tensor, "m *batch 2 2"]) -> None:
+        """The running normal equations, after this call's coefficients were read."""
+        target, features = terms[..., :1, :], terms[..., 1:, :]
+        gram = (features @ features.mT + noise).flatten(0, -3).mean(0)
+        right = (features @ target.mT).flatten(0, -3).mean(0).squeeze(-1)
+        self.gram.lerp_(gram.to(self.gram), 1 - self.decay)
+        self.excess.lerp_((right - gram.sum(-1)).to(self.excess), 1 - self.decay)
+
+
+def predictions(
+    probs: Float[Tensor, "*#lead d k"], drawn: Float[Tensor, "*#lead d k"], slope: Float[Tensor, "*lead d k"]
+) -> tuple[Float[Tensor, "*lead d k"], Float[Tensor, "*lead d k"]]:
+    """What alpha and what beta multiply, as gradients in the logits, for the drawn (one-hot) value of every variable."""
+    above = slope - (probs * slope).sum(-1, keepdim=True)
+    straight = probs * above
+    return straight, ((drawn - probs) * (drawn * above).sum(-1, keepdim=True) - straight) / 2
+
+
+def chances(straight: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
+    """pi_i: in proportion to the size of the predictions over the draws, but for a tenth."""
+    size = straight.square().sum(-1).mean(0).sqrt()
+    total = size.sum(-1, keepdim=True)
+    share = torch.where(total > 0, size / total, 1 / size.shape[-1])
+    return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), LEAST)
+
+
+def systematic(often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]) -> Int64[Tensor, "m *batch"]:
+    """m variables, each as often as given in expectation over the uniform ``start``, and never off by one or more.
+
+    >>> systematic(torch.tensor([0.5, 1.0, 0.5]), 2, torch.tensor([0.75]))
+    tensor([1, 2])
+    """
+    at = start.movedim(0, -1) + torch.arange(m, dtype=often.dtype, device=often.device)
+    return torch.searchsorted(often.cumsum(-1), at, right=True).clamp(max=often.shape[-1] - 1).movedim(-1, 0)
+
+
+def summed_out(
+    f: Function, law: Factors, x: Tensor, fx: Tensor, slope: Tensor, variable: Int64[Tensor, "m *batch"], validate: bool
+) -> tuple[Float[Tensor, "m *batch 3 k"], Float[Tensor, "m *batch 2 2"]]:
+    """One variable of every turn summed out; turns go round the draws.
+
+    First, gradients in its logits: of f, and the means of the two predictions over the variable. Second, the covariance of the
+    predictions over the variable, which is noise.
+    """
+    m, k = variable.shape[0], law.k
+    row = torch.arange(m, device=x.device) % x.shape[0]
+    own = law.index(x)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+    at = variable[..., None, None].expand(*variable.shape, 1, k)
+    probs = law.probs.detach().expand(m, *law.probs.shape).gather(-2, at).squeeze(-2)
+    # The other categories, [k - 1, m, *batch]; in place of an impossible one the own.
+    other = (own + torch.arange(1, k, device=x.device).view(-1, *[1] * own.dim())) % k
+    other = torch.where(probs.movedim(-1, 0).gather(0, other) > 0, other, own)
+    flat = law.flat(x.detach())[row].repeat(k - 1, *[1] * (law.flat(x).dim() - 1))
+    points = law.assign(flat, variable.repeat(k - 1, *[1] * len(law.batch_shape)), other.flatten(0, 1))
+    value, slopes = value_and_slope(f, law.shaped(points), law, validate=validate)
+    # By the variable's category, in the first dimension: the change of f, and the slopes.
+    change = (value.detach().unflatten(0, (k - 1, m)) - fx[row]).to(law.real)
+    change = change.new_zeros((k, *variable.shape)).scatter(0, other, change)
+    there = by_category(law, slopes).unflatten(0, (k - 1, m)).gather(-2, at.expand(k - 1, *at.shape)).squeeze(-2)
+    here = slope[row].gather(-2, at).squeeze(-2).unsqueeze(0)
+    slopes = there.new_zeros((k, *probs.shape)).scatter(0, own[None, ..., None].expand(here.shape), here)
+    slopes = slopes.scatter(0, other.unsqueeze(-1).expand(there.shape), there)
+    drawn = torch.eye(k, dtype=probs.dtype, device=x.device).view(k, *[1] * own.dim(), k)
+    each = torch.stack(predictions(probs, drawn, slopes), -2)  # [k, m, *batch, 2, k]
+    chance = probs.movedim(-1, 0)[..., None, None]
+    mean = (chance * each).sum(0)
+    noise = each - mean
+    worth = change.movedim(0, -1)
+    exact = probs * (worth - (probs * worth).sum(-1, keepdim=True))
+    return torch.cat([exact.unsqueeze(-2), mean], -2), (chance * (noise @ noise.mT)).sum(0)
