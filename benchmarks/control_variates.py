@@ -13,7 +13,8 @@ size of the predictions (as SlopeCateR does), or by what is left over itself (wh
 
 *suite*: the small problems of `catlog.problems` with interactions and independent variables, at about 40 evaluations: every
 unbiased estimator of the registry that takes them, and IndeCateR with Latin draws and with Taylor's control variate. The
-gradient in the problem's parameters is exact. Estimators that learn had 100 calls before, and are frozen then. Intervals are
+gradient in the problem's parameters is exact. Estimators that learn had 100 calls before (30 where f is
+costly), and are frozen then. Intervals are
 from the spread of the squared errors over repeats.
 
 `evaluations` counts points of f; `backward` says how many of them are differentiated, too.
@@ -73,6 +74,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("IndeCateR", {"draws": "latin", "variables": 2}),
 ]
 BUDGET = 40
+COSTLY = ("dvae", "dvae-encoder")  # fewer repeats, and fewer calls to learn from
 
 
 @contextmanager
@@ -237,16 +239,17 @@ def gradients(problem: problems.Problem, E: catlog.Estimator, repeats: int, gene
     return torch.cat([each.grad.flatten(1) for each in copies if each.grad is not None], 1)
 
 
-def suite(names: list[str], repeats: int, training: int) -> list[dict[str, Any]]:
+def suite(names: list[str], most: int, longest: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name in names:
+        repeats, training = (min(most, 100), min(longest, 30)) if name in COSTLY else (most, longest)
         problem = problems.make(name)
         exact = torch.cat([each.flatten() for each in problem.reference().gradient])
         here = []
         for method, E in track(entered(problem).items(), name, len(entered(problem))):
             torch.manual_seed(0)
             own = torch.Generator().manual_seed(1)
-            calls = learned(E, partial(gradients, problem, E, 20, own), training)
+            calls = learned(E, partial(gradients, problem, E, 10, own), training)
             errors = (gradients(problem, E, repeats, own) - exact).square().sum(-1) / exact.square().sum()
             width = 1.96 * errors.std().item() / repeats**0.5
             row = {"part": "suite", "problem": name, "method": method, "evaluations": E.evaluations(problem.q())}
