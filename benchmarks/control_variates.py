@@ -38,8 +38,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog import ESTIMATORS, IndeCateR, SlopeCateR, problems
-from catlog.estimators import slopecater
+from catlog import ESTIMATORS, IndeCateR, SlopeCateR, problems, slopes
 from catlog.experiments import records
 from catlog.factors import factors
 
@@ -80,7 +79,7 @@ COSTLY = ("dvae", "dvae-encoder")  # fewer repeats, and fewer calls to learn fro
 @contextmanager
 def turns_alike(name: str) -> Iterator[None]:
     """Every variable gets as many corrections as any other, where the method's name says so."""
-    with patch.object(slopecater, "LEAST", 1.0 if name == ALIKE else slopecater.LEAST):
+    with patch.object(slopes, "LEAST", 1.0 if name == ALIKE else slopes.LEAST):
         yield
 
 
@@ -159,16 +158,16 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
     spread, bit = p * (1 - p), torch.arange(d)
     x = (torch.rand(draws, *p.shape, generator=torch.Generator().manual_seed(1)) < p).float()
 
-    def slopes(x: Tensor) -> tuple[Tensor, Tensor]:
+    def slope_at(x: Tensor) -> tuple[Tensor, Tensor]:
         leaf = x.clone().requires_grad_()
         value = f(leaf)
         return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
-    here, worth, there = slopes(x)[1], [], []
+    here, worth, there = slope_at(x)[1], [], []
     for one in x:
         flipped = one.expand(d, *one.shape).clone()
         flipped[bit, :, bit] = 1 - flipped[bit, :, bit]
-        value, slope = slopes(flipped)
+        value, slope = slope_at(flipped)
         worth.append((value - f(one.unsqueeze(0))).T * (1 - 2 * one))
         there.append(slope[bit, :, bit].T)
     exact, other = torch.stack(worth), torch.stack(there)
@@ -192,7 +191,7 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
         }
         for way, share in shares.items():
             share = share / share.sum(-1, keepdim=True)
-            share = share if way == "by what is left over" else torch.lerp(share, torch.full_like(share, 1 / d), slopecater.LEAST)
+            share = share if way == "by what is left over" else torch.lerp(share, torch.full_like(share, 1 / d), slopes.LEAST)
             row = {"part": "residuals", "problem": f"{epochs} epochs", "method": f"{name}; {way}", "repeats": draws}
             rows.append(row | {"variance": ((left / share).sum() / d / square).item()})
     return rows

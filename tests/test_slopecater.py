@@ -11,8 +11,8 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import SlopeCateR
-from catlog.estimators.slopecater import chances, systematic
 from catlog.experiments import records
+from catlog.slopes import chances, systematic
 from enumeration import Case, cases, expectation, expected, functions
 
 CASES = {case.name: case for case in cases()}
