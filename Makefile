@@ -44,6 +44,7 @@ test-peers: .venv/peers  ## our estimators against other libraries, which it ins
 bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/variance.py
+	$(BIN)/python benchmarks/control_variates.py
 
 suite: .venv/ready  ## every estimator on every problem, and docs/suite.md from that (goes on where it was cut)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/suite.py

@@ -13,7 +13,8 @@ size of the predictions (as SlopeCateR does), or by what is left over itself (wh
 
 *suite*: the small problems of `catlog.problems` with interactions and independent variables, at about 40 evaluations: every
 unbiased estimator of the registry that takes them, and IndeCateR with Latin draws and with Taylor's control variate. The
-gradient in the problem's parameters is exact. Estimators that learn had 100 calls before, and are frozen then. Intervals are
+gradient in the problem's parameters is exact. Estimators that learn had 100 calls before (30 where f is
+costly), and are frozen then. Intervals are
 from the spread of the squared errors over repeats.
 
 `evaluations` counts points of f; `backward` says how many of them are differentiated, too.
@@ -37,8 +38,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog import ESTIMATORS, IndeCateR, SlopeCateR, problems
-from catlog.estimators import slopecater
+from catlog import ESTIMATORS, IndeCateR, SlopeCateR, problems, slopes
 from catlog.experiments import records
 from catlog.factors import factors
 
@@ -73,12 +73,13 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("IndeCateR", {"draws": "latin", "variables": 2}),
 ]
 BUDGET = 40
+COSTLY = ("dvae", "dvae-encoder")  # fewer repeats, and fewer calls to learn from
 
 
 @contextmanager
 def turns_alike(name: str) -> Iterator[None]:
     """Every variable gets as many corrections as any other, where the method's name says so."""
-    with patch.object(slopecater, "LEAST", 1.0 if name == ALIKE else slopecater.LEAST):
+    with patch.object(slopes, "LEAST", 1.0 if name == ALIKE else slopes.LEAST):
         yield
 
 
@@ -157,16 +158,16 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
     spread, bit = p * (1 - p), torch.arange(d)
     x = (torch.rand(draws, *p.shape, generator=torch.Generator().manual_seed(1)) < p).float()
 
-    def slopes(x: Tensor) -> tuple[Tensor, Tensor]:
+    def slope_at(x: Tensor) -> tuple[Tensor, Tensor]:
         leaf = x.clone().requires_grad_()
         value = f(leaf)
         return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
-    here, worth, there = slopes(x)[1], [], []
+    here, worth, there = slope_at(x)[1], [], []
     for one in x:
         flipped = one.expand(d, *one.shape).clone()
         flipped[bit, :, bit] = 1 - flipped[bit, :, bit]
-        value, slope = slopes(flipped)
+        value, slope = slope_at(flipped)
         worth.append((value - f(one.unsqueeze(0))).T * (1 - 2 * one))
         there.append(slope[bit, :, bit].T)
     exact, other = torch.stack(worth), torch.stack(there)
@@ -190,7 +191,7 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
         }
         for way, share in shares.items():
             share = share / share.sum(-1, keepdim=True)
-            share = share if way == "by what is left over" else torch.lerp(share, torch.full_like(share, 1 / d), slopecater.LEAST)
+            share = share if way == "by what is left over" else torch.lerp(share, torch.full_like(share, 1 / d), slopes.LEAST)
             row = {"part": "residuals", "problem": f"{epochs} epochs", "method": f"{name}; {way}", "repeats": draws}
             rows.append(row | {"variance": ((left / share).sum() / d / square).item()})
     return rows
@@ -237,16 +238,17 @@ def gradients(problem: problems.Problem, E: catlog.Estimator, repeats: int, gene
     return torch.cat([each.grad.flatten(1) for each in copies if each.grad is not None], 1)
 
 
-def suite(names: list[str], repeats: int, training: int) -> list[dict[str, Any]]:
+def suite(names: list[str], most: int, longest: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name in names:
+        repeats, training = (min(most, 100), min(longest, 30)) if name in COSTLY else (most, longest)
         problem = problems.make(name)
         exact = torch.cat([each.flatten() for each in problem.reference().gradient])
         here = []
         for method, E in track(entered(problem).items(), name, len(entered(problem))):
             torch.manual_seed(0)
             own = torch.Generator().manual_seed(1)
-            calls = learned(E, partial(gradients, problem, E, 20, own), training)
+            calls = learned(E, partial(gradients, problem, E, 10, own), training)
             errors = (gradients(problem, E, repeats, own) - exact).square().sum(-1) / exact.square().sum()
             width = 1.96 * errors.std().item() / repeats**0.5
             row = {"part": "suite", "problem": name, "method": method, "evaluations": E.evaluations(problem.q())}

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog.estimators.slopecater import chances, predictions
 from catlog.evaluate import value_and_slope
 from catlog.factors import factors
 from catlog.logits import by_category
+from catlog.slopes import chances, predictions
 
 
 @dataclass(frozen=True)
