@@ -1,10 +1,12 @@
 """Two ranks (gloo, spawned once for all tests here): one estimate shared out, training on divided batches, runs that resume."""
 
 import os
-import tempfile
+import shutil
+import signal
 import traceback
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.parallel import DistributedDataParallel
 
 import catlog
+from catlog.experiments import DVAE, Optimisation, execute
+from catlog.experiments.folder import Folder
+from catlog.experiments.training import Training
 from catlog.functions import FirstLayerLinear, OfSum, Sharded
 from variants import VARIANTS
 
@@ -190,7 +195,53 @@ def steps(group: Any) -> Tensor:
     return flat(model.parameters())
 
 
-PARTS: list[Callable[[], dict[str, Any]]] = [every_estimator, markov, own_tables, failures, inside_ddp]
+def by_ddp() -> dict[str, Any]:
+    """Each rank has half of the images."""
+    model, images, x = autoencoder()
+    half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    parallel = DistributedDataParallel(model)  # its hooks live as long as it does
+    parallel(images[half], x[:, half]).mean().backward()
+    return {"by ddp": flat(p.grad for p in model.parameters())}
+
+
+# "Exact" has no noise, so its losses are those of one process; the other draws, on each rank from a generator of its own.
+EXACT = DVAE(epochs=1, every=3, batch=600, variables=3, estimator="Exact", gradient_repeats=0, test_samples=1)
+NOISY = DVAE(epochs=1, every=3, batch=400, variables=4, estimator="NVIL", samples=2, gradient_repeats=0, test_samples=1)
+
+
+def runs(folder: Path) -> dict[str, Any]:
+    """Whole runs, and one that is interrupted on the second rank, then resumed; a copy of it is left to be resumed elsewhere."""
+    execute(EXACT, folder / "exact")
+    execute(NOISY, folder / "whole")
+    draw = torch.rand(())
+    step = Training.step
+
+    def interrupted(training: Training, i: int) -> None:
+        if i == 4 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        step(training, i)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            execute(NOISY, folder / "cut")
+    if dist.get_rank() == 0:
+        shutil.copytree(folder / "cut", folder / "moved")
+    dist.barrier()
+    execute(NOISY, folder / "cut", resume=True)
+    told = []
+    for config, path in (
+        (NOISY, folder / "cut"),
+        (Optimisation(), folder / "other"),
+        (replace(NOISY, batch=401), folder / "odd"),
+    ):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            execute(config, path)
+        told.append(str(caught.value))
+    return {"draw": draw, "told": told}
+
+
+PARTS: list[Callable[[], dict[str, Any]]] = [every_estimator, markov, own_tables, failures, inside_ddp, by_ddp]
 
 
 def work(rank: int, folder: str) -> None:
@@ -201,6 +252,7 @@ def work(rank: int, folder: str) -> None:
         for part in PARTS:
             found |= part()
         found["steps"] = steps(dist.group.WORLD)
+        found |= runs(Path(folder))
     except Exception:
         found["error"] = traceback.format_exc()
     torch.save(found, os.path.join(folder, f"{rank}.pt"))
@@ -208,10 +260,14 @@ def work(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, args=(folder,), nprocs=2)
-        found = [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(2)]
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    mp.spawn(work, args=(str(folder),), nprocs=2)
+    found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
     for each in found:
         assert "error" not in each, each["error"]
     return found
@@ -262,3 +318,45 @@ def test_shared_out_inside_ddp(ranks: list[dict[str, Any]]) -> None:
 def test_steps_on_divided_batches_equal_one_process(ranks: list[dict[str, Any]]) -> None:
     assert torch.equal(ranks[0]["steps"], ranks[1]["steps"])
     torch.testing.assert_close(ranks[0]["steps"], steps(None), rtol=0, atol=1e-13)
+
+
+def test_ddp_with_half_of_the_batch_each_equals_one_process(ranks: list[dict[str, Any]]) -> None:
+    model, images, x = autoencoder()
+    model(images, x).mean().backward()
+    for rank in ranks:
+        torch.testing.assert_close(rank["by ddp"], flat(p.grad for p in model.parameters()), rtol=0, atol=1e-14)
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(path).metrics()]
+
+
+def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
+    execute(EXACT, folder / "alone")
+    alone, together = untimed(folder / "alone"), untimed(folder / "exact")
+    assert len(alone) == len(together) > 2
+    for a, b in zip(alone[1:], together[1:], strict=True):
+        assert b["train"] == pytest.approx(a["train"], rel=1e-5)
+
+
+def test_ranks_draw_from_generators_of_their_own(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["draw"] != ranks[1]["draw"]
+
+
+def test_a_run_on_two_ranks_resumes_exactly_and_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
+    """Interrupted on one rank only: both stop at the same iteration, the next that is logged."""
+    whole = untimed(folder / "whole")
+    assert untimed(folder / "cut") == whole
+    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "cut").sessions()] == [(0, 2), (6, 2)]
+    execute(NOISY, folder / "moved", resume=True)
+    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "moved").sessions()] == [(0, 2), (6, 1)]
+    moved = untimed(folder / "moved")
+    assert moved[:3] == whole[:3]
+    assert moved[3:] != whole[3:]  # other draws from here on
+    assert moved[-1]["test"] == pytest.approx(whole[-1]["test"], rel=0.1)
+
+
+def test_what_ranks_cannot_do_is_told_on_all(ranks: list[dict[str, Any]]) -> None:
+    expected = ("--resume", "without torchrun", "multiple")
+    for rank in ranks:
+        assert all(part in told for part, told in zip(expected, rank["told"], strict=True)), rank["told"]

@@ -285,7 +285,7 @@ class _Actor(_Worker):
 
     def __init__(self, f: Callable[..., Any]) -> None:
         super().__init__()
-        self.ray = joined_ray()
+        self.ray, _ = joined_ray()
         self.server = self.ray.remote(num_cpus=1)(_Server).remote(f)
         self.coming = self.server.start.remote()
 
@@ -309,14 +309,18 @@ class _Actor(_Worker):
         self.ray.kill(self.server)
 
 
-def joined_ray(address: str | None = None, **local: Any) -> Any:
-    """The module ray, connected to the cluster at ``address`` (or RAY_ADDRESS), else to one started here with these settings."""
+def joined_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:
+    """The module ray, connected to the cluster at ``address`` (or RAY_ADDRESS), else to one with these settings started here.
+
+    Also whether that was done now.
+    """
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise ImportError("Ray is not installed: pip install 'catlog[ray]'.") from error
-    if not ray.is_initialized():
-        given = address or os.environ.get("RAY_ADDRESS")
-        settings: dict[str, Any] = {"address": given} if given else {"include_dashboard": False, **local}
-        ray.init(log_to_driver=False, logging_level="error", **settings)
-    return ray
+    if ray.is_initialized():
+        return ray, False
+    given = address or os.environ.get("RAY_ADDRESS")
+    settings: dict[str, Any] = {"address": given} if given else {"include_dashboard": False, **local}
+    ray.init(log_to_driver=False, logging_level="error", **settings)
+    return ray, True
