@@ -303,7 +303,7 @@ class _Actor(_Worker):
         try:
             return self.ray.get(came)
         except self.ray.exceptions.RayActorError as error:
-            raise _LostError(str(error).split("\n")[0]) from None
+            raise _LostError(str(error).strip().splitlines()[-1].strip()) from None
 
     def kill(self) -> None:
         self.ray.kill(self.server)

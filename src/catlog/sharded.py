@@ -122,7 +122,8 @@ def own_rows(rows: int, group: Group, device: torch.device) -> Tensor:
 
 def _gathered(own: Tensor, rows: int, group: Group) -> Tensor:
     every = own.new_empty((dist.get_world_size(group) * len(own), *own.shape[1:]))
-    dist.all_gather_into_tensor(every, own.detach().contiguous(), group)
+    newer = getattr(dist, "all_gather_single", None)  # its name from torch 2.13 on
+    (newer or dist.all_gather_into_tensor)(every, own.detach().contiguous(), group=group)
     return every[:rows]
 
 
