@@ -1,7 +1,8 @@
 """One process against two: a black-box f in a pool, one estimate across ranks, a training step on divided batches, a sweep.
 
-    python benchmarks/scaling_processes.py            # about 5 minutes on two idle cores, which it needs: nothing else may run
-    python benchmarks/scaling_processes.py --docs     # the tables of docs/scaling.md anew, from results/scaling.csv
+    python benchmarks/scaling_processes.py               # some minutes on two idle cores, which it needs: nothing else may run
+    python benchmarks/scaling_processes.py --only pool   # a part; what the file has of the others is kept
+    python benchmarks/scaling_processes.py --docs        # the tables of docs/scaling.md anew, from results/scaling.csv
 
 Every process has one thread. The two sides of a comparison are measured in turn, in the same processes; medians of the rounds.
 Messages are counted as they are sent: `messages` and `kib` (bytes that a rank contributes to an all-reduce, or receives from an
@@ -181,7 +182,7 @@ def ranks(rounds: int, quick: bool) -> list[Row]:
 
 def sweeps(rounds: int, quick: bool) -> list[Row]:
     """Eight runs, one after another and two at a time; the start of the processes counts."""
-    config = Optimisation(iterations=20 if quick else 2000, every=10 if quick else 500, variables=200, estimator="RLOO-F")
+    config = Optimisation(iterations=20 if quick else 1000, every=10 if quick else 500, variables=200, estimator="RLOO-F")
     configs = grid(config, ["seed=0,1" if quick else "seed=0,1,2,3,4,5,6,7"])
     ways: dict[str, dict[str, Any]] = {"1": {}, "2": {"jobs": 2}}
     if importlib.util.find_spec("ray"):
@@ -240,9 +241,13 @@ def expectations(rows: list[Row]) -> str:
     return markdown([{"what": what, "arithmetic": how, "expected": result} for what, (how, result) in table.items()])
 
 
+PARTS: dict[str, Callable[[int, bool], list[Row]]] = {"pool": pool, "ranks": ranks, "sweeps": sweeps}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=None, help="measurements of every row (11; 2 with --quick)")
+    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="tiny sizes and no files but to a given --output, for the tests")
     parser.add_argument("--output", type=Path, default=None, help=f"the file; {FILE.name} in results/")
     parser.add_argument("--docs", action="store_true", help="measure nothing; write the tables of the page anew")
@@ -253,14 +258,16 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     rounds = args.rounds or (2 if args.quick else 11)
-    rows: list[Row] = []
-    for measure in (pool, ranks, sweeps):
-        rows += measure(rounds, args.quick)
-    for section in SECTIONS:
-        show(section, [row for row in rows if row["section"] == section])
     output = args.output or (None if args.quick else FILE)
-    if output:
-        records.write(rows, output, digits=4)
+    rows: list[Row] = records.read(output) if output and output.exists() else []
+    for name in args.only:
+        new = PARTS[name](rounds, args.quick)
+        measured = list(dict.fromkeys(row["section"] for row in new))
+        for section in measured:
+            show(section, [row for row in new if row["section"] == section])
+        rows = [row for row in rows if row["section"] not in measured] + new
+        if output:
+            records.write(rows, output, digits=4)
 
 
 if __name__ == "__main__":
