@@ -46,7 +46,7 @@ class Run:
     def __call__(self) -> int:
         config = self.experiment
         folder = folder_for(config) if self.folder is None else self.folder
-        console = Console(quiet=int(os.environ.get("RANK", "0")) > 0)  # of several ranks, the first one speaks
+        console = Console(quiet=_silent())
         console.print(f"[bold]{config.name}[/bold] {config.estimator}, seed {config.seed}, in {folder}")
         with _bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
@@ -249,10 +249,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return command()
     except (ValueError, TypeError, DataError, OSError, ImportError) as error:
-        Console(stderr=True).print(escape(f"catlog: {error}"), style="red", highlight=False)
+        Console(stderr=True, quiet=_silent()).print(escape(f"catlog: {error}"), style="red", highlight=False)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _silent() -> bool:
+    """Of several ranks, the first one speaks."""
+    return int(os.environ.get("RANK", "0")) > 0
 
 
 def _bar(console: Console) -> Progress:

@@ -1,7 +1,7 @@
 """An f that is not torch at all (a simulator, a solver), evaluated point by point in worker processes or on a Ray cluster."""
 
 import contextlib
-import importlib
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -91,6 +91,8 @@ class Pool:
         check_count("Pool", "event_dims", event_dims, least=0)
         check_count("Pool", "retries", retries, least=0)
         check_choice("Pool", "engine", engine, get_args(Engine))
+        if importlib.util.find_spec("numpy") is None:
+            raise ImportError("Pool gives its points to f as numpy arrays: pip install numpy.")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"Pool: `timeout` must be a positive number of seconds or None, but {timeout!r} was given.")
         self.f, self.size, self.event_dims, self.batch = f, workers, event_dims, batch

@@ -92,6 +92,29 @@ def test_a_worker_killed_in_the_middle(local: Path, tmp_path: Path) -> None:
     assert metrics(whole, tmp_path) == metrics(whole, tmp_path / "again")
 
 
+def test_a_process_killed_in_a_local_sweep(tmp_path: Path) -> None:
+    """Where one dies, concurrent.futures ends the others, too: all go on."""
+    killed: list[int] = []
+
+    def kill_one(configs: list[Any]) -> None:
+        for config in configs if not killed else []:
+            folder = Folder(folder_for(config, tmp_path))
+            if not folder.finished() and list(folder.path.glob("checkpoint-*.sha256")):
+                killed.append(folder.sessions()[-1]["process"])
+                os.kill(killed[0], signal.SIGKILL)
+                return
+
+    configs = grid(replace(SMALL, iterations=4000), ["seed=0,1,2,3"])
+    assert sweep(configs, tmp_path, jobs=2, checkpoint_every=0.0, watch=kill_one) == []
+    assert killed
+    for config in configs:
+        rows = Folder(folder_for(config, tmp_path)).metrics()
+        assert [row["iteration"] for row in rows] == list(range(0, config.iterations + 1, 20))
+    sessions = [session for config in configs for session in Folder(folder_for(config, tmp_path)).sessions()]
+    assert killed[0] in {session["process"] for session in sessions}
+    assert len(sessions) > 4
+
+
 def test_a_run_that_kills_its_worker_every_time_is_told(tmp_path: Path) -> None:
     """The others finish."""
 
