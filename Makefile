@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers bench suite clean
+.PHONY: help demo test lint types unit shapes test-peers test-scale bench suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -27,7 +27,7 @@ types: .venv/ready
 	$(BIN)/mypy
 
 unit: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale
 
 # The same battery with every annotated shape checked at run time.
 shapes: .venv/ready
@@ -40,6 +40,13 @@ shapes: .venv/ready
 
 test-peers: .venv/peers  ## our estimators against other libraries, which it installs (docs/peers.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/peers
+
+.venv/scale: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'
+	touch $@
+
+test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them killed; torchrun (docs/scaling.md; about 3 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
 
 bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
 	$(BIN)/python benchmarks/speed.py

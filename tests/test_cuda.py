@@ -2,9 +2,11 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
@@ -126,3 +128,22 @@ def test_captured_step_equals_eager() -> None:
         assert ("capturable=True" in step.why) == (not captured)
         results.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
     torch.testing.assert_close(*results)
+
+
+def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
+    """nccl with one rank: the mean of one gradient is itself, and the message is part of the graph."""
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        results = []
+        for group in (None, dist.group.WORLD):
+            torch.manual_seed(0)
+            model = nn.Linear(5, 1).cuda()
+            optimiser = torch.optim.Adam(model.parameters(), 0.1, capturable=True)
+            step = catlog.compiled_step(lambda x, model=model: model(x).square(), optimiser, compile=False, group=group)
+            for i in range(5):
+                step(torch.full((4, 5), 0.1 * i, device="cuda"))
+            assert step.mode == "captured"
+            results.append(model.weight.detach().clone())
+        torch.testing.assert_close(results[0], results[1])
+    finally:
+        dist.destroy_process_group()

@@ -1,10 +1,11 @@
 """The command ``catlog``: run, sweep, plot, report, export, list."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -16,8 +17,8 @@ from rich.table import Table
 from . import __version__, problems
 from .data.files import DataError
 from .estimators import ESTIMATORS
-from .experiments import DVAE, EXPERIMENTS, Addition, Experiment, Gradients, Optimisation, execute, folder_for, records
-from .experiments.sweep import grid, progress, sweep
+from .experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
+from .experiments.sweep import Standing, grid, sweep
 
 Chosen = (
     Annotated[Gradients, tyro.conf.subcommand("gradients", prefix_name=False)]
@@ -45,7 +46,7 @@ class Run:
     def __call__(self) -> int:
         config = self.experiment
         folder = folder_for(config) if self.folder is None else self.folder
-        console = Console()
+        console = Console(quiet=_silent())
         console.print(f"[bold]{config.name}[/bold] {config.estimator}, seed {config.seed}, in {folder}")
         with _bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
@@ -75,31 +76,71 @@ class Run:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Run a grid of settings. What is complete is skipped, what was cut is resumed."""
+    """Run a grid of settings. What is complete is skipped, what was cut is resumed, what died is tried again."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """An axis of the grid, such as --grid estimator=IndeCateR,RLOO-F --grid seed=0,1,2."""
     root: Path = Path("runs")
     """The folder below which the runs are kept."""
-    jobs: int = 1
-    """Runs at a time, each in a process of its own."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the runs go: processes here, or a Ray cluster (pip install 'catlog[ray]')."""
+    jobs: int | None = None
+    """Runs at a time, each in a process of its own; None: one here, on a cluster as many as fit."""
+    address: str | None = None
+    """Ray: the cluster to join (or RAY_ADDRESS); None: one that is started here and ends with the sweep."""
+    cpus_per_run: int = 1
+    """Ray: cores that a run takes."""
+    gpus_per_run: float | None = None
+    """Ray: GPUs that a run takes, such as 0.25; None: one where the cluster has GPUs and --device is not cpu."""
+    retries: int = 3
+    """How often a run whose process died is tried again."""
     deadline: float | None = None
     """Stop in good order after so many seconds."""
+    checkpoint_every: float = 30.0
+    """Seconds between checkpoints of a run."""
+    output: Path | None = None
+    """The tidy CSV file of all runs of the sweep; None: <experiment>.csv in the root."""
+    report: Path | None = None
+    """Write the report of these runs to this HTML page, too."""
 
     def __call__(self) -> int:
         configs = grid(self.experiment, list(self.grid))
         console = Console()
-        console.print(f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {self.root}, {self.jobs} at a time")
-        with Live(_standing(configs, self.root), console=console, refresh_per_second=1) as live:
+        where = "here" if self.engine == "local" else "on Ray"
+        console.print(f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {self.root}, {where}")
+        standing = Standing(configs, self.root)
+        with Live(_standing(standing, console), console=console, refresh_per_second=1) as live:
 
             def watch(configs: list[Any]) -> None:
-                live.update(_standing(configs, self.root))
+                live.update(_standing(standing, console))
 
-            problems = sweep(configs, self.root, jobs=self.jobs, deadline=self.deadline, watch=watch)
+            problems = sweep(
+                configs,
+                self.root,
+                engine=self.engine,
+                jobs=self.jobs,
+                address=self.address,
+                cpus_per_run=self.cpus_per_run,
+                gpus_per_run=self.gpus_per_run,
+                retries=self.retries,
+                deadline=self.deadline,
+                checkpoint_every=self.checkpoint_every,
+                watch=watch,
+            )
             watch(configs)
         for problem in problems:
             console.print(escape(problem), style="red", highlight=False)
+        rows = [row for config in configs for row in records.read_run(folder_for(config, self.root))]
+        if rows:
+            output = self.root / f"{self.experiment.name}.csv" if self.output is None else self.output
+            records.write(rows, output)
+            console.print(f"{len(rows)} rows of {len(configs)} runs: {output}")
+        if self.report is not None:
+            from .report import report
+
+            report(rows, self.report)
+            console.print(f"Report: {self.report.resolve()}")
         return 1 if problems else 0
 
 
@@ -212,10 +253,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return command()
     except (ValueError, TypeError, DataError, OSError, ImportError) as error:
-        Console(stderr=True).print(escape(f"catlog: {error}"), style="red", highlight=False)
+        Console(stderr=True, quiet=_silent()).print(escape(f"catlog: {error}"), style="red", highlight=False)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _silent() -> bool:
+    """Of several ranks, the first one speaks."""
+    return int(os.environ.get("RANK", "0")) > 0
 
 
 def _bar(console: Console) -> Progress:
@@ -228,13 +274,35 @@ def _headline(experiment: str, row: Mapping[str, float]) -> str:
     return "running" if value is None else f"{HEADLINE[experiment]} {value:.5g}"
 
 
-def _standing(configs: list[Experiment], root: Path) -> Table:
-    """What a sweep looks like now."""
-    table = Table("run", "iteration", "metric", "")
-    for config, (path, row, finished) in zip(configs, progress(configs, root), strict=True):
-        told = _headline(config.name, row) if row else ""
-        table.add_row(path.name, str(row["iteration"]) if row else "", told, "done" if finished else "")
+def _standing(standing: Standing, console: Console) -> Table:
+    """What a sweep looks like now: as many runs as the screen holds, those at work first."""
+    runs = standing.look()
+    order = {"running": 0, "waiting": 1, "done": 2}
+    room = max(4, console.height - 8)
+    shown = sorted(runs, key=lambda run: order[run.state]) if len(runs) > room else runs
+    done = sum(run.state == "done" for run in runs)
+    table = Table(
+        "run", "iteration", "metric", "", "time left", caption=f"{done} of {len(runs)} done{_about(standing.left(runs))}"
+    )
+    for run in shown[:room]:
+        told = _headline(run.experiment, run.row) if run.row else ""
+        iteration = "" if run.row is None else f"{run.row['iteration']}" + (f"/{run.iterations}" if run.iterations else "")
+        table.add_row(run.path.name, iteration, told, run.state, _duration(run.left))
+    if len(shown) > room:
+        table.add_row(f"and {len(shown) - room} more", "", "", "", "")
     return table
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f", about {_duration(seconds)} left"
 
 
 def _times(path: Path | None) -> dict[str, float] | None:

@@ -6,6 +6,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -13,9 +14,15 @@ class CompiledStep:
     """A training step ``step(*inputs) -> loss``, made by :func:`compiled_step`; ``mode`` and ``why`` tell how it runs."""
 
     def __init__(
-        self, loss: Callable[..., Tensor], optimiser: torch.optim.Optimizer, *, compile: bool | None = None, warmup: int = 3
+        self,
+        loss: Callable[..., Tensor],
+        optimiser: torch.optim.Optimizer,
+        *,
+        compile: bool | None = None,
+        group: Any = None,
+        warmup: int = 3,
     ) -> None:
-        self.loss, self.optimiser, self.warmup = loss, optimiser, warmup
+        self.loss, self.optimiser, self.group, self.warmup = loss, optimiser, group, warmup
         self.parameters: list[Tensor] = [p for group in optimiser.param_groups for p in group["params"]]
         self.compile = compile
         self.mode: str | None = None
@@ -45,8 +52,21 @@ class CompiledStep:
         self.optimiser.zero_grad(set_to_none=False)
         loss = self._run(*inputs).mean()
         loss.backward()
+        if self.group is not None:
+            self._average()
         self.optimiser.step()
         return loss.detach()
+
+    def _average(self) -> None:
+        """The mean over ranks of all gradients, in one message per type of number: it can be captured, as all else here."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            some = [gradient for gradient in gradients if gradient.dtype == dtype]
+            every = torch.cat([gradient.flatten() for gradient in some])
+            dist.all_reduce(every, group=self.group)
+            every /= dist.get_world_size(self.group)
+            for gradient, mean in zip(some, every.split([gradient.numel() for gradient in some]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
 
     def _prepare(self, inputs: tuple[Tensor, ...]) -> None:
         devices = {parameter.device.type for parameter in self.parameters}
@@ -106,7 +126,9 @@ def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return copy
 
 
-def compiled_step(loss: Callable[..., Tensor], optimiser: torch.optim.Optimizer, *, compile: bool | None = None) -> CompiledStep:
+def compiled_step(
+    loss: Callable[..., Tensor], optimiser: torch.optim.Optimizer, *, compile: bool | None = None, group: Any = None
+) -> CompiledStep:
     """A training step as fast as the device allows: ``step = compiled_step(loss, optimiser)``, then ``step(batch)``.
 
     ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are averaged). On a GPU the loss is
@@ -115,9 +137,12 @@ def compiled_step(loss: Callable[..., Tensor], optimiser: torch.optim.Optimizer,
     overwrites. On a CPU it runs as written, or compiled with ``compile=True``. ``step.mode`` tells what was done, ``step.why``
     what stood in the way of more. Make the optimiser with ``capturable=True`` (and ``fused=True``); schedules go into tensors.
 
+    ``group`` is a process group of torch.distributed whose ranks train one model: each calls the step with its part of the
+    batch (equally large parts), and the gradients are averaged before the update. Start all ranks with the same parameters.
+
     >>> theta = torch.nn.Parameter(torch.zeros(2))
     >>> step = compiled_step(lambda x: (theta - x).square().sum(), torch.optim.SGD([theta], 0.5))
     >>> float(step(torch.ones(2))), theta.tolist(), step.mode
     (2.0, [1.0, 1.0], 'eager')
     """
-    return CompiledStep(loss, optimiser, compile=compile)
+    return CompiledStep(loss, optimiser, compile=compile, group=group)

@@ -23,6 +23,9 @@ from torch import Tensor, nn
 
 from .checks import check_count
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
+from .pool import Pool as Pool
+from .pool import RowError as RowError
+from .sharded import Sharded as Sharded
 
 Variables = Int64[Tensor, "n *batch m"]
 FEWEST_MOVES = 160  # of a point, from which it pays to pick the weights of its hidden units

@@ -108,7 +108,7 @@ def _evaluated(
     to_variable = variable.movedim(-1, 1).flatten(0, 1)
     to_category = category.movedim(-1, 1).flatten(0, 1)
     values = []
-    for part in chunks(n * moves, x, law, chunk_size):
+    for part in chunks(n * moves, x, law, chunk_size, f):
         points = law.assign(flat.index_select(0, row[part]), to_variable[part], to_category[part])
         points = law.shaped(points)
         values.append(checked(f(points), points, law, validate=validate))
@@ -126,9 +126,9 @@ def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
     return 1024
 
 
-def chunks(rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None) -> list[slice]:
+def chunks(rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None, f: Function) -> list[slice]:
     """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
-    size = default_chunk_size(x, law) if chunk_size is None else chunk_size
+    size = default_chunk_size(x, law) * (1 if x.is_cuda else getattr(f, "ranks", 1)) if chunk_size is None else chunk_size
     count = ceil(rows / max(1, size // max(1, law.batch_size)))
     step = ceil(rows / count)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]

@@ -81,7 +81,7 @@ class Exact:
         # A point that is impossible in some batch element is replaced there by a possible one, at weight 0.
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
         total = torch.zeros(law.batch_shape, dtype=law.real, device=law.device)
-        for part in chunks(points, index, law, self.chunk_size):
+        for part in chunks(points, index, law, self.chunk_size, f):
             total = total + (weight[part] * evaluate(f, law.point(index[part]), law, validate=self.validate)).sum(0)
         return total
 

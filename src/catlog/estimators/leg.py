@@ -81,7 +81,7 @@ class LEG:
             flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
             stay = index.repeat(len(variable), *[1] * (index.dim() - 1))
             joint, values = [], []
-            for part in chunks(len(flat), flat, law, self.chunk_size):
+            for part in chunks(len(flat), flat, law, self.chunk_size, f):
                 each = (
                     ordered.log_conditionals(flat[part], self.validate).gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1)
                 )

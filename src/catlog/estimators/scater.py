@@ -138,7 +138,7 @@ class SCateR:
         with torch.no_grad():
             flat = clamped.moved.flatten(0, 1)
             values = []
-            for part in chunks(len(flat), flat, law, self.chunk_size):
+            for part in chunks(len(flat), flat, law, self.chunk_size, f):
                 points = law.point(flat[part])
                 values.append(checked(f(points), points, law, validate=self.validate))
             change = torch.cat(values).unflatten(0, (-1, len(fx))) - fx.detach() if values else fx.new_zeros((0, *fx.shape))

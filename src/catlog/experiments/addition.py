@@ -38,6 +38,7 @@ class Addition(Settings):
     """Log after so many steps; None: once an epoch."""
 
     name: ClassVar[str] = "addition"
+    divides: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 10}),
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "fresh": True}),

@@ -49,6 +49,7 @@ class DVAE(Settings):
     """Estimates of one minibatch's gradient at each logged point, for its variance; 0: none."""
 
     name: ClassVar[str] = "dvae"
+    divides: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),
         "IndeCateR-D": ("IndeCateR", {"samples": 1, "fresh": True}),

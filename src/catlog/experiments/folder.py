@@ -2,6 +2,7 @@
 
 config.json           what was asked for: the experiment and all its fields
 provenance.json       with what: versions, device, git commit, command, time
+sessions.jsonl        when and where it began and went on: one line each
 metrics.jsonl         what was seen: one line per logged point
 checkpoint-<i>.pt     where it stands after i iterations (the last two are kept), each with its .sha256
 summary.json          the last metrics, written when the run is complete
@@ -15,14 +16,19 @@ import json
 import math
 import os
 import platform
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+
+if sys.platform != "win32":
+    import fcntl
 
 KEPT = 2
 
@@ -70,27 +76,56 @@ class Folder:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         _replace(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
+    @contextlib.contextmanager
+    def held(self, patience: float = 5.0) -> Iterator[None]:
+        """Keep other processes out while this one runs; the lock ends with its process, however that ends."""
+        with self.config_path.open("r+") as file:
+            until = time.monotonic() + patience
+            while sys.platform != "win32":
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > until:
+                        raise ValueError(f"{self.path} is being run by another process. Wait for it, or stop it.") from error
+                    time.sleep(0.1)
+            yield
+
+    def begin(self, iteration: int, iterations: int, ranks: int) -> None:
+        """Note that a process goes on from here."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        where = {"host": socket.gethostname(), "process": os.getpid(), "ranks": ranks}
+        self._append("sessions.jsonl", {"began": now, "iteration": iteration, "iterations": iterations, **where})
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return _lines(self.path / "sessions.jsonl")
+
     def log(self, row: Mapping[str, float]) -> None:
         """Append one line to the metrics; a number that is not finite is written as null."""
-        clean = {key: value if math.isfinite(value) else None for key, value in row.items()}
-        with told_when_full(self.path), self.metrics_path.open("a") as file:
-            file.write(json.dumps(clean) + "\n")
+        self._append("metrics.jsonl", {key: value if math.isfinite(value) else None for key, value in row.items()})
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with told_when_full(self.path), (self.path / name).open("a") as file:
+            file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
         """The complete lines; what follows the first damaged one is left out."""
-        rows: list[dict[str, Any]] = []
-        if self.metrics_path.exists():
-            for line in self.metrics_path.read_bytes().splitlines(keepends=True):
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    break
-                if not line.endswith(b"\n") or not isinstance(row, dict):
-                    break
-                rows.append(row)
-        return rows
+        return _lines(self.metrics_path)
+
+    def last(self) -> dict[str, Any] | None:
+        """The last metrics, read from the end of the file."""
+        try:
+            with self.metrics_path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+                lines = file.read().splitlines(keepends=True)
+        except FileNotFoundError:
+            return None
+        for line in reversed(lines):
+            if (row := _row(line)) is not None:
+                return row
+        return None
 
     def checkpoint(self, iteration: int, state: Mapping[str, Any]) -> None:
         """Save the state after ``iteration`` iterations, beside the number of metrics written so far."""
@@ -130,6 +165,25 @@ class Folder:
 
     def finished(self) -> bool:
         return self.summary_path.exists()
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line of JSON, or None where it is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if line.endswith(b"\n") and isinstance(row, dict) else None
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            if (row := _row(line)) is None:
+                break
+            rows.append(row)
+    return rows
 
 
 def _load(path: Path) -> dict[str, Any] | None:

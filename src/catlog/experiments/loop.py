@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from .folder import Folder
+from .ranks import Ranks
+
+AGREE_EVERY = 10  # iterations after which several ranks ask each other whether to stop
 
 
 class Task(Protocol):
@@ -39,44 +42,64 @@ Watcher = Callable[[int, int, Mapping[str, float]], None]  # (iterations done, o
 
 
 def loop(
-    task: Task, folder: Folder, *, checkpoint_every: float = 30.0, watch: Watcher = lambda done, total, row: None
+    task: Task,
+    folder: Folder,
+    *,
+    checkpoint_every: float = 30.0,
+    watch: Watcher = lambda done, total, row: None,
+    ranks: Ranks = Ranks(),
 ) -> dict[str, Any]:
     """Run ``task`` to its end, from where the folder's last good checkpoint stands, and return the last metrics.
 
     Random numbers come from torch's global generators; their state is part of a checkpoint, so a run that was cut and resumed
     on a CPU logs the same numbers as one that was not. ``seconds`` in the metrics is the time spent in steps (not in
     measuring, nor in the first step, which compiles). ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
+
+    With several ``ranks`` all step and measure, and the first one reads, logs and writes. A checkpoint holds the generators of
+    all ranks; resumed with another number of them, the others' are made anew from the first one's.
     """
-    start, saved = folder.restore()
+    start, saved = ranks.from_first(folder.restore)
     seconds, row = 0.0, dict[str, Any]()
     if saved is not None:
         task.load_state_dict(saved["task"])
         seconds = saved["seconds"]
-        _set_random_state(saved["random"])
-        rows = folder.metrics()
-        row = rows[-1] if rows else {}
+        states = [saved["random"], *saved.get("random_others", [])]
+        _set_random_state(states[ranks.rank if len(states) == ranks.size else 0])
+        if len(states) != ranks.size:
+            ranks.part()
+        row = ranks.from_first(folder.last) or {}
+    if ranks.first:
+        folder.begin(start, task.iterations, ranks.size)
 
     def save(i: int) -> None:
-        folder.checkpoint(i, {"task": task.state_dict(), "seconds": seconds, "random": _random_state()})
+        random, *others = ranks.all(_random_state())
+        state = {"task": task.state_dict(), "seconds": seconds, "random": random}
+        if ranks.first:
+            folder.checkpoint(i, {**state, "random_others": others} if others else state)
+
+    def log(i: int) -> dict[str, Any]:
+        row = {"iteration": i, "seconds": round(seconds, 6), **task.measure(i)}
+        if ranks.first:
+            folder.log(row)
+        return row
 
     if start == 0:
-        row = {"iteration": 0, "seconds": 0.0, **task.measure(0)}
-        folder.log(row)
+        row = log(0)
         watch(0, task.iterations, row)
     saved_at = told_at = began = time.perf_counter()
-    with interruptions() as asked_to_stop:
+    with interruptions(patience=5.0 if ranks.size > 1 else 0.0) as asked_to_stop:
         for i in range(start, task.iterations):
             task.step(i)
             done = i + 1
             if i == start:
                 _synchronise()
                 began = time.perf_counter()
-            if done % task.every == 0 or done == task.iterations:
+            logged = done % task.every == 0 or done == task.iterations
+            if logged:
                 _synchronise()
                 seconds += time.perf_counter() - began
-                row = {"iteration": done, "seconds": round(seconds, 6), **task.measure(done)}
-                folder.log(row)
-                if time.perf_counter() - saved_at > checkpoint_every:
+                row = log(done)
+                if ranks.any(time.perf_counter() - saved_at > checkpoint_every):
                     save(done)
                     saved_at = time.perf_counter()
                 watch(done, task.iterations, row)
@@ -85,23 +108,27 @@ def loop(
             elif time.perf_counter() - told_at > 0.2:
                 told_at = time.perf_counter()
                 watch(done, task.iterations, row)
-            if asked_to_stop():
+            if (ranks.size == 1 or logged or done % AGREE_EVERY == 0) and ranks.any(asked_to_stop()):
                 seconds += time.perf_counter() - began
                 save(done)
                 raise KeyboardInterrupt
-    folder.finish(row)
+    if ranks.first:
+        folder.finish(row)
     return row
 
 
 @contextlib.contextmanager
-def interruptions() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C (or SIGTERM) as a question that the loop asks between two steps; the second Ctrl-C stops at once."""
-    asked: list[int] = []
+def interruptions(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C (or SIGTERM) as a question that the loop asks between two steps; the second Ctrl-C stops at once.
+
+    ``patience``: not within so many seconds of the first, as torchrun passes on what the terminal has sent already.
+    """
+    asked: list[float] = []
 
     def handle(number: int, frame: object) -> None:
-        if asked:
+        if asked and time.monotonic() >= asked[0] + patience:
             raise KeyboardInterrupt
-        asked.append(number)
+        asked.append(time.monotonic())
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -21,10 +21,16 @@ def read(source: Path | str) -> list[Row]:
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
     rows: list[Row] = []
     for path in sorted(source.rglob("config.json")):
-        folder = Folder(path.parent)
-        config = folder.config()
-        rows += [{**config, **row} for row in folder.metrics()]
+        rows += read_run(path.parent)
     return rows
+
+
+def read_run(path: Path) -> list[Row]:
+    """The rows of the run in this folder; none where there is no run."""
+    folder = Folder(path)
+    metrics = folder.metrics()
+    config = folder.config() if metrics else {}
+    return [{**config, **row} for row in metrics]
 
 
 def read_all(sources: Iterable[Path | str]) -> list[Row]:

@@ -12,6 +12,7 @@ import torch
 
 from .folder import Folder
 from .loop import Task, Watcher, loop
+from .ranks import ranks
 
 
 def record(config: Any) -> dict[str, Any]:
@@ -40,17 +41,27 @@ def execute(
     tensorboard: bool = False,
     watch: Watcher = lambda done, total, row: None,
 ) -> dict[str, Any]:
-    """Run ``config`` in ``folder`` (see :func:`folder_for`) and return its last metrics; a complete run is not run again."""
+    """Run ``config`` in ``folder`` (see :func:`folder_for`) and return its last metrics; a complete run is not run again.
+
+    Under torchrun all ranks call this; every step divides its batch among them (experiments with ``divides``).
+    """
     home = Folder(folder_for(config) if folder is None else folder)
-    home.create(record(config), resume=resume)
-    if home.finished():
-        return home.summary()
-    torch.manual_seed(config.seed)
-    task: Task = config.task()
     with contextlib.ExitStack() as stack:
-        if tensorboard:
+        us = stack.enter_context(ranks(config.torch_device))
+        if us.size > 1 and not config.divides:
+            raise ValueError(f"{config.name} has no batches to divide among {us.size} ranks: run it without torchrun.")
+        us.from_first(lambda: home.create(record(config), resume=resume))
+        us.from_first(lambda: stack.enter_context(home.held()))
+        if us.from_first(home.finished):
+            return us.from_first(home.summary)
+        torch.manual_seed(config.seed)
+        task: Task = config.task()
+        us.part()
+        if not us.first:
+            watch = lambda done, total, row: None  # noqa: E731
+        elif tensorboard:
             watch = _with_events(home.path, watch, stack)
-        return loop(task, home, checkpoint_every=checkpoint_every, watch=watch)
+        return loop(task, home, checkpoint_every=checkpoint_every, watch=watch, ranks=us)
 
 
 def _with_events(path: Path, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:

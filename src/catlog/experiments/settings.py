@@ -1,7 +1,7 @@
 """The fields that all experiments share; each is a flag on the command line and an entry of config.json."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -24,6 +24,8 @@ class Settings:
     """Compile the training step; auto: on a GPU."""
     tf32: bool = True
     """On a GPU, matrix products in TF32."""
+
+    divides: ClassVar[bool] = False  # whether it trains on batches, which several ranks can divide
 
     @property
     def torch_device(self) -> torch.device:

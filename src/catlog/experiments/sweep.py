@@ -1,21 +1,18 @@
 """A grid of runs: what is done is skipped, what was cut is resumed, several at a time where asked."""
 
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
-
+from .engines import Job, in_processes, in_turn, on_ray
 from .folder import Folder
 from .methods import parsed
-from .run import execute, folder_for
+from .ranks import launched
+from .run import folder_for
 
 
 def grid(base: Any, axes: list[str]) -> list[Any]:
@@ -40,63 +37,96 @@ def sweep(
     configs: list[Any],
     root: Path | str = "runs",
     *,
-    jobs: int = 1,
+    engine: Literal["local", "ray"] = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    cpus_per_run: int = 1,
+    gpus_per_run: float | None = None,
+    retries: int = 3,
     deadline: float | None = None,
+    checkpoint_every: float = 30.0,
     watch: Callable[[list[Any]], None] = lambda configs: None,
 ) -> list[str]:
-    """Run all ``configs``, ``jobs`` at a time in processes of their own, and return what went wrong (nothing, if all is well).
+    """Run all ``configs`` and return what went wrong (nothing, if all is well).
 
-    Runs are idempotent: their folders follow from their configurations. ``deadline`` (seconds from now) stops the sweep in good
-    order: no new run begins after it, and a running one is cut at its last checkpoint. ``watch`` is called now and then.
+    Runs are idempotent: their folders follow from their configurations, and a lock in the folder keeps a second process out.
+    A run whose process died is tried again, ``retries`` times, from its last checkpoint. ``deadline`` (seconds from now) stops
+    the sweep in good order: no new run begins after it, and a running one is cut at its last checkpoint. ``watch`` is called now
+    and then.
+
+    engine: "local" runs here, one after another or ``jobs`` at a time in processes of their own. "ray" runs on a Ray cluster:
+    the one at ``address`` (or RAY_ADDRESS), which must see the same ``root``, or one started here for ``jobs`` runs at a time.
     """
-    todo = [each for each in configs if not Folder(folder_for(each, root)).finished()]
+    if launched() > 1:
+        raise ValueError("A sweep is started without torchrun: its runs are processes of their own (--jobs, --engine ray).")
+    if engine == "local" and (address is not None or gpus_per_run is not None):
+        raise ValueError("--address and --gpus-per-run need --engine ray: runs that are local share what is here.")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, but {jobs} was given.")
     until = None if deadline is None else time.time() + deadline
-    if jobs == 1:
-        return [problem for config in todo if (problem := _one(config, str(root), until)) is not None]
-    failures: list[str] = []
-    threads = max(1, (os.cpu_count() or 1) // jobs)  # more would have the runs wait for each other
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        pending: set[Future[str | None]] = {pool.submit(_one, config, str(root), until) for config in todo}
-        try:
-            while pending:
-                done, pending = wait(pending, timeout=0.5)
-                failures += [problem for each in done if (problem := each.result()) is not None]
-                watch(configs)
-        except BrokenProcessPool:
-            failures.append("A worker process died (killed, or out of memory). Run the same command again to go on.")
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True, wait=False)
-            raise
-    return failures
+    folders = {folder_for(config, Path(root).resolve()): config for config in configs}  # equal ones once
+    todo = [Job(config, path, until, checkpoint_every) for path, config in folders.items() if not Folder(path).finished()]
+    if engine == "ray":
+        outcomes = on_ray(todo, lambda: watch(configs), jobs, retries, address, cpus_per_run, gpus_per_run)
+    elif jobs is None or jobs == 1:
+        outcomes = in_turn(todo, lambda: watch(configs))
+    else:
+        outcomes = in_processes(todo, lambda: watch(configs), jobs, retries)
+    return [problem for problem in outcomes if problem is not None]
 
 
-class _TooLateError(Exception):
-    pass
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: its last metrics, the number of its iterations, and the seconds it still needs, where they are known."""
+
+    experiment: str
+    path: Path
+    state: Literal["waiting", "running", "done"]
+    row: dict[str, Any] | None
+    iterations: int | None = None
+    left: float | None = None
+
+    @property
+    def fraction(self) -> float:
+        if self.state == "done":
+            return 1.0
+        return self.row["iteration"] / self.iterations if self.row and self.iterations else 0.0
 
 
-def _one(config: Any, root: str, until: float | None) -> str | None:
-    """One run, in whatever process; the reason why it failed, if it did."""
+class Standing:
+    """A sweep seen from outside, by what its runs write, wherever they are."""
 
-    def watch(done: int, total: int, row: object) -> None:
-        if until is not None and time.time() > until:
-            raise _TooLateError
+    def __init__(self, configs: list[Any], root: Path | str) -> None:
+        self.began = time.time()
+        self.folders = {folder_for(config, root): config.name for config in configs}
+        self._done: dict[Path, Progress] = {}
+        self.at_first = sum(run.fraction for run in self.look())
 
-    folder = folder_for(config, root)
-    try:
-        if until is None or time.time() < until:
-            execute(config, folder, resume=True, watch=watch)
+    def look(self) -> list[Progress]:
+        return [self._done.get(path) or self._look(path, name) for path, name in self.folders.items()]
+
+    def left(self, runs: list[Progress]) -> float | None:
+        """Seconds until all are done, at the speed so far."""
+        now = sum(run.fraction for run in runs)
+        if now <= self.at_first or now == len(runs):
             return None
-        return f"{folder}: not begun before the deadline"
-    except _TooLateError:
-        return f"{folder}: cut by the deadline"
-    except Exception as error:
-        return f"{folder}: {type(error).__name__}: {error}"
+        return (time.time() - self.began) * (len(runs) - now) / (now - self.at_first)
 
-
-def progress(configs: list[Any], root: Path | str) -> Iterator[tuple[Path, dict[str, Any] | None, bool]]:
-    """Of every run: its folder, its last metrics, and whether it is complete."""
-    for config in configs:
-        folder = Folder(folder_for(config, root))
-        rows = [folder.summary()] if folder.finished() else folder.metrics()  # a short file in place of a long one
-        yield folder.path, rows[-1] if rows else None, folder.finished()
+    def _look(self, path: Path, name: str) -> Progress:
+        folder = Folder(path)
+        if folder.finished():
+            self._done[path] = Progress(name, path, "done", folder.summary())
+            return self._done[path]
+        row, sessions = folder.last(), folder.sessions()
+        if not sessions:
+            return Progress(name, path, "waiting", row)
+        session = sessions[-1]
+        began, total = datetime.fromisoformat(session["began"]).timestamp(), session["iterations"]
+        if began < self.began:
+            return Progress(name, path, "waiting", row, total)
+        left = None
+        if row is not None and row["iteration"] > session["iteration"]:
+            logged = folder.metrics_path.stat().st_mtime
+            speed = (row["iteration"] - session["iteration"]) / max(1e-3, logged - began)
+            left = max(0.0, (total - row["iteration"]) / speed - (time.time() - logged))
+        return Progress(name, path, "running", row, total, left)

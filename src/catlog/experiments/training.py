@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..compiled import compiled_step
 from ..surrogate import Estimator
 from .methods import load_own_state, own_parameters, own_state
+from .ranks import training_group
 
 
 def adam(parameters: Iterable[Tensor], learning_rate: float, E: Estimator, device: torch.device) -> torch.optim.Adam:
@@ -23,7 +25,8 @@ def adam(parameters: Iterable[Tensor], learning_rate: float, E: Estimator, devic
 class Training:
     """Minibatch steps on ``loss(index)``, where ``index`` picks the examples; the last, smaller batch is dropped.
 
-    Every epoch has its own permutation, made from (seed, epoch), so that step i always sees the same examples.
+    Every epoch has its own permutation, made from (seed, epoch), so that step i always sees the same examples. Several ranks
+    (see :mod:`.ranks`) take equal parts of every batch, and the mean of their gradients.
     """
 
     def __init__(
@@ -44,14 +47,19 @@ class Training:
         self.model, self.E, self.optimiser = model, E, optimiser
         self.examples, self.batch, self.seed, self.device = examples, batch, seed, device
         self.per_epoch = examples // batch
-        self.compiled = compiled_step(loss, optimiser, compile=compile)
+        self.group = training_group()
+        self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
+        if batch % self.ranks:
+            raise ValueError(f"--batch must be a multiple of the number of ranks, {self.ranks}, but {batch} was given.")
+        self.compiled = compiled_step(loss, optimiser, compile=compile, group=self.group)
         self.total = torch.zeros((), device=device)
         self.steps = 0
         self._epoch = -1
         self._order = torch.empty(0)
 
     def step(self, i: int) -> None:
-        self.total += self.compiled(self.index(i))
+        part = self.batch // self.ranks
+        self.total += self.compiled(self.index(i)[self.rank * part : (self.rank + 1) * part])
         self.steps += 1
 
     def index(self, i: int) -> Tensor:
@@ -64,18 +72,25 @@ class Training:
         return self._order[j * self.batch : (j + 1) * self.batch]
 
     def mean_loss(self) -> float:
-        """Mean over the steps since the last call (NaN for none)."""
-        mean = float(self.total) / self.steps if self.steps else float("nan")
+        """Mean over the steps since the last call, and over ranks (NaN for none)."""
+        mean = float(self._mean_total()) / self.steps if self.steps else float("nan")
         self.total.zero_()
         self.steps = 0
         return mean
+
+    def _mean_total(self) -> Tensor:
+        if self.group is None:
+            return self.total
+        total = self.total.clone()
+        dist.all_reduce(total, group=self.group)
+        return total / self.ranks
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "estimator": own_state(self.E),
             "optimiser": self.optimiser.state_dict(),
-            "total": self.total,
+            "total": self._mean_total(),
             "steps": self.steps,
         }
 

@@ -1,0 +1,244 @@
+"""Sweeps and black-box functions on a local Ray cluster of two workers; a whole run under torchrun. Run by `make test-scale`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from catlog.cli import main
+from catlog.experiments import Optimisation, folder_for, records
+from catlog.experiments.folder import Folder
+from catlog.experiments.sweep import grid, sweep
+from catlog.functions import Pool, RowError
+
+ray = pytest.importorskip("ray")
+
+SMALL = Optimisation(iterations=300, every=20, variables=20)
+GRID = grid(SMALL, ["estimator=IndeCateR,RLOO-S,GS-S", "seed=0,1,2,3,4,5,6,7"])
+LONG = replace(SMALL, iterations=200_000, every=200)
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """Two workers, for all tests here, which can import this module: a sweep joins what is there."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def metrics(config: Any, root: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(folder_for(config, root)).metrics()]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("local")
+    assert sweep(GRID, root) == []
+    return root
+
+
+def test_24_runs_give_the_metrics_of_the_local_engine(local: Path, tmp_path: Path) -> None:
+    assert len(GRID) == 24
+    assert sweep(GRID, tmp_path, engine="ray", jobs=2) == []
+    processes = set()
+    for config in GRID:
+        assert metrics(config, tmp_path) == metrics(config, local)
+        (session,) = Folder(folder_for(config, tmp_path)).sessions()
+        processes.add(session["process"])
+    assert os.getpid() not in processes
+    assert len(processes) >= 2
+
+
+def test_a_worker_killed_in_the_middle(local: Path, tmp_path: Path) -> None:
+    """kill -9 while a run has a checkpoint and is not done: all 24 finish, that one goes on from there, none runs twice."""
+    killed: list[tuple[Path, int]] = []
+
+    def kill_one(configs: list[Any]) -> None:
+        done = sum(Folder(folder_for(config, tmp_path)).finished() for config in configs)
+        for config in configs if done >= 6 and not killed else []:
+            folder = Folder(folder_for(config, tmp_path))
+            if folder.sessions() and not folder.finished() and list(folder.path.glob("checkpoint-*.sha256")):
+                os.kill(folder.sessions()[-1]["process"], signal.SIGKILL)
+                killed.append((folder.path, done))
+                return
+
+    configs = [replace(config, iterations=1000) if config.estimator == "IndeCateR" else config for config in GRID]
+    assert sweep(configs, tmp_path, engine="ray", jobs=2, checkpoint_every=0.0, watch=kill_one) == []
+    ((path, done),) = killed
+    assert 6 <= done < 24
+    for config in configs:
+        folder = Folder(folder_for(config, tmp_path))
+        assert folder.finished()
+        assert [row["iteration"] for row in folder.metrics()] == list(range(0, config.iterations + 1, 20))
+        sessions = folder.sessions()
+        assert len(sessions) == (2 if folder.path == path else 1)
+        if folder.path == path:
+            assert sessions[1]["iteration"] > 0
+            assert sessions[1]["process"] != sessions[0]["process"]
+        if config.estimator != "IndeCateR":
+            assert metrics(config, tmp_path) == metrics(config, local)
+    whole = next(config for config in configs if folder_for(config, tmp_path) == path)
+    assert sweep([whole], tmp_path / "again") == []
+    assert metrics(whole, tmp_path) == metrics(whole, tmp_path / "again")
+
+
+def test_a_process_killed_in_a_local_sweep(tmp_path: Path) -> None:
+    """Where one dies, concurrent.futures ends the others, too: all go on."""
+    killed: list[int] = []
+
+    def kill_one(configs: list[Any]) -> None:
+        for config in configs if not killed else []:
+            folder = Folder(folder_for(config, tmp_path))
+            if not folder.finished() and list(folder.path.glob("checkpoint-*.sha256")):
+                killed.append(folder.sessions()[-1]["process"])
+                os.kill(killed[0], signal.SIGKILL)
+                return
+
+    configs = grid(replace(SMALL, iterations=4000), ["seed=0,1,2,3"])
+    assert sweep(configs, tmp_path, jobs=2, checkpoint_every=0.0, watch=kill_one) == []
+    assert killed
+    for config in configs:
+        rows = Folder(folder_for(config, tmp_path)).metrics()
+        assert [row["iteration"] for row in rows] == list(range(0, config.iterations + 1, 20))
+    sessions = [session for config in configs for session in Folder(folder_for(config, tmp_path)).sessions()]
+    assert killed[0] in {session["process"] for session in sessions}
+    assert len(sessions) > 4
+
+
+def test_a_run_that_kills_its_worker_every_time_is_told(tmp_path: Path) -> None:
+    """The others finish."""
+
+    def kill(configs: list[Any]) -> None:
+        for session in Folder(folder_for(LONG, tmp_path)).sessions()[-1:]:
+            if os.path.exists(f"/proc/{session['process']}"):
+                os.kill(session["process"], signal.SIGKILL)
+
+    (problem,) = sweep([LONG, *GRID[:2]], tmp_path, engine="ray", retries=1, watch=kill)
+    assert "its process died" in problem
+    assert str(folder_for(LONG, tmp_path)) in problem
+    assert all(Folder(folder_for(config, tmp_path)).finished() for config in GRID[:2])
+    assert len(Folder(folder_for(LONG, tmp_path)).sessions()) == 2
+
+
+def test_two_sweeps_at_once_run_nothing_twice(tmp_path: Path) -> None:
+    """The lock of a run's folder keeps the second one out."""
+    folder = Folder(folder_for(SMALL, tmp_path))
+    from catlog.experiments.run import record
+
+    folder.create(record(SMALL), resume=False)
+    with folder.held():
+        (problem,) = sweep([SMALL], tmp_path, engine="ray")
+    assert "another process" in problem
+    assert sweep([SMALL], tmp_path, engine="ray") == []
+
+
+def test_no_gpu_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no GPU"):
+        sweep([SMALL], tmp_path, engine="ray", gpus_per_run=0.25)
+
+
+def test_command_line_gathers_one_file_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["sweep", "optimisation", "--engine", "ray", "--iterations", "40", "--every", "20", "--grid", "seed=0,1,2"]
+    assert main([*given, "--root", str(tmp_path), "--report", str(tmp_path / "report.html")]) == 0
+    rows = records.read(tmp_path / "optimisation.csv")
+    assert [(row["seed"], row["iteration"]) for row in rows] == [(seed, i) for seed in range(3) for i in (0, 20, 40)]
+    told = capsys.readouterr().out
+    assert "3 of 3 done" in told
+    assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def started(command: list[str], until: Any) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    limit = time.monotonic() + 120
+    while not until():
+        assert process.poll() is None, f"it ended too soon, with {process.returncode}"
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    return process
+
+
+def test_ctrl_c_leaves_runs_that_resume_exactly(tmp_path: Path) -> None:
+    """In a cluster of its own. The whole process group gets the signal, as from a terminal."""
+    configs = grid(replace(SMALL, iterations=3000), ["seed=0,1"])
+    flags = ["sweep", "optimisation", "--iterations", "3000", "--every", "20", "--variables", "20", "--grid", "seed=0,1"]
+    command = [sys.executable, "-m", "catlog", *flags, "--root", str(tmp_path), "--engine", "ray", "--jobs", "2"]
+    folders = [Folder(folder_for(config, tmp_path)) for config in configs]
+    process = started(command, lambda: all(len(folder.metrics()) > 5 for folder in folders))
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(90) == 130
+    for folder in folders:
+        assert not folder.finished()
+        assert list(folder.path.glob("checkpoint-*.sha256"))
+    assert sweep(configs, tmp_path, engine="ray") == []
+    assert sweep(configs, tmp_path / "whole") == []
+    for config, folder in zip(configs, folders, strict=True):
+        assert metrics(config, tmp_path) == metrics(config, tmp_path / "whole")
+        assert [session["iteration"] > 0 for session in folder.sessions()] == [False, True]
+
+
+def square(point: Any) -> float:
+    if point.max() == 3:
+        raise ZeroDivisionError("three")
+    if point.max() == 4:
+        time.sleep(100)
+    if point.max() == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return float(point.sum()) ** 2
+
+
+def test_a_function_on_ray(tmp_path: Path) -> None:
+    with Pool(square, 2, engine="ray", timeout=2.0) as pool:
+        x = torch.tensor([[1, 2], [0, 0], [2, 2], [0, 1]])
+        assert pool(x).tolist() == [9.0, 0.0, 16.0, 1.0]
+        for kind, reason in ((3, "ZeroDivisionError: three"), (4, "timeout"), (5, "its worker died")):
+            x[2, 1] = kind
+            with pytest.raises(RowError, match=rf"row \(2,\), where x = \[2, {kind}\].*{reason}"):
+                pool(x)
+        x[2, 1] = 0
+        assert pool(x).tolist() == [9.0, 0.0, 4.0, 1.0]
+
+
+def torchrun(ranks: int, *flags: str) -> list[str]:
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", "catlog", "run", "dvae"]
+    return [sys.executable, "-m", *launch, "--variables", "4", "--batch", "40", "--every", "5", "--estimator", "RLOO-S", *flags]
+
+
+def test_torchrun_ctrl_c_and_another_number_of_ranks(tmp_path: Path) -> None:
+    flags = [
+        "--samples",
+        "2",
+        "--test-samples",
+        "1",
+        "--gradient-repeats",
+        "0",
+        "--epochs",
+        "2",
+        "--folder",
+        str(tmp_path / "run"),
+    ]
+    folder = Folder(tmp_path / "run")
+    process = started(torchrun(2, *flags), lambda: len(folder.metrics()) > 3)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) != 0
+    assert not folder.finished()
+    assert list(folder.path.glob("checkpoint-*.sha256"))
+    logged = len(folder.metrics())
+    assert subprocess.run(torchrun(1, *flags, "--resume"), env=ENVIRONMENT, capture_output=True).returncode == 0
+    assert folder.finished()
+    assert [session["ranks"] for session in folder.sessions()] == [2, 1]
+    assert folder.sessions()[1]["iteration"] > 0
+    rows = folder.metrics()
+    assert len(rows) > logged
+    assert rows[-1]["test"] < rows[0]["test"]

@@ -1,0 +1,365 @@
+"""Two ranks (gloo, spawned once for all tests here): one estimate shared out, training on divided batches, runs that resume."""
+
+import os
+import shutil
+import signal
+import traceback
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.nn.parallel import DistributedDataParallel
+
+import catlog
+from catlog.experiments import DVAE, Optimisation, execute
+from catlog.experiments.folder import Folder
+from catlog.experiments.training import Training
+from catlog.functions import FirstLayerLinear, OfSum, Sharded
+from variants import VARIANTS
+
+torch.set_num_threads(1)
+
+D, K, BATCH = 3, 3, 2
+
+
+class Network(nn.Module):
+    """An f with parameters of its own, on any law's points."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        self.events = 1
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(len(x))
+        return self.layers(x.flatten(-self.events).double()).squeeze(-1)
+
+
+def problem(E: catlog.Estimator) -> tuple[Distribution, Network, Tensor]:
+    torch.manual_seed(0)
+    one_hot = "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)
+    k = K if "index" in E.laws or one_hot else 2
+    logits = torch.randn(BATCH, D, k, dtype=torch.float64).requires_grad_()
+    f = Network(D * k if one_hot else D)
+    if one_hot:
+        f.events = 2
+        return Independent(OneHotCategorical(logits=logits), 1), f, logits
+    if k == 2:
+        return Independent(Bernoulli(logits=logits[..., 1] - logits[..., 0]), 1), f, logits
+    return Independent(Categorical(logits=logits), 1), f, logits
+
+
+def mean_over_ranks(gradient: Tensor) -> Tensor:
+    gradient = gradient.clone()
+    dist.all_reduce(gradient)
+    return gradient / dist.get_world_size()
+
+
+def estimated(E: Any, sharded: bool) -> dict[str, Any]:
+    """Value and gradients; those in f's own parameters averaged over ranks where f is shared out."""
+    q, f, logits = problem(E)
+    E = deepcopy(E)
+    value = E(Sharded(f) if sharded else f, q, generator=torch.Generator().manual_seed(3))
+    loss = (value * torch.arange(1.0, BATCH + 1, dtype=torch.float64)).sin().sum()
+    own = list(E.parameters()) if isinstance(E, nn.Module) else []
+    parameters = [*f.parameters(), *own]
+    gradients = torch.autograd.grad(loss, [logits, *parameters], allow_unused=True)
+    told = [torch.zeros(()) if g is None else g for g in gradients]
+    count = len(list(f.parameters()))
+    of_f = [mean_over_ranks(g) if sharded else g for g in told[1 : count + 1]]
+    return {"value": value.detach(), "logits": told[0], "f": of_f, "own": told[count + 1 :], "seen": f.seen}
+
+
+def every_estimator() -> dict[str, Any]:
+    return {
+        f"{name} {options}": [estimated(catlog.ESTIMATORS[name](**options), sharded) for sharded in (False, True)]
+        for name, variants in VARIANTS.items()
+        for options in variants
+    }
+
+
+def markov() -> dict[str, Any]:
+    """SCateR's rows on a law with dependent variables, more of them than one chunk holds."""
+    found = []
+    for sharded in (False, True):
+        torch.manual_seed(1)
+        start, step = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3,), (3, 3)))
+        f: Any = lambda x: (x * torch.arange(5.0, dtype=torch.float64)).sum(-1).sin()  # noqa: E731
+        E = catlog.SCateR(3, chunk_size=7)
+        law = catlog.MarkovChain(start, step, length=5)
+        value = E(Sharded(f) if sharded else f, law, generator=torch.Generator().manual_seed(0))
+        found.append([value.detach(), *torch.autograd.grad(value, [start, step])])
+    return {"markov": found}
+
+
+def own_tables() -> dict[str, Any]:
+    """Functions that know their table: draws are shared out, or variables where that divides better."""
+    torch.manual_seed(2)
+    bits = Independent(Bernoulli(logits=torch.randn(2, 5, dtype=torch.float64)), 1)
+    one_hot = Independent(OneHotCategorical(logits=torch.randn(2, 4, 3, dtype=torch.float64)), 1)
+    numbers = Independent(Categorical(logits=torch.randn(2, 4, 3, dtype=torch.float64)), 1)
+    network = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)).double()
+    wide = nn.Sequential(nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 1)).double()
+    cases: dict[str, tuple[Any, Distribution]] = {
+        "bits": (FirstLayerLinear(network), bits),
+        "one-hot": (FirstLayerLinear(wide, one_hot=True), one_hot),
+        "sum": (OfSum(lambda s: (s == 4).double(), categories=3), numbers),
+    }
+    found: dict[str, Any] = {}
+    for name, (f, q) in cases.items():
+        for n in (1, 2, 3):
+            for fresh in (False, True):
+                x = q.sample((n * (q.event_shape[0] if fresh else 1),))
+                E = catlog.IndeCateR(n, fresh=fresh)
+                found[f"{name} {n} {fresh}"] = [E(f, q, x=x), E(Sharded(f), q, x=x)]
+        if name != "sum":
+            x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))
+            E = catlog.IndeCateR(3, variables=1)
+            found[f"{name} chosen"] = [E(f, q, x=x, chosen=chosen), E(Sharded(f), q, x=x, chosen=chosen)]
+    return {"own tables": found}
+
+
+def failures() -> dict[str, Any]:
+    """What is told where ranks disagree or f fails on one of them; the group goes on afterwards."""
+    rank = dist.get_rank()
+    q = Independent(Bernoulli(logits=torch.zeros(4)), 1)
+
+    def told(f: Any, seed: int) -> str:
+        try:
+            catlog.RLOO(4)(Sharded(f), q, generator=torch.Generator().manual_seed(seed))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    def fails(x: Tensor) -> Tensor:
+        if rank == 1:
+            raise ZeroDivisionError("a part of f")
+        return x.sum(-1)
+
+    return {
+        "other draws": told(lambda x: x.sum(-1), seed=rank),
+        "f fails": told(fails, seed=0),
+        "wrong shape": told(lambda x: x, seed=0),
+        "indicator": told(lambda x: x.sum(-1) > 2, seed=0),
+    }
+
+
+class Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 6).double()
+        self.decoder = nn.Linear(6, 4).double()
+
+    def forward(self, images: Tensor, x: Tensor, share: bool = False) -> Tensor:
+        f: Any = lambda z: (self.decoder(z).sin() - images).square().sum(-1)  # noqa: E731
+        q = Independent(Bernoulli(logits=self.encoder(images)), 1)
+        return catlog.IndeCateR(2, variables=2)(
+            Sharded(f) if share else f, q, x=x, chosen=x[..., :2].long() + torch.tensor([2, 4])
+        )
+
+
+def autoencoder() -> tuple[Autoencoder, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return Autoencoder(), torch.randn(8, 4, dtype=torch.float64), torch.bernoulli(torch.full((2, 8, 6), 0.5, dtype=torch.float64))
+
+
+def flat(tensors: Any) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in tensors])
+
+
+def inside_ddp() -> dict[str, Any]:
+    """All ranks see all images and share f's rows; DDP's mean makes the decoder's gradient whole."""
+    model, images, x = autoencoder()
+    parallel = DistributedDataParallel(model)
+    parallel(images, x, share=True).mean().backward()
+    return {"inside ddp": flat(p.grad for p in model.parameters())}
+
+
+def steps(group: Any) -> Tensor:
+    """The parameters after three steps, each rank with its part of the images."""
+    model, images, x = autoencoder()
+    world, rank = (2, dist.get_rank()) if group else (1, 0)
+    part = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    step = catlog.compiled_step(lambda a, b: model(a, b), torch.optim.Adam(model.parameters(), 0.1), group=group)
+    for _ in range(3):
+        step(images[part], x[:, part])
+    return flat(model.parameters())
+
+
+def by_ddp() -> dict[str, Any]:
+    """Each rank has half of the images."""
+    model, images, x = autoencoder()
+    half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    parallel = DistributedDataParallel(model)  # its hooks live as long as it does
+    parallel(images[half], x[:, half]).mean().backward()
+    return {"by ddp": flat(p.grad for p in model.parameters())}
+
+
+# "Exact" has no noise, so its losses are those of one process; the other draws, on each rank from a generator of its own.
+EXACT = DVAE(
+    epochs=1, every=10, batch=200, variables=1, learning_rate=1e-3, estimator="Exact", gradient_repeats=0, test_samples=1
+)
+NOISY = DVAE(epochs=1, every=3, batch=400, variables=4, estimator="NVIL", samples=2, gradient_repeats=0, test_samples=1)
+
+
+def runs(folder: Path) -> dict[str, Any]:
+    """Whole runs, and one that is interrupted on the second rank, then resumed; a copy of it is left to be resumed elsewhere."""
+    execute(EXACT, folder / "exact")
+    execute(NOISY, folder / "whole")
+    draw = torch.rand(())
+    step = Training.step
+
+    def interrupted(training: Training, i: int) -> None:
+        if i == 4 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        step(training, i)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            execute(NOISY, folder / "cut")
+    if dist.get_rank() == 0:
+        shutil.copytree(folder / "cut", folder / "moved")
+    dist.barrier()
+    execute(NOISY, folder / "cut", resume=True)
+    told = []
+    for config, path in (
+        (NOISY, folder / "cut"),
+        (Optimisation(), folder / "other"),
+        (replace(NOISY, batch=401), folder / "odd"),
+    ):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            execute(config, path)
+        told.append(str(caught.value))
+    return {"draw": draw, "told": told}
+
+
+PARTS: list[Callable[[], dict[str, Any]]] = [every_estimator, markov, own_tables, failures, inside_ddp, by_ddp]
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found: dict[str, Any] = {}
+    try:
+        for part in PARTS:
+            found |= part()
+        found["steps"] = steps(dist.group.WORLD)
+        found |= runs(Path(folder))
+    except Exception:
+        found["error"] = traceback.format_exc()
+    torch.save(found, os.path.join(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    mp.spawn(work, args=(str(folder),), nprocs=2)
+    found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    for each in found:
+        assert "error" not in each, each["error"]
+    return found
+
+
+def close(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", [f"{name} {options}" for name, variants in VARIANTS.items() for options in variants])
+def test_every_estimator_shared_out_equals_itself(name: str, ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        plain, shared = rank[name]
+        for key in ("value", "logits", "f", "own"):
+            close(shared[key], plain[key])
+        assert sum(shared["seen"]) < sum(plain["seen"]) or max(plain["seen"]) == 1
+        assert all(share == -(-rows // 2) for share, rows in zip(shared["seen"], plain["seen"], strict=True))
+    assert torch.equal(ranks[0][name][1]["value"], ranks[1][name][1]["value"])
+
+
+def test_structured_rows(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        close(*rank["markov"])
+
+
+def test_own_tables(ranks: list[dict[str, Any]]) -> None:
+    assert len(ranks[0]["own tables"]) == 3 * 6 + 2
+    for rank in ranks:
+        for plain, shared in rank["own tables"].values():
+            close(plain, shared)
+
+
+def test_disagreement_and_failure_are_told_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+    assert all("same points" in rank["other draws"] for rank in ranks)
+    assert "failed on rank 1" in ranks[0]["f fails"]
+    assert ranks[1]["f fails"] == "ZeroDivisionError: a part of f"
+    assert all("one value per point" in rank["wrong shape"] for rank in ranks)
+    assert all(rank["indicator"] == "nothing" for rank in ranks)
+
+
+def test_shared_out_inside_ddp(ranks: list[dict[str, Any]]) -> None:
+    model, images, x = autoencoder()
+    model(images, x).mean().backward()
+    for rank in ranks:
+        close(rank["inside ddp"], flat(p.grad for p in model.parameters()))
+
+
+def test_steps_on_divided_batches_equal_one_process(ranks: list[dict[str, Any]]) -> None:
+    assert torch.equal(ranks[0]["steps"], ranks[1]["steps"])
+    torch.testing.assert_close(ranks[0]["steps"], steps(None), rtol=0, atol=1e-13)
+
+
+def test_ddp_with_half_of_the_batch_each_equals_one_process(ranks: list[dict[str, Any]]) -> None:
+    model, images, x = autoencoder()
+    model(images, x).mean().backward()
+    for rank in ranks:
+        torch.testing.assert_close(rank["by ddp"], flat(p.grad for p in model.parameters()), rtol=0, atol=1e-14)
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(path).metrics()]
+
+
+def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
+    execute(EXACT, folder / "alone")
+    alone, together = untimed(folder / "alone"), untimed(folder / "exact")
+    assert len(alone) == len(together) > 2
+    assert alone[-1]["train"] < 0.8 * alone[1]["train"]
+    for a, b in zip(alone[1:], together[1:], strict=True):
+        assert b["train"] == pytest.approx(a["train"], rel=1e-5)
+
+
+def test_ranks_draw_from_generators_of_their_own(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["draw"] != ranks[1]["draw"]
+
+
+def test_a_run_on_two_ranks_resumes_exactly_and_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
+    """Interrupted on one rank only: both stop at the same iteration, the next that is logged."""
+    whole = untimed(folder / "whole")
+    assert untimed(folder / "cut") == whole
+    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "cut").sessions()] == [(0, 2), (6, 2)]
+    execute(NOISY, folder / "moved", resume=True)
+    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "moved").sessions()] == [(0, 2), (6, 1)]
+    moved = untimed(folder / "moved")
+    assert moved[:3] == whole[:3]
+    assert moved[3:] != whole[3:]  # other draws from here on
+    assert moved[-1]["test"] == pytest.approx(whole[-1]["test"], rel=0.1)
+
+
+def test_what_ranks_cannot_do_is_told_on_all(ranks: list[dict[str, Any]]) -> None:
+    expected = ("--resume", "without torchrun", "multiple")
+    for rank in ranks:
+        assert all(part in told for part, told in zip(expected, rank["told"], strict=True)), rank["told"]
