@@ -1,6 +1,7 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
 from . import functions
+from .compare import Comparison, compare
 from .compiled import compiled_step
 from .distributions import Categoricals
 from .estimators import (
@@ -65,6 +66,7 @@ __all__ = [
     "Autoregressive",
     "BayesianNetwork",
     "Categoricals",
+    "Comparison",
     "CritiCateR",
     "DirectOptimisation",
     "DisARM",
@@ -87,6 +89,7 @@ __all__ = [
     "SumAndSample",
     "UnorderedSet",
     "attach",
+    "compare",
     "compiled_step",
     "functions",
 ]
