@@ -1,6 +1,7 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
 from . import functions
+from .advise import Advice, advise
 from .compare import Comparison, compare
 from .compiled import compiled_step
 from .distributions import Categoricals
@@ -63,6 +64,7 @@ __all__ = [
     "RLOO",
     "RODEO",
     "VIMCO",
+    "Advice",
     "Autoregressive",
     "BayesianNetwork",
     "Categoricals",
@@ -88,6 +90,7 @@ __all__ = [
     "StraightThrough",
     "SumAndSample",
     "UnorderedSet",
+    "advise",
     "attach",
     "compare",
     "compiled_step",

@@ -206,10 +206,12 @@ def compare(
             reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
             raise ValueError(f"compare: no estimator could be used. {reasons}.")
         timers = [(each, task.timer(each.E, clock, task.generator(seed))) for each in entered.values()]
+        for _, timer in timers:
+            timer(), timer()  # to warm up
         for number in range(rounds):
             advance("timing", total + number, total + rounds)
             for each, timer in timers:
-                each.times.append(timer())
+                each.times.append(timer()[0])
         advance("done", total + rounds, total + rounds)
 
     how, given = _reference(task, reference, limit, repeats, entered)

@@ -35,9 +35,9 @@ def draw(comparison: "Comparison", path: Path) -> None:
         left.set_xscale("log")
         right.set_xscale("log")
         right.set_yscale("log")
-        for axis in (left.xaxis, right.xaxis, right.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1g}"))
+        for axis, subs in ((left.xaxis, (1.0,)), (right.xaxis, (1.0, 2.0, 5.0)), (right.yaxis, (1.0, 2.0, 5.0))):
+            axis.set_major_locator(LogLocator(subs=subs, numticks=8))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
         _equal_products([(row.seconds * 1000, row.variance) for row in rows], right)
     if any(not row.unbiased for row in rows):

@@ -63,6 +63,13 @@ class Moments:
         return max(0.0, float(self.mean.square().sum()) - self.variance / self.count)
 
     @property
+    def dimensions(self) -> float:
+        """How many entries share the variance: the square of the sum of their variances over the sum of the squares."""
+        variances = self.variances
+        squares = float(variances.square().sum())
+        return float(variances.sum()) ** 2 / squares if squares > 0 else 1.0
+
+    @property
     def error(self) -> float:
         """The standard error of the variance, relative to it."""
         if self.count < 2:

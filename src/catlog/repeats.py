@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from .conditionals import view
@@ -55,7 +55,9 @@ class Repeats:
         used = _graph_leaves(self._graph())
         if not any(each is leaf for each in self.parameters for leaf in used):
             raise ValueError("parameters: q does not depend on any of them (or was made of detached ones).")
-        self.direct = not self._f_depends()
+        self.leaves_of_f = self._leaves_of_f()
+        self.direct = not any(each is p for each in self.leaves_of_f for p in self.parameters)
+        self.leaves_of_f = [each for each in self.leaves_of_f if all(each is not p for p in self.parameters)]
         self.batched = self.direct and self.own is None and self.fresh and _takes_batches(self.law, self.parameters)
 
     @property
@@ -93,32 +95,28 @@ class Repeats:
         q = self.law(*leaves) if self.own is None else _rebuilt(self.q, leaves[0])
         return E(folded, q, generator=generator), leaves
 
-    def timer(self, E: Estimator, clock: Clock = time.perf_counter, generator: torch.Generator | None = None) -> Clock:
-        """A function that does what a training step does but for the optimiser, and returns the seconds that it took.
+    def timer(
+        self, E: Estimator, clock: Clock = time.perf_counter, generator: torch.Generator | None = None
+    ) -> Callable[[], tuple[float, Float[Tensor, "parameters"]]]:
+        """A function that does what a training step does but for the optimiser: the seconds that took, and the gradient.
 
         That is the law (where a callable makes it), the estimate, and its gradient in all that has one: the parameters, f's own
-        and the estimator's own. Two steps are made beforehand, untimed.
+        and the estimator's own.
         """
+        own = [each for each in E.parameters() if each.requires_grad] if isinstance(E, nn.Module) else []
+        leaves = [*self.parameters, *self.leaves_of_f, *own]
+        cuda = self.view.device.type == "cuda"
 
-        def loss() -> Tensor:
-            return E(self.f, self.law(*self.parameters), generator=generator).sum()
-
-        value = loss()
-        others = (each for each in _graph_leaves(value) if all(each is not p for p in self.parameters))
-        leaves = [*self.parameters, *others]
-
-        def step() -> float:
-            if self.view.device.type == "cuda":
+        def step() -> tuple[float, Tensor]:
+            if cuda:
                 torch.cuda.synchronize()
             start = clock()
-            value = loss()
-            if value.requires_grad:
-                torch.autograd.grad(value, leaves, retain_graph=not self.fresh, allow_unused=True)
-            if self.view.device.type == "cuda":
+            value = E(self.f, self.law(*self.parameters), generator=generator)
+            slopes = _slope(value, leaves, retain=not self.fresh)
+            if cuda:
                 torch.cuda.synchronize()
-            return clock() - start
+            return clock() - start, _flat(slopes[: len(self.parameters)], 0)
 
-        step()
         return step
 
     def exact(self, limit: int) -> Tensor | None:
@@ -155,13 +153,11 @@ class Repeats:
         with torch.enable_grad():
             return self.q.log_prob(self.q.sample()) if isinstance(self.q, Ordered) else _parameter(self.q)
 
-    def _f_depends(self) -> bool:
-        """Whether f has a derivative in the law's parameters beside that through x."""
+    def _leaves_of_f(self) -> list[Tensor]:
+        """The leaves that f's values are computed from, beside x."""
         with torch.enable_grad():
             fx = self.f(draw(self.view, 1, generator=self.generator(0)))
-        if not isinstance(fx, Tensor) or not fx.requires_grad:
-            return False  # if it is no tensor, the estimator says so
-        return any(each is p for each in _graph_leaves(fx) for p in self.parameters)
+        return _graph_leaves(fx) if isinstance(fx, Tensor) else []  # if it is no tensor, the estimator says so
 
 
 class _Folded:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from inspect import signature
+from math import inf
 from typing import Any, cast
 
 from torch import nn
@@ -72,40 +73,33 @@ def within(E: Estimator, q: Distribution, budget: int, cost: Cost | None = None)
     2
     """
     spend: Cost = (lambda E: E.evaluations(q)) if cost is None else cost
-
-    def above(samples: int) -> bool:
-        try:
-            return spend(with_samples(E, samples)) > budget
-        except ValueError:  # more draws than E takes
-            return True
-
     if not hasattr(E, "samples"):
         if spend(E) > budget:
             raise ValueError(f"it needs {spend(E)} evaluations, more than the budget of {budget}")
         return E
-    low = _least(E)
-    start = spend(with_samples(E, low))
-    if start > budget:
-        raise ValueError(f"it needs at least {start} evaluations, more than the budget of {budget}")
-    if above(low + 1):
-        return with_samples(E, low)
-    slope = max(1, spend(with_samples(E, low + 1)) - start)
-    high = low + (budget - start) // slope  # costs are affine in the number of draws; else search
-    if not above(high) and above(high + 1):
-        return with_samples(E, high)
-    while not above(high + 1) and high <= budget:
-        low, high = high + 1, 2 * (high + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (low, middle - 1) if above(middle) else (middle, high)
-    return with_samples(E, low)
+    known: dict[int, tuple[float, Estimator]] = {}
 
+    def costs(samples: int) -> float:
+        if samples not in known:
+            try:
+                sized = with_samples(E, samples)
+                known[samples] = spend(sized), sized
+            except ValueError:  # more draws than E takes
+                known[samples] = inf, E
+        return known[samples][0]
 
-def _least(E: Estimator) -> int:
-    for samples in range(1, 9):
-        try:
-            with_samples(E, samples)
-        except ValueError:
-            continue
-        return samples
-    raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
+    low = next((samples for samples in range(1, 9) if costs(samples) < inf), None)
+    if low is None:
+        raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
+    if costs(low) > budget:
+        raise ValueError(f"it needs at least {costs(low)} evaluations, more than the budget of {budget}")
+    if costs(low + 1) > budget:
+        return known[low][1]
+    high = low + int((budget - costs(low)) // max(1, costs(low + 1) - costs(low)))  # costs are affine in the draws; else search
+    if not costs(high) <= budget < costs(high + 1):
+        while costs(high) <= budget and high <= budget:
+            high *= 2
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (low, middle - 1) if costs(middle) > budget else (middle, high)
+    return known[high][1]

@@ -1,0 +1,540 @@
+"""Which estimator, with which settings? A short pilot on one's own f and q decides."""
+
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import ceil, exp, inf, prod, sqrt
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .checks import check_count
+from .draw import draw
+from .estimators import (
+    ARMS,
+    DARN,
+    LEG,
+    RAM,
+    RLOO,
+    CritiCateR,
+    DoubleCV,
+    Exact,
+    GumbelSoftmax,
+    IndeCateR,
+    MuProp,
+    ReinMax,
+    StraightThrough,
+)
+from .evaluate import value_and_slope
+from .factors import Factors
+from .moments import Moments
+from .relaxation import as_point
+from .repeats import Clock, Law, Repeats
+from .sizes import label, misfit, with_samples, within
+from .surrogate import Estimator, Function
+
+FEWEST_POINTS = 4096  # that Exact may visit where no budget is given
+LEAST_BUDGET = 64
+TOGETHER = 2**12  # evaluations of f in one vectorised call of the pilot, about
+FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter they are made one by one
+MOST = 256  # repeats of any
+ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What can be known of f and q before any estimate.
+
+    kind: of the law, as estimators' ``laws`` call it. d, cardinalities, batch: of the law.
+    own_table: f knows its neighbours (:mod:`catlog.functions`).
+    slope: f has a derivative in x at points of the law; relaxed: also between them, where it is finite.
+    budget: evaluations per step. bounded: whether the user gave it.
+    evaluation_seconds: of one call of f at one point (per batch element).
+    """
+
+    kind: str
+    cardinalities: tuple[int, ...]
+    batch: int
+    own_table: bool
+    slope: bool
+    relaxed: bool
+    budget: int
+    bounded: bool
+    evaluation_seconds: float
+
+    @property
+    def d(self) -> int:
+        return len(self.cardinalities)
+
+    @property
+    def points(self) -> int:
+        return prod(self.cardinalities)
+
+    @property
+    def table(self) -> int:
+        """Evaluations of IndeCateR with one draw."""
+        return 1 + sum(self.cardinalities) - self.d
+
+    def __str__(self) -> str:
+        sizes = sorted(set(self.cardinalities))
+        words = {"bits": "independent bits", "structured": "dependent variables"}.get(self.kind, "independent variables")
+        of = "" if self.kind == "bits" else f" of {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") + " categories"
+        batch = f", {self.batch} laws" if self.batch > 1 else ""
+        table = "knows its own table" if self.own_table else "is a black box" if not self.slope else "has a derivative in x"
+        more = ", also at relaxed points" if self.relaxed and not self.own_table else ""
+        return (
+            f"q: {self.d} {words}{of}{batch}. f {table}{more}; alone, an evaluation takes {_duration(self.evaluation_seconds)}."
+        )
+
+
+def _always(structure: Structure) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimator to try, with as many draws as the budget allows.
+
+    estimator: the prototype; a copy is used. Laws that it is not for, and an f without the derivative that it needs, are
+        found out from its own contract.
+    when: what else must be known for it to be worth a try.
+    coefficients: numbers among its parameters in which its gradient is affine: they are fitted to the pilot's draws.
+    dear: its own arithmetic may cost more than f and grows faster than its draws. It is timed with an eighth of them first, and
+        left where that takes longer than half a step of the best.
+    """
+
+    estimator: Estimator
+    when: Callable[[Structure], bool] = _always
+    coefficients: tuple[str, ...] = ()
+    dear: bool = False
+
+
+def _more_variables_than(m: int) -> Callable[[Structure], bool]:
+    return lambda structure: structure.d > m
+
+
+def _black_box_larger_than(m: int) -> Callable[[Structure], bool]:
+    return lambda structure: structure.d > m and not structure.slope and not structure.own_table
+
+
+# In the order in which they are tried. Add yours: advise(..., candidates=[*CANDIDATES, Candidate(Mine())]).
+CANDIDATES: tuple[Candidate, ...] = (
+    Candidate(Exact()),
+    Candidate(IndeCateR(draws="latin")),
+    Candidate(RLOO()),
+    Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
+    Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
+    Candidate(DoubleCV(), coefficients=("alpha",)),
+    Candidate(MuProp(), lambda structure: structure.relaxed),
+    Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
+    Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
+    Candidate(IndeCateR(draws="latin", fresh=True), lambda structure: structure.d > 1),
+    Candidate(ARMS()),
+    Candidate(RAM(), lambda structure: structure.kind == "structured"),
+    Candidate(LEG(), lambda structure: structure.kind == "structured"),
+    Candidate(CritiCateR(), dear=True),
+    Candidate(StraightThrough()),
+    Candidate(GumbelSoftmax(temperature=0.5), lambda structure: structure.relaxed),
+    Candidate(GumbelSoftmax(temperature=0.5, hard=True), lambda structure: structure.relaxed),
+    Candidate(ReinMax(), lambda structure: structure.relaxed),
+    Candidate(DARN(), lambda structure: structure.relaxed),
+)
+
+
+@dataclass
+class Trial:
+    """What the pilot saw of one candidate."""
+
+    name: str
+    estimator: Estimator
+    evaluations: int
+    candidate: Candidate
+    seen: Moments = field(default_factory=Moments)
+    times: list[float] = field(default_factory=list)
+    per_repeat: float = 0.0
+    variance: float = inf
+    dimensions: float = 1.0
+
+    def add(self, gradients: Tensor) -> None:
+        self.seen.add(gradients)
+        self.variance, self.dimensions = self.seen.variance, self.seen.dimensions
+
+    @property
+    def error(self) -> float:
+        """The relative error of the variance, as if the estimates were normal: few of them do not tell their tails."""
+        return sqrt(2 / (self.dimensions * (self.seen.count - 1))) if self.variance else 0.0
+
+    def missing(self, error: float) -> int:
+        """How many more estimates would make the error so small."""
+        return max(0, min(MOST, ceil(2 / (self.dimensions * error**2)) + 1) - self.seen.count) if self.variance else 0
+
+    @property
+    def seconds(self) -> float:
+        """The quickest of the timed steps: what disturbs a step makes it slower."""
+        return min(self.times)
+
+    def error2(self, reference: "Trial | None") -> float:
+        """The variance; of a biased estimator the mean squared error, where there is something to compare with."""
+        if self.estimator.unbiased:
+            return self.variance
+        if reference is None:
+            return inf
+        gap = float((self.seen.mean - reference.seen.mean).square().sum())
+        noise = self.variance / self.seen.count + reference.variance / reference.seen.count
+        return self.variance + max(0.0, gap - noise)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The estimator to use, and why.
+
+    estimator: ready to be used; one that learns starts from what the pilot found.
+    explanation: a few lines; also ``print(advice)``.
+    seconds: what the pilot took; step_seconds: the time of a step with the chosen estimator (law, estimate, gradients).
+    trials: what was seen of every candidate, best first; skipped: why others were not tried.
+    """
+
+    estimator: Estimator
+    explanation: str
+    seconds: float
+    step_seconds: float
+    trials: tuple[Trial, ...] = field(repr=False)
+    skipped: dict[str, str] = field(repr=False)
+    structure: Structure
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
+def advise(
+    f: Function,
+    q: Law,
+    parameters: Sequence[Tensor] | None = None,
+    *,
+    budget: int | None = None,
+    biased: bool = False,
+    steps: float = 40,
+    candidates: Sequence[Candidate] = CANDIDATES,
+    seed: int = 0,
+    clock: Clock = time.perf_counter,
+) -> Advice:
+    r"""The estimator with the lowest variance x time on f and q at hand, found by a short pilot.
+
+    What a gradient of given precision costs is variance x time: twice the draws, or twice the steps, halve one and double the
+    other. The pilot measures both for every candidate that fits the law, f and the budget, with few repeats at first and
+    more for those that are still in the running: after each round at most half of them go on, and none that is surely worse
+    than the best. It ends when one is left or when it has taken as long as ``steps`` training steps with the best so far.
+    Repeats are one more batch dimension, so that for a cheap f many of them take little longer than one.
+
+    Args:
+        f, q, parameters: as in :func:`catlog.compare`.
+        budget: the most evaluations of f per step (and batch element). A function that knows its own table
+            (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of IndeCateR. None: what IndeCateR needs for two
+            draws, at least 64, and up to 4096 for :class:`Exact`.
+        biased: allow biased estimators, by their mean squared error x time.
+        steps: the pilot may take about as long as so many training steps: 4 % of a run of 1000. The first three candidates are
+            tried in any case.
+        candidates: what is tried, in this order.
+        seed: of the pilot's draws.
+        clock: returns seconds.
+
+    >>> from torch.distributions import Bernoulli, Independent
+    >>> from catlog.functions import Additive
+    >>> f = Additive(torch.arange(40.0).view(20, 2))
+    >>> advice = advise(f, Independent(Bernoulli(logits=torch.zeros(20)), 1))
+    >>> E = advice.estimator
+    >>> type(E).__name__, advice.trials[0].variance
+    ('IndeCateR', 0.0)
+    """
+    if budget is not None:
+        check_count("advise", "budget", budget)
+    if not steps > 0:
+        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
+    start = clock()
+    task = Repeats(f, q, parameters)
+    structure = structure_of(task, budget, clock)
+    trials, skipped = listed(task, structure, candidates, biased)
+    pilot = _Pilot(task, task.generator(seed), clock, start, steps)
+    left = list(trials)
+    for number, (error, timed) in enumerate(ROUNDS):
+        for place, trial in enumerate(left):
+            share = pilot.share(trials, (len(left) - place) * (len(ROUNDS) - number))
+            try:
+                if number > 0:
+                    pilot.observe(trial, error, timed, share)
+                elif pilot.tries(trial, trials):
+                    pilot.observe(trial, error, timed, inf)
+                else:
+                    skipped[trial.name] = "the pilot had no time for it"
+            except (ValueError, TypeError, RuntimeError, NotImplementedError) as problem:
+                skipped[trial.name] = str(problem).split("\n")[0].rstrip(".")
+                trial.times.clear()
+        trials = [trial for trial in trials if trial.times]
+        if not trials:
+            reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+            raise ValueError(f"advise: no candidate could be used. {reasons}.")
+        merit = _merits(trials)
+        ranked = sorted((trial for trial in left if trial.times), key=lambda trial: merit[trial.name])
+        close = [trial for trial in ranked if merit[trial.name] <= merit[ranked[0].name] * _doubt(trial, ranked[0])]
+        left = close[: max(1, (len(left) + 1) // 2)]
+        if len(left) == 1:
+            break
+    best = left[0]
+    if best.variance == 0 and (fewer := pilot.with_fewest_draws(best)) is not None:
+        best = fewer
+        trials.append(fewer)
+    merit = _merits(trials)
+    order = [best, *sorted((trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name])]
+    seconds = clock() - start
+    return Advice(
+        estimator=best.estimator,
+        explanation=_explained(order, merit, structure, skipped, seconds),
+        seconds=seconds,
+        step_seconds=median(best.times),
+        trials=tuple(order),
+        skipped=skipped,
+        structure=structure,
+    )
+
+
+@dataclass
+class _Pilot:
+    """What observing a candidate needs, and whether there is time for it."""
+
+    task: Repeats
+    generator: torch.Generator
+    clock: Clock
+    start: float
+    steps: float
+
+    dense: bool = False  # repeats together cost about as much as one by one
+
+    def share(self, trials: Sequence[Trial], parts: int) -> float:
+        """One of so many parts of the time that is left, which depends on how long a step with the best takes."""
+        known = [each for each in trials if each.times]
+        if not known:
+            return inf
+        merit = _merits(known)
+        best = min(known, key=lambda each: merit[each.name])
+        return (self.steps * best.seconds - (self.clock() - self.start)) / parts
+
+    def tries(self, trial: Trial, trials: Sequence[Trial]) -> bool:
+        """Whether there is time for a first look, as long as three steps with the best; for the first three there is."""
+        known = [each for each in trials if each.times]
+        if len(known) < 3:
+            return True
+        merit = _merits(known)
+        best = min(known, key=lambda each: merit[each.name]).seconds
+        if self.clock() - self.start + 3 * best > self.steps * best:
+            return False
+        return not trial.candidate.dear or self._quick(trial, best / 2)
+
+    def _quick(self, trial: Trial, limit: float) -> bool:
+        """Whether a step with an eighth of the draws is within the limit."""
+        E = with_samples(trial.estimator, max(2, getattr(trial.estimator, "samples", 2) // 8))
+        step = self.task.timer(E, self.clock, self.generator)
+        return min(step()[0], step()[0]) <= limit
+
+    def observe(self, trial: Trial, error: float, timed: int, share: float) -> None:
+        """Timed steps, which are estimates, too, and further estimates together, until the error or the time is reached."""
+        E, task, first = trial.estimator, self.task, not trial.times
+        if not first and share < timed * trial.seconds:
+            return
+        step = task.timer(E, self.clock, self.generator)
+        most = min(MOST, TOGETHER // max(1, trial.evaluations * task.view.batch_size))
+        alone = self.dense or trial.candidate.dear or not task.vectorised or most < FEWEST
+        if first:
+            self._fit(trial, min(FIRST, max(2, most)))
+        took = [step() for _ in range(2 if alone and first else timed)]
+        if isinstance(E, Exact):
+            took *= 2  # the same each time
+        trial.times += [seconds for seconds, _ in took]
+        trial.add(torch.stack([gradient for _, gradient in took]))
+        if first and not alone:
+            self._together(trial, min(FIRST, most))
+            self.dense = trial.per_repeat > trial.seconds / 2
+        if alone:
+            trial.per_repeat = trial.seconds
+            few = 3 if first and trial.dimensions < FEWEST else 0
+            more = min(trial.missing(error), few if first else int(share / trial.seconds) - timed)
+            took = [step() for _ in range(more)]
+            if took:
+                trial.times += [seconds for seconds, _ in took]
+                trial.add(torch.stack([gradient for _, gradient in took]))
+            return
+        more = trial.missing(error)
+        if not first:
+            more = min(more, int((share - timed * trial.seconds) / trial.per_repeat))
+        while more > 0:
+            self._together(trial, min(more, most))
+            more -= most
+
+    def with_fewest_draws(self, trial: Trial) -> Trial | None:
+        """Where there is no variance, further draws are for nothing: the estimator with the fewest, if it has none either."""
+        q, least = self.task.q, trial.estimator.evaluations(self.task.q) // max(1, getattr(trial.estimator, "samples", 1))
+        for budget in (least, 2 * least):
+            try:
+                E = within(trial.estimator, q, budget)
+            except ValueError:
+                continue
+            fewer = Trial(label(E), E, E.evaluations(q), trial.candidate)
+            if fewer.name != trial.name:
+                self.observe(fewer, 1.0, 2, inf)
+                return fewer if fewer.variance == 0 and fewer.seconds <= trial.seconds else None
+        return None
+
+    def _together(self, trial: Trial, repeats: int) -> None:
+        start = self.clock()
+        trial.add(self.task.gradients(trial.estimator, repeats, self.generator)[0])
+        trial.per_repeat = (self.clock() - start) / repeats
+
+    def _fit(self, trial: Trial, repeats: int) -> None:
+        r"""Set coefficients c of a gradient :math:`g_0 + \sum_i c_i g_i` to those of least variance, from common draws."""
+        names = trial.candidate.coefficients
+        if not names:
+            return
+        E, task = trial.estimator, self.task
+        assert isinstance(E, nn.Module)
+        own: list[nn.Parameter] = [getattr(E, name) for name in names]
+        state = self.generator.get_state()
+
+        def at(values: Sequence[float]) -> Tensor:
+            self.generator.set_state(state)
+            with torch.no_grad():
+                for parameter, value in zip(own, values, strict=True):
+                    parameter.fill_(value)
+            found = task.gradients(E, 2 if self.dense else repeats, self.generator)[0].double()
+            return found - found.mean(0)
+
+        base = at([0.0] * len(own))
+        parts = torch.stack([at([float(i == j) for j in range(len(own))]) - base for i in range(len(own))])
+        gram = torch.einsum("irp,jrp->ij", parts, parts)
+        right = -torch.einsum("irp,rp->i", parts, base)
+        found = torch.linalg.lstsq(gram, right.unsqueeze(-1)).solution.squeeze(-1)
+        with torch.no_grad():
+            for parameter, value in zip(own, found.tolist(), strict=True):
+                parameter.fill_(value)
+
+
+def structure_of(task: Repeats, budget: int | None, clock: Clock) -> Structure:
+    law, generator = task.view, task.generator(0)
+    x = draw(law, 2, generator=generator)
+    with torch.no_grad():
+        task.f(x.clone())
+        start = clock()
+        task.f(x[:1].clone())
+        seconds = (clock() - start) / max(1, law.batch_size)
+    slope = relaxed = False
+    if isinstance(law, Factors) and law.kind in ("bits", "one-hot"):
+        slope = _differentiable(task.f, x, law)
+        middle = as_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
+        relaxed = slope and _differentiable(task.f, torch.cat([middle, (middle + x) / 2]), law)
+    table = 1 + sum(law.cardinalities) - law.d
+    return Structure(
+        kind=task.kind,
+        cardinalities=law.cardinalities,
+        batch=law.batch_size,
+        own_table=hasattr(task.f, "neighbours"),
+        slope=slope,
+        relaxed=relaxed,
+        budget=max(LEAST_BUDGET, 2 * table) if budget is None else budget,
+        bounded=budget is not None,
+        evaluation_seconds=seconds,
+    )
+
+
+def _differentiable(f: Function, x: Tensor, law: Factors) -> bool:
+    """Whether f can be evaluated at x, and has a derivative there that is finite and not zero throughout."""
+    try:
+        fx, slope = value_and_slope(f, x, law)
+    except Exception:  # f was not written for that; what it raises is its own affair
+        return False
+    return bool(fx.isfinite().all() and slope.isfinite().all() and (slope != 0).any())
+
+
+def listed(
+    task: Repeats, structure: Structure, candidates: Sequence[Candidate], biased: bool
+) -> tuple[list[Trial], dict[str, str]]:
+    """Candidates that fit, sized to the budget, and why the others do not."""
+    trials: dict[str, Trial] = {}
+    skipped: dict[str, str] = {}
+    for candidate in candidates:
+        E = candidate.estimator
+        try:
+            if not (E.unbiased or biased):
+                raise ValueError("it is biased; biased=True allows it")
+            if why := misfit(E, structure.kind):
+                raise ValueError(why)
+            if E.differentiates_f and not structure.slope:
+                raise ValueError("f has no derivative in x")
+            if not candidate.when(structure):
+                raise ValueError("it is not worth a try here")
+            allowed = (
+                max(structure.budget, 0 if structure.bounded else FEWEST_POINTS) if isinstance(E, Exact) else structure.budget
+            )
+            E = within(E, task.q, allowed, _cost(task, structure))
+            name = label(E)
+            trials.setdefault(name, Trial(name, E if hasattr(E, "samples") else deepcopy(E), E.evaluations(task.q), candidate))
+        except (ValueError, TypeError) as error:
+            skipped[label(E)] = str(error).rstrip(".")
+    if not trials:
+        reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        raise ValueError(f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. {reasons}.")
+    return list(trials.values()), skipped
+
+
+def _cost(task: Repeats, structure: Structure) -> Callable[[Estimator], int]:
+    def cost(E: Estimator) -> int:
+        if structure.own_table and isinstance(E, IndeCateR):
+            return E.rows(task.q) * (1 + max(structure.cardinalities))
+        return E.evaluations(task.q)
+
+    return cost
+
+
+def _merits(trials: Sequence[Trial]) -> dict[str, float]:
+    """Mean squared error x time. Without any variance the time alone decides: rounding stands in for it."""
+    unbiased = [trial for trial in trials if trial.estimator.unbiased]
+    reference = min(unbiased, key=lambda trial: trial.variance / trial.seen.count, default=None)
+    floor = torch.finfo(torch.float32).eps ** 2 * (reference or trials[0]).seen.norm2 or 1e-300
+    return {trial.name: max(trial.error2(reference), floor) * trial.seconds for trial in trials}
+
+
+def _doubt(one: Trial, other: Trial) -> float:
+    """How many times worse an estimator may look than another without being so: two standard errors, and 10 % for the times."""
+    return 1.1 * exp(2 * sqrt(one.error**2 + other.error**2))
+
+
+def _explained(
+    order: Sequence[Trial], merit: dict[str, float], structure: Structure, skipped: dict[str, str], seconds: float
+) -> str:
+    best = order[0]
+    step = median(best.times)
+    why = f"variance {best.variance:.3g}" if best.variance else "no variance at all"
+    bias = "" if best.estimator.unbiased else ", biased"
+    lines = [f"{best.name}: {best.evaluations} evaluations, {_duration(step)} per step, {why}{bias}.", str(structure)]
+    others = [f"{each.name} at {_times(merit[each.name] / merit[best.name])}" for each in order[1:4]]
+    if others:
+        lines.append(f"Next in variance x time: {', '.join(others)}.")
+    tried = f"{len(order)} candidates" if len(order) > 1 else "1 candidate"
+    limit = "the budget of" if structure.bounded else "at most"
+    cost = f"{_duration(seconds)}, as long as {seconds / step:.0f} steps"
+    lines.append(f"Pilot: {tried} within {limit} {structure.budget} evaluations, {cost}.")
+    return "\n".join(lines)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times" if ratio < 1000 else "over 1000 times"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+__all__: list[Any] = ["CANDIDATES", "Advice", "Candidate", "Structure", "Trial", "advise"]
