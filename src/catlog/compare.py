@@ -21,7 +21,7 @@ from .repeats import Clock, Law, Repeats
 from .sizes import label, misfit, with_samples, within
 from .surrogate import Estimator, Function
 
-TOGETHER = 2**14  # evaluations of f in one vectorised call, about
+TOGETHER = 2**14, 2**20  # evaluations of f in one vectorised call, and numbers in their points, about
 NORMAL = NormalDist().inv_cdf(0.975)
 Reference = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
 
@@ -234,11 +234,12 @@ class _Entry:
 
     def observe(self, task: Repeats, repeats: int, training: int, seed: int) -> None:
         generator = task.generator(seed)
-        together = max(2, min(repeats, TOGETHER // max(1, self.evaluations * task.view.batch_size)))
+        points = self.evaluations * task.view.batch_size
+        together = max(2, min(repeats, TOGETHER[0] // points, TOGETHER[1] // (points * sum(task.view.cardinalities))))
         if isinstance(self.E, Exact):
             repeats = 2
         if isinstance(self.E, nn.Module) and list(self.E.parameters()):
-            self.trained = learn(self.E, task, training, min(together, 50), generator)
+            self.trained = learn(self.E, task, training, min(together, 16), generator)
             self.E.requires_grad_(False)
         modules = [each for each in (self.E, getattr(self.E, "baseline", None)) if isinstance(each, nn.Module)]
         for module in modules:
