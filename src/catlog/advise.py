@@ -161,6 +161,8 @@ class Trial:
     def add(self, gradients: Tensor) -> None:
         self.seen.add(gradients)
         self.variance, self.dimensions = self.seen.variance, self.seen.dimensions
+        if not bool(self.seen.mean.any()) and not isinstance(self.estimator, Exact):
+            self.variance = inf  # nothing but zeros: f, where it differs, has not been met
 
     @property
     def error(self) -> float:
@@ -282,11 +284,16 @@ def advise(
         left = close[: max(1, (len(left) + 1) // 2)]
         if len(left) == 1:
             break
-    best = left[0]
-    if best.variance == 0 and (fewer := pilot.with_fewest_draws(best)) is not None:
-        best = fewer
-        trials.append(fewer)
+    if left[0].variance == 0:
+        left = sorted((trial for trial in trials if trial.variance == 0), key=lambda trial: merit[trial.name])
+        for place, trial in enumerate(list(left)):
+            if place > 0 and pilot.share(trials, 1) < 2 * trial.seconds:
+                break
+            if (fewer := pilot.with_fewest_draws(trial)) is not None:
+                left.append(fewer)
+                trials.append(fewer)
     merit = _merits(trials)
+    best = min(left, key=lambda trial: merit[trial.name])
     order = [best, *sorted((trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name])]
     seconds = clock() - start
     return Advice(
@@ -382,8 +389,11 @@ class _Pilot:
                 continue
             fewer = Trial(label(E), E, E.evaluations(q), trial.candidate)
             if fewer.name != trial.name:
-                self.observe(fewer, 1.0, 2, inf)
-                return fewer if fewer.variance == 0 and fewer.seconds <= trial.seconds else None
+                step = self.task.timer(E, self.clock, self.generator)
+                took = [step(), step()]
+                fewer.times = [seconds for seconds, _ in took]
+                fewer.add(torch.stack([gradient for _, gradient in took]))
+                return fewer if fewer.variance == 0 else None
         return None
 
     def _together(self, trial: Trial, repeats: int) -> None:
@@ -514,10 +524,12 @@ def _explained(
     best = order[0]
     step = median(best.times)
     why = f"variance {best.variance:.3g}" if best.variance else "no variance at all"
+    if best.variance == inf:
+        why = "but the pilot saw no gradient other than zero, so this is a guess: give it a larger budget or more steps"
     bias = "" if best.estimator.unbiased else ", biased"
     lines = [f"{best.name}: {best.evaluations} evaluations, {_duration(step)} per step, {why}{bias}.", str(structure)]
     others = [f"{each.name} at {_times(merit[each.name] / merit[best.name])}" for each in order[1:4]]
-    if others:
+    if others and best.variance < inf:
         lines.append(f"Next in variance x time: {', '.join(others)}.")
     tried = f"{len(order)} candidates" if len(order) > 1 else "1 candidate"
     limit = "the budget of" if structure.bounded else "at most"
