@@ -75,6 +75,9 @@ def test_additive_with_its_own_table() -> None:
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.structure.own_table
     assert "knows its own table" in str(advice)
+    pairs = CountedTable(catlog.functions.Potts(randn(40, 40), randn(40, 3)))
+    sized = next(trial for trial in advise(pairs, numbers(40, 3), budget=20, clock=pairs.clock).trials if "Inde" in trial.name)
+    assert sized.estimator == IndeCateR(5, draws="latin")  # a draw counts as 1 + k evaluations
     black_box = Counted(f.f)
     other = advise(black_box, numbers(40, 3), budget=20, clock=black_box.clock)
     assert not any(isinstance(trial.estimator, IndeCateR) and trial.estimator.variables is None for trial in other.trials)
@@ -114,6 +117,14 @@ def test_nothing_but_zeros_is_not_taken_for_exact() -> None:
     advice = advise(f, q, budget=64, clock=f.clock)
     assert "saw no gradient other than zero, so this is a guess" in str(advice)
     assert "no variance" not in str(advice)
+
+
+def test_equal_by_chance_is_not_taken_for_exact() -> None:
+    """Twelve Latin draws of few bits have few outcomes: here the first two estimates are the same, but not the others."""
+    f = Counted(quadratic(10))
+    advice = advise(f, bits(10), budget=64, clock=f.clock)
+    assert advice.trials[0].variance > 0
+    assert any(trial.seen.count > 2 for trial in advice.trials if trial.estimator == IndeCateR(12, draws="latin", variables=4))
 
 
 def test_structured_law() -> None:
@@ -204,6 +215,7 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = Pilot(task, task.generator(0), lambda: 0.0, 0.0, 50)
     pilot._fit(trial, 64)
+    assert trial.variance == pytest.approx(task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9)
     fitted = E.alpha.item()
 
     def variance(alpha: float) -> float:

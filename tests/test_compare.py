@@ -196,9 +196,13 @@ def chain_of_one(initial: Tensor, transition: Tensor) -> MarkovChain:
     return MarkovChain(initial.view(3), transition.view(3, 3), length=3)  # takes no further dimensions in front
 
 
-@pytest.mark.parametrize(("law", "batched"), [(chain, True), (chain_of_one, False)])
+def mixed_up(initial: Tensor, transition: Tensor) -> MarkovChain:
+    return MarkovChain(initial - initial.mean(), transition * transition.mean(), length=3)  # takes them, and mixes their rows
+
+
+@pytest.mark.parametrize(("law", "batched"), [(chain, True), (chain_of_one, False), (mixed_up, False)])
 def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None:
-    parameters = [zeros(3), zeros(3, 3)]
+    parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
     task = Repeats(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
     assert task.vectorised is batched
     got, in_logits = task.gradients(Exact(), 2)
@@ -238,6 +242,43 @@ def test_learning_lowers_the_variance() -> None:
     options = {"repeats": 200, "rounds": 1, "progress": False}
     linear = compare(lambda x: x @ WEIGHTS, bits(zeros(3)), [RLOO(4), DoubleCV(4)], training=200, **options)
     assert linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance  # exact with alpha = 1
+
+
+def test_a_memory_learns_by_being_called() -> None:
+    remembering = Reinforce(4, baseline=catlog.MovingAverage(decay=0.9))
+    options = {"repeats": 200, "rounds": 1, "progress": False}
+    result = compare(lambda x: 100 + f(x), bits(zeros(3)), [Reinforce(4), remembering], training=100, **options)
+    plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverage)"]
+    assert (plain.trained, learned.trained) == (0, 100)
+    assert learned.variance < 0.01 * plain.variance
+    assert remembering.baseline.weight == 0
+
+
+class Watched(nn.Module):
+    """RLOO that notes how often it was called in training mode, and out of it."""
+
+    unbiased, laws, reference, differentiates_f = True, RLOO.laws, "here", False
+    seen: ClassVar[list[bool]] = []
+
+    def __init__(self, samples: int = 2) -> None:
+        super().__init__()
+        self.samples = samples
+        self.register_buffer("memory", torch.zeros(()))
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    evaluations = rows
+
+    def forward(self, f: Callable[[Tensor], Tensor], q: Distribution, *, x: object = None, generator: object = None) -> Tensor:
+        self.seen.append(self.training)
+        return RLOO(self.samples)(f, q, generator=generator)
+
+
+def test_frozen_while_the_variance_is_measured() -> None:
+    Watched.seen.clear()
+    compare(f, bits(zeros(3)), [Watched()], training=3, repeats=10, rounds=1, progress=False)
+    assert Watched.seen == [True] * 3 + [False] + [True] * 3  # learning; ten estimates in one call; two warm-ups and a timed step
 
 
 # Modes

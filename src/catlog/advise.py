@@ -41,6 +41,7 @@ LEAST_BUDGET = 64
 TOGETHER = 2**12  # evaluations of f in one vectorised call of the pilot, about
 FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter they are made one by one
 MOST = 256  # repeats of any
+SURE, CONFIRMATIONS = 0.25, 4  # the best is looked at again until its variance is known so well, at most so many times
 ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
 
 
@@ -167,7 +168,9 @@ class Trial:
     @property
     def error(self) -> float:
         """The relative error of the variance, as if the estimates were normal: few of them do not tell their tails."""
-        return sqrt(2 / (self.dimensions * (self.seen.count - 1))) if self.variance else 0.0
+        if self.variance == 0:  # may be chance: there are only so many outcomes
+            return 0.0 if self.seen.count >= 2 * FEWEST or isinstance(self.estimator, Exact) else 1.0
+        return sqrt(2 / (self.dimensions * (self.seen.count - 1)))
 
     def missing(self, error: float) -> int:
         """How many more estimates would make the error so small."""
@@ -218,7 +221,7 @@ def advise(
     *,
     budget: int | None = None,
     biased: bool = False,
-    steps: float = 40,
+    steps: float = 36,
     candidates: Sequence[Candidate] = CANDIDATES,
     seed: int = 0,
     clock: Clock = time.perf_counter,
@@ -237,8 +240,8 @@ def advise(
             (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of IndeCateR. None: what IndeCateR needs for two
             draws, at least 64, and up to 4096 for :class:`Exact`.
         biased: allow biased estimators, by their mean squared error x time.
-        steps: the pilot may take about as long as so many training steps: 4 % of a run of 1000. The first three candidates are
-            tried in any case.
+        steps: the pilot takes about as long as so many training steps, under 5 % of a run of 1000; the first three candidates are
+            tried in any case, and what looks best is looked at again where few estimates may have flattered it.
         candidates: what is tried, in this order.
         seed: of the pilot's draws.
         clock: returns seconds.
@@ -263,14 +266,12 @@ def advise(
     left = list(trials)
     for number, (error, timed) in enumerate(ROUNDS):
         for place, trial in enumerate(left):
-            share = pilot.share(trials, (len(left) - place) * (len(ROUNDS) - number))
             try:
-                if number > 0:
-                    pilot.observe(trial, error, timed, share)
-                elif pilot.tries(trial, trials):
-                    pilot.observe(trial, error, timed, inf)
+                if number == 0:
+                    pilot.look(trial, error, pilot.left(trials))
                 else:
-                    skipped[trial.name] = "the pilot had no time for it"
+                    share = pilot.left(trials) / ((len(left) - place) * (len(ROUNDS) - number))
+                    pilot.observe(trial, error, timed, share)
             except (ValueError, TypeError, RuntimeError, NotImplementedError) as problem:
                 skipped[trial.name] = str(problem).split("\n")[0].rstrip(".")
                 trial.times.clear()
@@ -284,16 +285,25 @@ def advise(
         left = close[: max(1, (len(left) + 1) // 2)]
         if len(left) == 1:
             break
-    if left[0].variance == 0:
-        left = sorted((trial for trial in trials if trial.variance == 0), key=lambda trial: merit[trial.name])
+    for _ in range(CONFIRMATIONS):  # few estimates flatter the one that looks best
+        merit = _merits(trials)
+        first = min(trials, key=lambda trial: merit[trial.name])
+        if first.error <= SURE or isinstance(first.estimator, Exact):
+            break
+        pilot.confirm(first)
+    merit = _merits(trials)
+    best = min(trials, key=lambda trial: merit[trial.name] * exp(trial.error))
+    if best.variance == 0 and best.error == 0:
+        left = [trial for trial in trials if trial.variance == 0 and trial.error == 0]
+        left.sort(key=lambda trial: trial.seconds / getattr(trial.estimator, "samples", 1))
         for place, trial in enumerate(list(left)):
-            if place > 0 and pilot.share(trials, 1) < 2 * trial.seconds:
+            if place > 0 and pilot.left(trials) < 2 * trial.seconds:
                 break
             if (fewer := pilot.with_fewest_draws(trial)) is not None:
                 left.append(fewer)
                 trials.append(fewer)
-    merit = _merits(trials)
-    best = min(left, key=lambda trial: merit[trial.name])
+        merit = _merits(trials)
+        best = min(left, key=lambda trial: merit[trial.name])
     order = [best, *sorted((trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name])]
     seconds = clock() - start
     return Advice(
@@ -317,64 +327,91 @@ class _Pilot:
     start: float
     steps: float
 
+    best: float = 0.0  # seconds of a step with the best so far
     dense: bool = False  # repeats together cost about as much as one by one
 
-    def share(self, trials: Sequence[Trial], parts: int) -> float:
-        """One of so many parts of the time that is left, which depends on how long a step with the best takes."""
-        known = [each for each in trials if each.times]
-        if not known:
-            return inf
-        merit = _merits(known)
-        best = min(known, key=lambda each: merit[each.name])
-        return (self.steps * best.seconds - (self.clock() - self.start)) / parts
-
-    def tries(self, trial: Trial, trials: Sequence[Trial]) -> bool:
-        """Whether there is time for a first look, as long as three steps with the best; for the first three there is."""
+    def left(self, trials: Sequence[Trial]) -> float:
+        """The time that is left, which depends on how long a step with the best takes; no end where three are not known yet."""
         known = [each for each in trials if each.times]
         if len(known) < 3:
-            return True
+            return inf
         merit = _merits(known)
-        best = min(known, key=lambda each: merit[each.name]).seconds
-        if self.clock() - self.start + 3 * best > self.steps * best:
-            return False
-        return not trial.candidate.dear or self._quick(trial, best / 2)
+        self.best = min(known, key=lambda each: merit[each.name]).seconds
+        return self.steps * self.best - (self.clock() - self.start)
 
-    def _quick(self, trial: Trial, limit: float) -> bool:
-        """Whether a step with an eighth of the draws is within the limit."""
-        E = with_samples(trial.estimator, max(2, getattr(trial.estimator, "samples", 2) // 8))
-        step = self.task.timer(E, self.clock, self.generator)
-        return min(step()[0], step()[0]) <= limit
+    def look(self, trial: Trial, error: float, left: float) -> None:
+        """The first observation: a timed step, and, unless that shows that the rest would take too long, a few estimates."""
+        E, task = trial.estimator, self.task
+        late = ValueError("the pilot had no time for it")
+        if left < 3 * self.best or (trial.candidate.dear and not self._quick(trial)):
+            raise late
+        most = self._most(trial)
+        alone = self._alone(trial)
+        repeats = 2 if alone else min(FIRST, most)
+        if isinstance(E, nn.Module) and any(True for _ in E.buffers()):
+            task.value(E, repeats, self.generator)  # one with a memory learns by being called
+        step = task.timer(E, self.clock, self.generator)
+        self._timed(trial, step, 1)
+        further = 1 if isinstance(E, Exact) else (1 + len(trial.candidate.coefficients)) * (2 if alone else FEWEST)
+        if further * trial.seconds > left / 2:
+            raise late
+        if isinstance(E, Exact):
+            self._timed(trial, step, 1)
+        elif trial.candidate.coefficients:
+            self._fit(trial, repeats)
+        elif alone:
+            self._timed(trial, step, 1)
+            if trial.dimensions < FEWEST and not trial.candidate.dear:
+                self._timed(trial, step, min(3, trial.missing(error)))  # few numbers to tell the variance from
+        else:
+            self._together(trial, repeats)
+            self.dense = trial.per_repeat > trial.seconds / 2
+            if not self.dense:
+                self._until(trial, error, inf)
 
     def observe(self, trial: Trial, error: float, timed: int, share: float) -> None:
-        """Timed steps, which are estimates, too, and further estimates together, until the error or the time is reached."""
-        E, task, first = trial.estimator, self.task, not trial.times
-        if not first and share < timed * trial.seconds:
+        """Timed steps, which are estimates, too, and further estimates until the error is reached or the time is up."""
+        if share < timed * trial.seconds or isinstance(trial.estimator, Exact):
             return
-        step = task.timer(E, self.clock, self.generator)
-        most = min(MOST, TOGETHER // max(1, trial.evaluations * task.view.batch_size))
-        alone = self.dense or trial.candidate.dear or not task.vectorised or most < FEWEST
-        if first:
-            self._fit(trial, min(FIRST, max(2, most)))
-        took = [step() for _ in range(2 if alone and first else timed)]
-        if isinstance(E, Exact):
-            took *= 2  # the same each time
-        trial.times += [seconds for seconds, _ in took]
-        trial.add(torch.stack([gradient for _, gradient in took]))
-        if first and not alone:
-            self._together(trial, min(FIRST, most))
-            self.dense = trial.per_repeat > trial.seconds / 2
-        if alone:
-            trial.per_repeat = trial.seconds
-            few = 3 if first and trial.dimensions < FEWEST else 0
-            more = min(trial.missing(error), few if first else int(share / trial.seconds) - timed)
-            took = [step() for _ in range(more)]
-            if took:
-                trial.times += [seconds for seconds, _ in took]
-                trial.add(torch.stack([gradient for _, gradient in took]))
-            return
-        more = trial.missing(error)
-        if not first:
-            more = min(more, int((share - timed * trial.seconds) / trial.per_repeat))
+        step = self.task.timer(trial.estimator, self.clock, self.generator)
+        self._timed(trial, step, timed)
+        share -= timed * trial.seconds
+        if self._alone(trial):
+            self._timed(trial, step, max(0, min(trial.missing(error), int(share / trial.seconds))))
+        else:
+            self._until(trial, error, share)
+
+    def confirm(self, trial: Trial) -> None:
+        """Two more steps, and estimates together where these are cheap."""
+        self._timed(trial, self.task.timer(trial.estimator, self.clock, self.generator), 2)
+        if not self._alone(trial):
+            self._until(trial, SURE, 2 * trial.seconds)
+
+    def _most(self, trial: Trial) -> int:
+        """Estimates that one call may make."""
+        return min(MOST, TOGETHER // max(1, trial.evaluations * self.task.view.batch_size))
+
+    def _alone(self, trial: Trial) -> bool:
+        """Whether estimates are made one by one."""
+        return self.dense or trial.candidate.dear or not self.task.vectorised or self._most(trial) < FEWEST
+
+    def _quick(self, trial: Trial) -> bool:
+        """Whether a step with an eighth of the draws takes no longer than half a step of the best."""
+        E = with_samples(trial.estimator, max(2, getattr(trial.estimator, "samples", 2) // 8))
+        step = self.task.timer(E, self.clock, self.generator)
+        return min(step()[0], step()[0]) <= self.best / 2
+
+    def _timed(self, trial: Trial, step: Callable[[], tuple[float, Tensor]], times: int) -> None:
+        took = [step() for _ in range(times)]
+        if took:
+            trial.times += [seconds for seconds, _ in took]
+            trial.add(torch.stack([gradient for _, gradient in took]))
+
+    def _until(self, trial: Trial, error: float, share: float) -> None:
+        """Estimates together, until the error is reached or the time is up."""
+        more, most = trial.missing(error), self._most(trial)
+        if trial.per_repeat > 0 and share < inf:
+            more = min(more, int(share / trial.per_repeat))
         while more > 0:
             self._together(trial, min(more, most))
             more -= most
@@ -390,9 +427,11 @@ class _Pilot:
             fewer = Trial(label(E), E, E.evaluations(q), trial.candidate)
             if fewer.name != trial.name:
                 step = self.task.timer(E, self.clock, self.generator)
-                took = [step(), step()]
-                fewer.times = [seconds for seconds, _ in took]
-                fewer.add(torch.stack([gradient for _, gradient in took]))
+                self._timed(fewer, step, 2)
+                if self._alone(fewer):
+                    self._timed(fewer, step, 2 * FEWEST - 2)
+                else:
+                    self._together(fewer, 2 * FEWEST)
                 return fewer if fewer.variance == 0 else None
         return None
 
@@ -402,31 +441,31 @@ class _Pilot:
         trial.per_repeat = (self.clock() - start) / repeats
 
     def _fit(self, trial: Trial, repeats: int) -> None:
-        r"""Set coefficients c of a gradient :math:`g_0 + \sum_i c_i g_i` to those of least variance, from common draws."""
-        names = trial.candidate.coefficients
-        if not names:
-            return
-        E, task = trial.estimator, self.task
+        r"""Coefficients c of :math:`g_0 + \sum_i c_i g_i` for the least variance, from estimates with common draws."""
+        E, task, names = trial.estimator, self.task, trial.candidate.coefficients
         assert isinstance(E, nn.Module)
         own: list[nn.Parameter] = [getattr(E, name) for name in names]
-        state = self.generator.get_state()
+        state, start = self.generator.get_state(), self.clock()
 
         def at(values: Sequence[float]) -> Tensor:
             self.generator.set_state(state)
             with torch.no_grad():
                 for parameter, value in zip(own, values, strict=True):
                     parameter.fill_(value)
-            found = task.gradients(E, 2 if self.dense else repeats, self.generator)[0].double()
-            return found - found.mean(0)
+            return task.gradients(E, repeats, self.generator)[0].double()
 
         base = at([0.0] * len(own))
         parts = torch.stack([at([float(i == j) for j in range(len(own))]) - base for i in range(len(own))])
-        gram = torch.einsum("irp,jrp->ij", parts, parts)
-        right = -torch.einsum("irp,rp->i", parts, base)
+        centred, noise = parts - parts.mean(1, keepdim=True), base - base.mean(0)
+        gram = torch.einsum("irp,jrp->ij", centred, centred)
+        right = -torch.einsum("irp,rp->i", centred, noise)
         found = torch.linalg.lstsq(gram, right.unsqueeze(-1)).solution.squeeze(-1)
         with torch.no_grad():
             for parameter, value in zip(own, found.tolist(), strict=True):
                 parameter.fill_(value)
+        trial.seen = Moments()  # the timed step had other coefficients
+        trial.add(base + torch.einsum("i,irp->rp", found, parts))
+        trial.per_repeat = (self.clock() - start) / (repeats * (1 + len(own)))
 
 
 def structure_of(task: Repeats, budget: int | None, clock: Clock) -> Structure:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from math import exp, inf, isfinite, nan, sqrt
 from pathlib import Path
 from statistics import NormalDist, median
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -155,8 +155,8 @@ def compare(
     variance, are by the delta method on a logarithmic scale: the variance's error is from the spread of
     :math:`\lVert g_r - \bar g \rVert^2`, the median's from the median absolute deviation of the times.
 
-    An estimator with parameters of its own learns for ``training`` steps first (a copy: yours is left alone) and is frozen
-    while its variance is measured; its time includes learning.
+    An estimator with parameters or a memory of its own learns for ``training`` steps first (a copy: yours is left alone) and is
+    frozen while its variance is measured; its time includes learning.
 
     Args:
         f, q: as estimators take them. q may be a callable that makes the law of ``parameters``; then a step includes making it.
@@ -167,7 +167,7 @@ def compare(
             neither, each keeps its own number.
         repeats: estimates per estimator, at least 2.
         rounds: timed steps per estimator.
-        training: steps that an estimator with parameters learns for.
+        training: steps that an estimator with parameters or a memory learns for.
         reference: the right gradient: one tensor per parameter, or an object with tuples ``gradient`` and ``error``; None: by
             enumeration where the law has at most ``limit`` points (and not many more evaluations than the repeats), else, for
             each estimator, the mean of the *other* unbiased ones, weighted by their precision.
@@ -238,12 +238,11 @@ class _Entry:
         together = max(2, min(repeats, TOGETHER[0] // points, TOGETHER[1] // (points * sum(task.view.cardinalities))))
         if isinstance(self.E, Exact):
             repeats = 2
-        if isinstance(self.E, nn.Module) and list(self.E.parameters()):
-            self.trained = learn(self.E, task, training, min(together, 16), generator)
-            self.E.requires_grad_(False)
         modules = [each for each in (self.E, getattr(self.E, "baseline", None)) if isinstance(each, nn.Module)]
+        if any([*module.parameters(), *module.buffers()] for module in modules):
+            self.trained = learn(self.E, task, training, min(together, 16), generator)
         for module in modules:
-            module.eval()
+            module.eval().requires_grad_(False)
         while (left := repeats - self.in_parameters.count) > 0:
             in_parameters, in_logits = task.gradients(self.E, min(together, left), generator)
             self.in_parameters.add(in_parameters)
@@ -291,18 +290,23 @@ class _Entry:
         )
 
 
-def learn(E: nn.Module, task: Repeats, steps: int, together: int, generator: torch.Generator, rate: float = 0.05) -> int:
-    """Let an estimator lower its own variance for so many steps (Adam, rate falling to zero); the number of steps made."""
-    own = [each for each in E.parameters() if each.requires_grad]
-    optimiser = torch.optim.Adam(own, rate)
+def learn(E: Estimator, task: Repeats, steps: int, together: int, generator: torch.Generator, rate: float = 0.05) -> int:
+    """Let an estimator lower its own variance for so many steps (Adam, rate falling to zero); the number of steps made.
+
+    One without parameters, but with a memory of earlier calls, learns by being called.
+    """
+    own = [each for each in E.parameters() if each.requires_grad] if isinstance(E, nn.Module) else []
+    optimiser = torch.optim.Adam(own, rate) if own else None
     for step in range(steps):
-        for each in own:
-            each.grad = None
-        value = task.value(cast(Estimator, E), together, generator)
+        value = task.value(E, together, generator)
+        if optimiser is None:
+            continue
         for each, gradient in zip(own, torch.autograd.grad(value.sum(), own, allow_unused=True), strict=True):
             each.grad = gradient
         optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
         optimiser.step()
+    for each in own:
+        each.grad = None
     return steps
 
 
