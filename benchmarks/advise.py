@@ -157,6 +157,11 @@ def summary(rows: list[dict[str, str]]) -> None:
     print(f"pilot: at most {max(steps):.0f} steps, {sum(each < 50 for each in steps)} of {len(steps)} under 50")
 
 
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
@@ -173,7 +178,7 @@ def main() -> None:
     clock = time.process_time if given.cpu_time else time.perf_counter
     settings = Settings(given.repeats, given.rounds, given.candidates_only, clock)
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    known = list(csv.DictReader(given.output.open(newline=""))) if given.output.exists() else []
+    known = read(given.output) if given.output.exists() else []
     done = {(row["problem"], row["size"], row["table"]) for row in known}
     with given.output.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -187,8 +192,7 @@ def main() -> None:
                     for row in measured(name, size, table, settings):
                         writer.writerow({key: f"{cell:.5g}" if isinstance(cell, float) else cell for key, cell in row.items()})
                     file.flush()
-    with given.output.open(newline="") as file:
-        summary(list(csv.DictReader(file)))
+    summary(read(given.output))
 
 
 if __name__ == "__main__":

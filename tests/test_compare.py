@@ -1,6 +1,8 @@
 """`catlog.compare`: its numbers against enumeration, its modes, what it leaves out, its record and the command."""
 
 import csv
+import re
+import runpy
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -486,3 +488,55 @@ def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--problem", "ising", "--estimators", "RLOO,IndeCateR", "--budget", "100", *quick]) == 0
     assert "Bias against the reference given" in capsys.readouterr().out
     assert main(["compare", "--problem", "nonsense"]) == 2
+
+
+# The page and the benchmark
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    """With few repeats: the same estimators as on the page, with the same evaluations, and advice of the same form."""
+    text = (ROOT / "docs" / "compare.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
+    exec(blocks[0][0].replace(")\nprint", quick), names)
+    told = capsys.readouterr().out
+    rows = [re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", part, re.MULTILINE) for part in (told, blocks[0][1])]
+    assert len(rows[0]) == 8
+    assert sorted(rows[0]) == sorted(rows[1])
+    exec(blocks[1][0], names)
+    told, page = capsys.readouterr().out.splitlines(), blocks[1][1].splitlines()
+    assert len(told) == len(page) == 4
+    assert told[1].split(";")[0] == page[1].split(";")[0]
+
+
+def test_benchmark_of_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("catlog.problems")
+    path = tmp_path / "advise.csv"
+    options = [
+        "--problems",
+        "xor",
+        "--sizes",
+        "small",
+        "--repeats",
+        "8",
+        "--rounds",
+        "1",
+        "--candidates-only",
+        "--output",
+        str(path),
+    ]
+    monkeypatch.setattr("sys.argv", ["advise.py", *options])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["pilot"] for row in rows] == ["0", "1", "2"] * 2  # without and with f's own table
+    assert all(float(row["ratio"]) >= 1 and float(row["pilot_steps"]) > 1 for row in rows)
+    assert "2 problems, 6 pilots" in capsys.readouterr().out
+    runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()  # nothing left to do
+    assert path.read_text().count("\n") == 7
+    torch.set_num_threads(threads)

@@ -41,6 +41,7 @@ LEAST_BUDGET = 64
 TOGETHER = 2**12  # evaluations of f in one vectorised call of the pilot, about
 FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter they are made one by one
 MOST = 256  # repeats of any
+ENOUGH = 8  # repeats that tell something of the spread of their distances from the mean
 SURE, CONFIRMATIONS = 0.25, 4  # the best is looked at again until its variance is known so well, at most so many times
 ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
 
@@ -158,23 +159,25 @@ class Trial:
     per_repeat: float = 0.0
     variance: float = inf
     dimensions: float = 1.0
+    error: float = 1.0  # of the variance, relative to it
 
     def add(self, gradients: Tensor) -> None:
         self.seen.add(gradients)
         self.variance, self.dimensions = self.seen.variance, self.seen.dimensions
         if not bool(self.seen.mean.any()) and not isinstance(self.estimator, Exact):
             self.variance = inf  # nothing but zeros: f, where it differs, has not been met
-
-    @property
-    def error(self) -> float:
-        """The relative error of the variance, as if the estimates were normal: few of them do not tell their tails."""
         if self.variance == 0:  # may be chance: there are only so many outcomes
-            return 0.0 if self.seen.count >= 2 * FEWEST or isinstance(self.estimator, Exact) else 1.0
-        return sqrt(2 / (self.dimensions * (self.seen.count - 1)))
+            self.error = 0.0 if self.seen.count >= ENOUGH or isinstance(self.estimator, Exact) else 1.0
+        elif self.seen.count < 2 or self.variance == inf:
+            self.error = 1.0
+        else:  # as if the estimates were normal, since few do not tell their tails; enough of them do, in part
+            self.error = sqrt(2 / (self.dimensions * (self.seen.count - 1)))
+            if self.seen.count >= ENOUGH:
+                self.error = max(self.error, self.seen.error)
 
     def missing(self, error: float) -> int:
-        """How many more estimates would make the error so small."""
-        return max(0, min(MOST, ceil(2 / (self.dimensions * error**2)) + 1) - self.seen.count) if self.variance else 0
+        """How many more estimates would make the relative error of the variance so small."""
+        return max(0, min(MOST, ceil((self.seen.count - 1) * (self.error / error) ** 2) + 1) - self.seen.count)
 
     @property
     def seconds(self) -> float:
@@ -351,20 +354,24 @@ class _Pilot:
         if isinstance(E, nn.Module) and any(True for _ in E.buffers()):
             task.value(E, repeats, self.generator)  # one with a memory learns by being called
         step = task.timer(E, self.clock, self.generator)
-        self._timed(trial, step, 1)
-        further = 1 if isinstance(E, Exact) else (1 + len(trial.candidate.coefficients)) * (2 if alone else FEWEST)
+        seconds, gradient = step()
+        trial.times.append(seconds)
+        further = 0 if isinstance(E, Exact) else (1 + len(trial.candidate.coefficients)) * (2 if alone else FEWEST)
         if further * trial.seconds > left / 2:
             raise late
         if isinstance(E, Exact):
-            self._timed(trial, step, 1)
+            trial.add(torch.stack([gradient, gradient]))  # the same each time
         elif trial.candidate.coefficients:
-            self._fit(trial, repeats)
+            self._fit(trial, repeats)  # the step had other coefficients
         elif alone:
-            self._timed(trial, step, 1)
+            seconds, another = step()
+            trial.times.append(seconds)
+            trial.add(torch.stack([gradient, another]))
             if trial.dimensions < FEWEST and not trial.candidate.dear:
                 self._timed(trial, step, min(3, trial.missing(error)))  # few numbers to tell the variance from
         else:
             self._together(trial, repeats)
+            trial.add(gradient.unsqueeze(0))
             self.dense = trial.per_repeat > trial.seconds / 2
             if not self.dense:
                 self._until(trial, error, inf)
@@ -429,9 +436,9 @@ class _Pilot:
                 step = self.task.timer(E, self.clock, self.generator)
                 self._timed(fewer, step, 2)
                 if self._alone(fewer):
-                    self._timed(fewer, step, 2 * FEWEST - 2)
+                    self._timed(fewer, step, ENOUGH - 2)
                 else:
-                    self._together(fewer, 2 * FEWEST)
+                    self._together(fewer, ENOUGH)
                 return fewer if fewer.variance == 0 else None
         return None
 
@@ -463,7 +470,6 @@ class _Pilot:
         with torch.no_grad():
             for parameter, value in zip(own, found.tolist(), strict=True):
                 parameter.fill_(value)
-        trial.seen = Moments()  # the timed step had other coefficients
         trial.add(base + torch.einsum("i,irp->rp", found, parts))
         trial.per_repeat = (self.clock() - start) / (repeats * (1 + len(own)))
 
