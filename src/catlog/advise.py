@@ -115,7 +115,8 @@ class Candidate:
 
 
 def _more_variables_than(m: int) -> Callable[[Structure], bool]:
-    return lambda structure: structure.d > m
+    """Where f has its own table, all variables cost what m do, and IndeCateR with all is the mean of that with m."""
+    return lambda structure: structure.d > m and not structure.own_table
 
 
 def _black_box_larger_than(m: int) -> Callable[[Structure], bool]:
