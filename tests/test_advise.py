@@ -154,6 +154,7 @@ def test_time_is_limited_where_f_is_dear() -> None:
     f = Counted(quadratic(30))
     advice = advise(f, bits(30), budget=200, steps=8, clock=f.clock)
     assert 3 <= len(advice.trials) < 6
+    assert advice.seconds < 23 * advice.step_seconds  # what is left untried costs nothing
     assert advice.skipped["CritiCateR(200)"] == "the pilot had no time for it"
     more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
     assert len(more.trials) > len(advice.trials)

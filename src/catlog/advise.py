@@ -375,7 +375,7 @@ class _Pilot:
             trial.add(gradient.unsqueeze(0))
             self.dense = trial.per_repeat > trial.seconds / 2
             if not self.dense:
-                self._until(trial, error, inf)
+                self._until(trial, error, min(left / 6, 6 * trial.seconds))
 
     def observe(self, trial: Trial, error: float, timed: int, share: float) -> None:
         """Timed steps, which are estimates, too, and further estimates until the error is reached or the time is up."""
