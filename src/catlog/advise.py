@@ -244,16 +244,16 @@ def advise(
             (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of IndeCateR. None: what IndeCateR needs for two
             draws, at least 64, and up to 4096 for :class:`Exact`.
         biased: allow biased estimators, by their mean squared error x time.
-        steps: the pilot takes about as long as so many training steps, under 5 % of a run of 1000; the first three candidates are
+        steps: the pilot takes about as long as so many training steps, under 5 % of a run of 1000; the first two candidates are
             tried in any case, and what looks best is looked at again where few estimates may have flattered it.
         candidates: what is tried, in this order.
         seed: of the pilot's draws.
         clock: returns seconds.
 
-    >>> from torch.distributions import Bernoulli, Independent
+    >>> from torch.distributions import Categorical, Independent
     >>> from catlog.functions import Additive
-    >>> f = Additive(torch.arange(40.0).view(20, 2))
-    >>> advice = advise(f, Independent(Bernoulli(logits=torch.zeros(20)), 1))
+    >>> f = Additive(torch.arange(60.0).view(20, 3))
+    >>> advice = advise(f, Independent(Categorical(logits=torch.zeros(20, 3)), 1))
     >>> E = advice.estimator
     >>> type(E).__name__, advice.trials[0].variance
     ('IndeCateR', 0.0)
@@ -335,9 +335,9 @@ class _Pilot:
     dense: bool = False  # repeats together cost about as much as one by one
 
     def left(self, trials: Sequence[Trial]) -> float:
-        """The time that is left, which depends on how long a step with the best takes; no end where three are not known yet."""
+        """The time that is left, which depends on how long a step with the best takes; no end where two are not known yet."""
         known = [each for each in trials if each.times]
-        if len(known) < 3:
+        if len(known) < 2:
             return inf
         merit = _merits(known)
         self.best = min(known, key=lambda each: merit[each.name]).seconds
