@@ -1,6 +1,8 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
 from . import functions, problems
+from .advise import Advice, advise
+from .compare import Comparison, compare
 from .compiled import compiled_step
 from .distributions import Categoricals
 from .estimators import (
@@ -64,9 +66,11 @@ __all__ = [
     "RLOO",
     "RODEO",
     "VIMCO",
+    "Advice",
     "Autoregressive",
     "BayesianNetwork",
     "Categoricals",
+    "Comparison",
     "CritiCateR",
     "DirectOptimisation",
     "DisARM",
@@ -90,7 +94,9 @@ __all__ = [
     "StraightThrough",
     "SumAndSample",
     "UnorderedSet",
+    "advise",
     "attach",
+    "compare",
     "compiled_step",
     "functions",
     "problems",

@@ -1,4 +1,4 @@
-"""The command ``catlog``: run, sweep, plot, report, export, list."""
+"""The command ``catlog``: run, sweep, plot, report, export, compare, advise, list."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from . import __version__, problems
+from .compare_command import Advise, Compare
 from .data.files import DataError
 from .estimators import ESTIMATORS
 from .experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
@@ -237,6 +238,8 @@ Command = (
     | Annotated[Plot, tyro.conf.subcommand("plot", prefix_name=False)]
     | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
     | Annotated[Export, tyro.conf.subcommand("export", prefix_name=False)]
+    | Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
+    | Annotated[Advise, tyro.conf.subcommand("advise", prefix_name=False)]
     | Annotated[List, tyro.conf.subcommand("list", prefix_name=False)]
 )
 

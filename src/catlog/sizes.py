@@ -1,0 +1,105 @@
+"""An estimator's name with its settings, its fit to a law, and the number of draws that a budget of evaluations allows."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import is_dataclass, replace
+from inspect import signature
+from math import inf
+from typing import Any, cast
+
+from torch import nn
+from torch.distributions import Distribution
+
+from .estimators import VIMCO
+from .surrogate import Estimator
+
+Cost = Callable[[Estimator], int]
+WORDS = {
+    "bits": "bits (Bernoulli)",
+    "index": "numbers (Categorical)",
+    "one-hot": "one-hot vectors (OneHotCategorical)",
+    "mixed": "numbers with different cardinalities (Categoricals)",
+    "structured": "dependent variables",
+}
+
+
+def label(E: Estimator) -> str:
+    """Name and settings away from the defaults.
+
+    >>> from catlog import DoubleCV, IndeCateR
+    >>> label(IndeCateR(2, draws="latin")), label(DoubleCV(4))
+    ('IndeCateR(2, draws=latin)', 'DoubleCV(4)')
+    """
+    parts: list[str] = []
+    for name, parameter in signature(type(E)).parameters.items():
+        value = getattr(E, name, parameter.default)
+        if name == "samples":
+            parts.insert(0, str(value))
+        elif isinstance(value, nn.Module):
+            parts.append(f"{name}={type(value).__name__}")
+        elif isinstance(value, bool | int | float | str) and value != parameter.default:
+            parts.append(f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}")
+    return f"{type(E).__name__}({', '.join(parts)})"
+
+
+def misfit(E: Estimator, kind: str) -> str | None:
+    """Why E cannot be used with a law of this kind; None where it can."""
+    if isinstance(E, VIMCO):
+        return "it differentiates a bound, not E[f]"
+    if kind not in E.laws:
+        return f"it is not for {WORDS[kind]}, but for {', '.join(sorted(E.laws))}"
+    if E.differentiates_f and kind not in ("bits", "one-hot"):
+        return f"it differentiates f in x, which {WORDS[kind]} do not allow; write the law with OneHotCategorical"
+    return None
+
+
+def with_samples(E: Estimator, samples: int) -> Estimator:
+    """A copy with another number of draws; ValueError where E does not take it."""
+    if is_dataclass(E):
+        return cast(Estimator, replace(cast(Any, E), samples=samples))
+    cast(Any, type(E))(samples=samples)  # its own check
+    new = deepcopy(E)
+    new.samples = samples  # type: ignore[attr-defined]
+    return new
+
+
+def within(E: Estimator, q: Distribution, budget: int, cost: Cost | None = None) -> Estimator:
+    """E with the largest number of draws whose cost (evaluations, unless told otherwise) is not above ``budget``.
+
+    >>> from torch.distributions import Bernoulli, Independent
+    >>> from catlog import IndeCateR
+    >>> import torch
+    >>> within(IndeCateR(), Independent(Bernoulli(logits=torch.zeros(3)), 1), 10).samples
+    2
+    """
+    spend: Cost = (lambda E: E.evaluations(q)) if cost is None else cost
+    if not hasattr(E, "samples"):
+        if spend(E) > budget:
+            raise ValueError(f"it needs {spend(E)} evaluations, more than the budget of {budget}")
+        return E
+    known: dict[int, tuple[float, Estimator]] = {}
+
+    def costs(samples: int) -> float:
+        if samples not in known:
+            try:
+                sized = with_samples(E, samples)
+                known[samples] = spend(sized), sized
+            except ValueError:  # more draws than E takes
+                known[samples] = inf, E
+        return known[samples][0]
+
+    low = next((samples for samples in range(1, 9) if costs(samples) < inf), None)
+    if low is None:
+        raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
+    if costs(low) > budget:
+        raise ValueError(f"it needs at least {costs(low)} evaluations, more than the budget of {budget}")
+    if costs(low + 1) > budget:
+        return known[low][1]
+    high = low + int((budget - costs(low)) // max(1, costs(low + 1) - costs(low)))  # costs are affine in the draws; else search
+    if not costs(high) <= budget < costs(high + 1):
+        while costs(high) <= budget and high <= budget:
+            high *= 2
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (low, middle - 1) if costs(middle) > budget else (middle, high)
+    return known[high][1]

@@ -1,0 +1,542 @@
+"""`catlog.compare`: its numbers against enumeration, its modes, what it leaves out, its record and the command."""
+
+import csv
+import re
+import runpy
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log, sqrt
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+import catlog
+from catlog import ESTIMATORS, RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, StraightThrough, compare
+from catlog.cli import main
+from catlog.compare import NORMAL
+from catlog.functions import Additive
+from catlog.moments import Moments
+from catlog.repeats import Repeats
+from catlog.sizes import label, misfit, with_samples, within
+from enumeration import cases, functions
+
+FUNCTIONS = functions()
+ONE = torch.ones(6, dtype=torch.float64)
+WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+
+def f(x: Tensor) -> Tensor:
+    return (x @ WEIGHTS + 3 * x[..., 0] * x[..., 1]).sin() + x[..., 2]
+
+
+def bits(logits: Tensor) -> Distribution:
+    return Independent(Bernoulli(logits=logits), 1)
+
+
+def zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+
+
+# The numbers, exactly: where logits are 0, all outcomes of a sampler are equally likely, and as many repeats hold each once.
+
+DRAWS = 2
+OUTCOMES = torch.tensor(list(product([0.0, 1.0], repeat=3 * DRAWS)), dtype=torch.float64).view(-1, DRAWS, 3).movedim(1, 0)
+
+
+@dataclass(frozen=True)
+class EachOnce:
+    """An estimator whose repeats, all together, are every outcome once."""
+
+    E: catlog.Estimator
+    unbiased: bool = True
+    laws: ClassVar[frozenset[str]] = frozenset({"bits"})
+    reference: ClassVar[str] = "here"
+    differentiates_f: ClassVar[bool] = False
+
+    def rows(self, q: Distribution) -> int:
+        return DRAWS
+
+    def evaluations(self, q: Distribution) -> int:
+        return DRAWS
+
+    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, *, x: object = None, generator: object = None) -> Tensor:
+        return self.E(f, q, x=OUTCOMES if q.batch_shape else OUTCOMES[:, 5])
+
+
+def rloo_by_hand() -> Tensor:
+    """[outcomes, 3]: (f1 - f2) (x1 - x2) / 2, the gradient in the logits at every outcome of two draws."""
+    values = f(OUTCOMES)
+    return (values[0] - values[1]).unsqueeze(-1) * (OUTCOMES[0] - OUTCOMES[1]) / 2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_variance_is_that_over_all_outcomes(shared: bool) -> None:
+    """Per logit, and after the chain rule through one shared parameter."""
+    factors = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]], dtype=torch.float64)
+    theta = zeros(2) if shared else zeros(3)
+    result = compare(
+        f,
+        (lambda t: bits(t @ factors)) if shared else bits,
+        {"RLOO": EachOnce(RLOO(DRAWS))},
+        [theta],
+        repeats=len(OUTCOMES[0]),
+        rounds=1,
+        progress=False,
+    )
+    row, by_hand = result["RLOO"], rloo_by_hand()
+    in_parameters = by_hand @ factors.T if shared else by_hand
+    assert row.repeats == 64
+    torch.testing.assert_close(row.logit_variances, by_hand.var(0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(row.variances, in_parameters.var(0), rtol=1e-12, atol=0)
+    assert row.logit_variance == pytest.approx(by_hand.var(0).sum().item(), rel=1e-12)
+    assert row.variance == pytest.approx(in_parameters.var(0).sum().item(), rel=1e-12)
+    assert row.snr == pytest.approx(in_parameters.mean(0).norm().item() / sqrt(row.variance), rel=1e-9)
+    spread = (in_parameters - in_parameters.mean(0)).square().sum(-1)
+    assert log(row.variance_high / row.variance) == pytest.approx(NORMAL * spread.std().item() / 8 / row.variance, rel=1e-9)
+    assert row.largest_z < 1e-9  # the mean over all outcomes is the exact gradient
+
+
+def test_bias_is_that_over_all_outcomes() -> None:
+    """StraightThrough's expectation is another than the gradient; by hand, it is the mean slope of f times p (1 - p)."""
+    result = compare(
+        f, bits, {"biased": EachOnce(StraightThrough(DRAWS), unbiased=False)}, [zeros(3)], repeats=64, progress=False
+    )
+    leaf = OUTCOMES[0].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(f(leaf).sum(), leaf)
+    exact = rloo_by_hand().mean(0)
+    gap2 = (slope.mean(0) / 4 - exact).square().sum().item()
+    row = result["biased"]
+    assert row.bias == pytest.approx(sqrt(gap2 - row.variance / 64), rel=1e-9)
+    assert row.bias_error == pytest.approx(sqrt(row.variance / 64), rel=1e-9)
+    assert not row.unbiased
+    assert result.reference == "exact"
+
+
+def test_drawn_estimates_have_the_enumerated_variance() -> None:
+    """At other logits and with draws: within 5.2 standard errors (false failures: 2e-7), which a wrong 1/(n - 1) would exceed."""
+    theta = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
+    p = theta.sigmoid()
+    values = f(OUTCOMES)
+    gradient = ((values - values.mean(0)).unsqueeze(-1) * (OUTCOMES - p)).sum(0)
+    weight = (p * OUTCOMES + (1 - p) * (1 - OUTCOMES)).prod(-1).prod(0)
+    mean = (weight[:, None] * gradient).sum(0)
+    variance = (weight * (gradient - mean).square().sum(-1)).sum().item()
+    row = compare(f, bits(theta), [RLOO(2)], repeats=4000, rounds=1, progress=False).rows[0]
+    error = log(row.variance_high / row.variance) / NORMAL
+    assert abs(log(row.variance / variance)) < 5.2 * error
+    assert 5.2 * error < log(4) / 2  # the power
+    assert row.largest_z < 5.5
+
+
+def test_interval_covers_a_known_variance() -> None:
+    """2,000 intervals from 200 normal vectors each: nominally 95 %; 92 and 97.5 % are five standard deviations off."""
+    generator = torch.Generator().manual_seed(1)
+    scale = torch.tensor([1.0, 2.0, 0.1], dtype=torch.float64)
+    covered = 0
+    for _ in range(2000):
+        seen = Moments()
+        data = 3 + scale * torch.randn(200, 3, dtype=torch.float64, generator=generator)
+        seen.add(data[:50])
+        seen.add(data[50:])
+        factor = exp(NORMAL * seen.error)
+        covered += seen.variance / factor <= scale.square().sum().item() <= seen.variance * factor
+    assert 0.92 < covered / 2000 < 0.975
+
+
+def test_no_variance_is_zero_not_rounding() -> None:
+    result = compare(Additive(torch.rand(5, 3)), Independent(Categorical(logits=torch.randn(5, 3)), 1), [IndeCateR(3), Exact()],
+                     rounds=2, progress=False)  # fmt: skip
+    assert [row.variance for row in result.rows] == [0.0, 0.0]
+    assert [row.merit_high for row in result.rows] == [0.0, 0.0]
+
+
+# Repeats together are what they would be one by one.
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_gradients_of_every_law(case: object) -> None:
+    """In the parameters behind the logits, of all kinds of laws, from Exact: every repeat is the exact gradient."""
+    half = (case.theta / 2).clone().requires_grad_()
+    task = Repeats(lambda x: FUNCTIONS["sine"](case.features(x), ONE), lambda t: case.law(2 * t), [half])
+    got, in_logits = task.gradients(Exact(), 3)
+    theta = case.theta.clone().requires_grad_()
+    value = (case.probabilities(theta) * FUNCTIONS["sine"](case.features(case.points), ONE)).sum()
+    (exact,) = torch.autograd.grad(value, theta)
+    assert task.vectorised
+    torch.testing.assert_close(got, (2 * exact).flatten().expand(3, -1), rtol=1e-12, atol=1e-13)
+    assert in_logits is not None
+    torch.testing.assert_close(task.exact(100), 2 * exact.flatten(), rtol=1e-12, atol=1e-13)
+    assert task.exact(1) is None
+
+
+def test_f_that_knows_its_table_and_a_batch() -> None:
+    costs = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+    for E in (IndeCateR(2), IndeCateR(2, fresh=True), IndeCateR(2, variables=2, control="none")):
+        calls = []
+        table = Additive(costs)
+        table.neighbours = lambda *given, real=table.neighbours, calls=calls: (calls.append(1), real(*given))[1]
+        task = Repeats(table, Independent(Categorical(logits=logits), 1))
+        got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
+        assert calls
+        (exact,) = torch.autograd.grad((logits.softmax(-1) * costs).sum(), logits)
+        if E.variables is None:
+            torch.testing.assert_close(got, exact.flatten().expand(5, -1), rtol=1e-12, atol=1e-13)
+
+
+def chain(initial: Tensor, transition: Tensor) -> MarkovChain:
+    return MarkovChain(initial, transition, length=3)
+
+
+def chain_of_one(initial: Tensor, transition: Tensor) -> MarkovChain:
+    return MarkovChain(initial.view(3), transition.view(3, 3), length=3)  # takes no further dimensions in front
+
+
+def mixed_up(initial: Tensor, transition: Tensor) -> MarkovChain:
+    return MarkovChain(initial - initial.mean(), transition * transition.mean(), length=3)  # takes them, and mixes their rows
+
+
+@pytest.mark.parametrize(("law", "batched"), [(chain, True), (chain_of_one, False), (mixed_up, False)])
+def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None:
+    parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
+    task = Repeats(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
+    assert task.vectorised is batched
+    got, in_logits = task.gradients(Exact(), 2)
+    assert in_logits is None
+    torch.testing.assert_close(got, task.exact(100).expand(2, -1))
+    row = compare(task.f, law, [RLOO(8)], parameters, repeats=400, rounds=1, progress=False).rows[0]
+    assert row.largest_z < 5.5
+    assert row.logit_variance != row.logit_variance  # there are no logits that are fixed
+
+
+def test_f_that_depends_on_the_parameters_itself() -> None:
+    theta = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
+    task = Repeats(lambda x: (x * theta.exp()).sum(-1), bits, [theta])
+    assert not task.vectorised
+    p = theta.detach().sigmoid()
+    exact = theta.detach().exp() * (p * (1 - p) + p)
+    torch.testing.assert_close(task.exact(4), exact)
+    torch.testing.assert_close(task.gradients(Exact(), 2)[0], exact.expand(2, -1))
+
+
+def test_parameters_are_found_and_left_alone() -> None:
+    encoder, data = nn.Linear(4, 3).double(), torch.randn(5, 4, dtype=torch.float64)
+    decoder = nn.Linear(3, 1).double()
+    E = DoubleCV(4)
+    before = deepcopy(encoder.state_dict())
+    result = compare(lambda z: decoder(z).squeeze(-1), bits(encoder(data)), [E], training=5, repeats=10, rounds=1, progress=False)
+    row = result.rows[0]
+    assert row.variances.shape == (15,)  # weights and bias
+    assert row.trained == 5
+    assert row.estimator.alpha != 0
+    assert E.alpha == 0
+    assert all(each.grad is None for each in [*encoder.parameters(), *decoder.parameters(), *E.parameters()])
+    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
+
+
+def test_learning_lowers_the_variance() -> None:
+    options = {"repeats": 200, "rounds": 1, "progress": False}
+    linear = compare(lambda x: x @ WEIGHTS, bits(zeros(3)), [RLOO(4), DoubleCV(4)], training=200, **options)
+    assert linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance  # exact with alpha = 1
+
+
+def test_a_memory_learns_by_being_called() -> None:
+    remembering = Reinforce(4, baseline=catlog.MovingAverage(decay=0.9))
+    options = {"repeats": 200, "rounds": 1, "progress": False}
+    result = compare(lambda x: 100 + f(x), bits(zeros(3)), [Reinforce(4), remembering], training=100, **options)
+    plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverage)"]
+    assert (plain.trained, learned.trained) == (0, 100)
+    assert learned.variance < 0.01 * plain.variance
+    assert remembering.baseline.weight == 0
+
+
+class Watched(nn.Module):
+    """RLOO that notes how often it was called in training mode, and out of it."""
+
+    unbiased, laws, reference, differentiates_f = True, RLOO.laws, "here", False
+    seen: ClassVar[list[bool]] = []
+
+    def __init__(self, samples: int = 2) -> None:
+        super().__init__()
+        self.samples = samples
+        self.register_buffer("memory", torch.zeros(()))
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    evaluations = rows
+
+    def forward(self, f: Callable[[Tensor], Tensor], q: Distribution, *, x: object = None, generator: object = None) -> Tensor:
+        self.seen.append(self.training)
+        return RLOO(self.samples)(f, q, generator=generator)
+
+
+def test_frozen_while_the_variance_is_measured() -> None:
+    Watched.seen.clear()
+    compare(f, bits(zeros(3)), [Watched()], training=3, repeats=10, rounds=1, progress=False)
+    assert Watched.seen == [True] * 3 + [False] + [True] * 3  # learning; ten estimates in one call; two warm-ups and a timed step
+
+
+# Modes
+
+
+@pytest.mark.parametrize("budget", [7, 40])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
+    E = ESTIMATORS[name]()
+    q = bits(torch.zeros(4)) if "bits" in E.laws else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
+    if name in ("Exact", "MAPO") and budget == 7:  # 16 points; 4 remembered ones and 2 draws at least
+        with pytest.raises(ValueError, match="evaluations, more than the budget of 4"):
+            within(E, q, 4)
+        return
+    sized = within(E, q, budget)
+    assert sized.evaluations(q) <= budget
+    if name == "UnorderedSet" and budget == 40:
+        assert sized.samples == 10  # it takes no more
+    elif hasattr(E, "samples"):
+        assert with_samples(E, sized.samples + 1).evaluations(q) > budget
+
+
+def test_modes() -> None:
+    chosen = [RLOO(3), IndeCateR(3), Exact()]
+    options = {"repeats": 4, "rounds": 1, "progress": False}
+    given = compare(f, bits(zeros(3)), chosen, **options)
+    assert {row.name: row.evaluations for row in given.rows} == {"RLOO(3)": 3, "IndeCateR(3)": 12, "Exact()": 8}
+    equal = compare(f, bits(zeros(3)), chosen, samples=5, **options)
+    assert {row.name: row.samples for row in equal.rows} == {"RLOO(5)": 5, "IndeCateR(5)": 5, "Exact()": None}
+    budget = compare(f, bits(zeros(3)), ["RLOO", "IndeCateR", "Exact"], budget=7, **options)
+    assert {row.name: row.evaluations for row in budget.rows} == {"RLOO(7)": 7, "IndeCateR(1)": 4}
+    assert budget.skipped == {"Exact": "it needs 8 evaluations, more than the budget of 7"}
+    assert "Equal evaluations: at most 7" in str(budget)
+
+
+def test_times_come_from_the_clock() -> None:
+    """A clock that counts evaluations of f: a step takes as long as it has evaluations, and merit is variance times that."""
+    seen = [0]
+
+    def counted(x: Tensor) -> Tensor:
+        seen[0] += x.shape[:-1].numel()
+        return f(x)
+
+    result = compare(counted, bits(zeros(3)), [RLOO(6), IndeCateR(2), Reinforce(3)], progress=False, clock=lambda: seen[0])
+    for row in result.rows:
+        assert row.seconds == row.evaluations
+        assert row.merit == row.variance * row.evaluations
+        assert row.merit_high / row.merit == pytest.approx(row.variance_high / row.variance)  # these times do not vary
+    assert list(result.rows) == sorted(result.rows, key=lambda row: row.merit)
+    assert result.best is result.rows[0]
+
+
+# What is left out, and the reference
+
+
+def test_reasons() -> None:
+    numbers = Independent(Categorical(logits=torch.zeros(2, 3)), 1)
+    options = {"repeats": 4, "rounds": 1, "progress": False}
+    result = compare(lambda x: x.double().sum(-1), numbers, ["RLOO", "ARM", "DoubleCV", "VIMCO"], **options)
+    assert [row.name for row in result.rows] == ["RLOO(2)"]
+    assert result.skipped["ARM"] == "it is not for numbers (Categorical), but for bits"
+    assert result.skipped["DoubleCV"] == "it is not for numbers (Categorical), but for bits, one-hot"
+    assert result.skipped["VIMCO"] == "it differentiates a bound, not E[f]"
+    hard = compare(lambda x: (x.sum(-1) > 1).double(), bits(zeros(3)), [RLOO(2), DoubleCV(2)], **options)
+    assert "does not depend differentiably on x" in hard.skipped["DoubleCV(2)"]
+    assert "Left out: DoubleCV(2)" in str(hard)
+    assert misfit(IndeCateR(1, variables=1), "index") is not None
+    structured = compare(lambda x: x.double().sum(-1), chain, ["IndeCateR", "RLOO"], [zeros(3), zeros(3, 3)], **options)
+    assert structured.skipped["IndeCateR"].startswith("it is not for dependent variables")
+    with pytest.raises(ValueError, match=r"no estimator could be used\. ARM\(1\): it is not for numbers"):
+        compare(lambda x: x.double().sum(-1), numbers, [catlog.ARM()], **options)
+
+
+def test_pooled_reference_leaves_the_judged_one_out() -> None:
+    options = {"repeats": 300, "rounds": 1, "limit": 1, "progress": False}
+    alone = compare(f, bits(zeros(3)), [RLOO(4)], **options)
+    assert alone.rows[0].bias != alone.rows[0].bias  # nothing to compare with
+    result = compare(f, bits(zeros(3)), [RLOO(4), IndeCateR(4), StraightThrough(8)], **options)
+    assert result.reference == "pooled"
+    assert result["StraightThrough(8)"].largest_z > 8
+    assert result["RLOO(4)"].largest_z < 5.5
+    rloo, other = result["RLOO(4)"], result["IndeCateR(4)"]
+    assert rloo.bias_error == pytest.approx(sqrt((rloo.variance + other.variance) / 300), rel=1e-9)
+
+
+def test_given_reference() -> None:
+    exact = Repeats(f, bits(zeros(3))).exact(8)
+    options = {"repeats": 300, "rounds": 1, "progress": False}
+    right = compare(f, bits(zeros(3)), [RLOO(4)], reference=exact, **options)
+    wrong = compare(f, bits(zeros(3)), [RLOO(4)], reference=[exact + 1], **options)
+    assert right.reference == "given"
+    assert right.rows[0].largest_z < 5.5
+    assert wrong.rows[0].bias == pytest.approx(sqrt(3), rel=0.1)
+
+    class Known:
+        gradient, error = (exact,), (torch.ones(3, dtype=torch.float64),)
+
+    assert compare(f, bits(zeros(3)), [RLOO(4)], reference=Known, **options).rows[0].bias_error == pytest.approx(
+        sqrt(3), rel=0.01
+    )
+    with pytest.raises(ValueError, match=r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"):
+        compare(f, bits(zeros(3)), [RLOO(4)], reference=torch.zeros(2), **options)
+
+
+# The record
+
+
+def test_record(tmp_path: Path) -> None:
+    result = compare(
+        f, bits(zeros(3)), ["RLOO", "IndeCateR", "StraightThrough", "CARMS", "Exact", "VIMCO"], progress=False, rounds=2
+    )
+    text = str(result)
+    assert "StraightThrough(1) (b)" in text
+    assert "Left out: VIMCO: it differentiates a bound, not E[f]." in text
+    assert all(len(line) < 180 for line in text.split("\n"))
+    result.to_csv(tmp_path / "a" / "out.csv")
+    with (tmp_path / "a" / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["name"] for row in rows} == {row.name for row in result.rows} | {"VIMCO"}
+    assert float(rows[0]["merit"]) == pytest.approx(result.rows[0].merit, rel=1e-5)
+    assert rows[-1]["skipped"] == "it differentiates a bound, not E[f]"
+    result.plot(tmp_path / "out.png")
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+    with pytest.raises(KeyError, match="'Nonsense' is not among the rows"):
+        result["Nonsense"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 2, "budget": 10}, "`samples`.*and `budget`.*exclude each other"),
+        ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
+        ({"budget": 0}, "`budget` must be at least 1"),
+        ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
+        ({"parameters": [torch.zeros(3)]}, "parameters: tensors with requires_grad=True are needed"),
+        ({"parameters": [torch.zeros(3, requires_grad=True)]}, "parameters: q does not depend on any of them"),
+        ({"q": lambda t: bits(t)}, "parameters: q is a callable"),
+    ],
+)
+def test_errors(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare(f, **{"q": bits(zeros(3)), "estimators": [RLOO(2)], "progress": False, **options})
+
+
+def test_more_errors() -> None:
+    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
+        compare(f, bits(zeros(3)), [RLOO], progress=False)
+    with pytest.raises(ValueError, match="has no gradient to estimate"):
+        compare(f, MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3), [RLOO(2)], progress=False)
+
+
+def test_labels() -> None:
+    assert label(IndeCateR(2, variables=3, control="none")) == "IndeCateR(2, variables=3, control=none)"
+    assert label(catlog.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
+    assert label(catlog.GumbelSoftmax(3, temperature=0.25)) == "GumbelSoftmax(3, temperature=0.25)"
+
+
+# The command
+
+MINE = """
+import torch
+from torch.distributions import Bernoulli, Independent
+
+def problem():
+    theta = torch.zeros(4, requires_grad=True)
+    return (lambda x: x.prod(-1)), (lambda t: Independent(Bernoulli(logits=t), 1)), [theta]
+
+def plain():
+    f, law, (theta,) = problem()
+    return f, law(theta)
+
+def nothing():
+    return 1
+"""
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_problem_of_bits.py").write_text(MINE)
+    quick = ["--repeats", "10", "--rounds", "1"]
+    chosen = ["--estimators", "RLOO,IndeCateR(draws=latin),CARMS(4)", "--budget", "10"]
+    files = ["--csv", "out.csv", "--plot", "out.png"]
+    assert main(["compare", "--problem", "my_problem_of_bits:problem", *chosen, *quick, *files]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
+    assert Path("out.csv").exists()
+    assert Path("out.png").exists()
+    assert main(["compare", "--problem", "my_problem_of_bits:plain", "--estimators", "RLOO", "--samples", "3", *quick]) == 0
+    assert "RLOO(3)" in capsys.readouterr().out
+    assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
+    assert capsys.readouterr().out.startswith("Exact(): 16 evaluations")
+    for wrong, message in (
+        (["compare", "--problem", "my_problem_of_bits:nothing"], "must return (f, law, parameters) or a Problem"),
+        (["compare", "--problem", "my_problem_of_bits:missing"], "has no function 'missing'"),
+        (["compare", "--problem", "no_such_module:f"], "No module named 'no_such_module'"),
+        (["compare", "--problem", "my_problem_of_bits:problem", "--estimators", "Nonsense"], "'Nonsense' is not known"),
+    ):
+        assert main(wrong) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("catlog.problems")
+    quick = ["--repeats", "10", "--rounds", "1"]
+    assert main(["compare", "--problem", "ising", "--estimators", "RLOO,IndeCateR", "--budget", "100", *quick]) == 0
+    assert "Bias against the reference given" in capsys.readouterr().out
+    assert main(["compare", "--problem", "nonsense"]) == 2
+
+
+# The page and the benchmark
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    """With few repeats: the same estimators as on the page, with the same evaluations, and advice of the same form."""
+    text = (ROOT / "docs" / "compare.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
+    exec(blocks[0][0].replace(")\nprint", quick), names)
+    told = capsys.readouterr().out
+    rows = [re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", part, re.MULTILINE) for part in (told, blocks[0][1])]
+    assert len(rows[0]) == 8
+    assert sorted(rows[0]) == sorted(rows[1])
+    exec(blocks[1][0], names)
+    told, page = capsys.readouterr().out.splitlines(), blocks[1][1].splitlines()
+    assert len(told) == len(page) == 4
+    assert told[1].split(";")[0] == page[1].split(";")[0]
+
+
+def test_benchmark_of_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("catlog.problems")
+    path = tmp_path / "advise.csv"
+    options = [
+        "--problems",
+        "xor",
+        "--sizes",
+        "small",
+        "--repeats",
+        "8",
+        "--rounds",
+        "1",
+        "--candidates-only",
+        "--output",
+        str(path),
+    ]
+    monkeypatch.setattr("sys.argv", ["advise.py", *options])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["pilot"] for row in rows] == ["0", "1", "2"] * 2  # without and with f's own table
+    assert all(float(row["ratio"]) >= 1 and float(row["pilot_steps"]) > 1 for row in rows)
+    assert "2 problems, 6 pilots" in capsys.readouterr().out
+    runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()  # nothing left to do
+    assert path.read_text().count("\n") == 7
+    torch.set_num_threads(threads)
