@@ -1,0 +1,84 @@
+"""Sphinx: `make docs`. Pages are Markdown; make_api.py writes those of the API first, sphinx-gallery those of the gallery."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import make_api  # noqa: E402
+
+import catlog  # noqa: E402
+
+project = "catlog"
+copyright = "the authors of catlog"
+version = release = catlog.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "figures", "gallery/*.ipynb"]
+nitpicky = True  # a reference to nothing is an error
+
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath", "smartquotes"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / "notebooks")
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # torch's own texts on `forward` and the like are not ours
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100
+# Names of other packages in signatures, and of our own that are no part of the API: shown, not linked.
+nitpick_ignore_regex = [
+    ("py:.*", pattern) for pattern in (r"(torch|jaxtyping|collections|typing|pathlib)\b.*", "Tensor", "Module")
+]
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",  # all are run, whatever their names; again only when they have changed
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "parallel": 2,
+}
+
+html_theme = "furo"
+html_title = f"catlog {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = ">>> "
+
+# One file that renders formulas without a network, fetched by `make docs`; the CDN's where it could not be fetched.
+_mathjax = HERE / "_build" / "npm" / "node_modules" / "mathjax" / "es5" / "tex-svg.js"
+if _mathjax.exists():
+    html_static_path.append(str(_mathjax))
+mathjax_path = _mathjax.name if _mathjax.exists() else "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-svg.js"
+
+
+def _other_pages(app: Any, docname: str, source: list[str]) -> None:
+    """In the contents of index.md: the pages that it does not name, in place of (others)."""
+    if docname == "index":
+        named = set(source[0].splitlines()) | {"index"}
+        source[0] = source[0].replace("(others)", "\n".join(sorted({path.stem for path in HERE.glob("*.md")} - named)))
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _other_pages)
+
+
+make_api.write(HERE / "api")
