@@ -34,6 +34,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "notebooks")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # torch's own texts on `forward` and the like are not ours

@@ -20,10 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--noisy-on-constants", action="store_true", help="it makes noise of a constant f, as REINFORCE does")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    given = config.getoption("--estimator")
-    if given is None:
-        return
+def named(given: str) -> type:
+    """The class that FILE.py:CLASS names."""
     file, _, name = given.rpartition(":")
     if not Path(file).is_file():
         raise pytest.UsageError(f"--estimator: FILE.py:CLASS is wanted, but {given!r} names no file.")
@@ -35,11 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
     spec.loader.exec_module(module)
     if not hasattr(module, name):
         raise pytest.UsageError(f"--estimator: {file} has no {name!r}.")
-    cls = getattr(module, name)
+    return getattr(module, name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = config.getoption("--estimator")
+    if given is None:
+        return
+    cls = named(given)
     catlog.ESTIMATORS.clear()
-    catlog.ESTIMATORS[name] = cls
-    setattr(catlog, name, cls)
+    catlog.ESTIMATORS[cls.__name__] = cls
+    setattr(catlog, cls.__name__, cls)
     if config.getoption("--continuous"):
-        variants.CONTINUOUS.add(name)
+        variants.CONTINUOUS.add(cls.__name__)
     if config.getoption("--noisy-on-constants"):
-        variants.NOISY_ON_CONSTANTS.add(name)
+        variants.NOISY_ON_CONSTANTS.add(cls.__name__)
