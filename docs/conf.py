@@ -1,5 +1,6 @@
 """Sphinx: `make docs`. Pages are Markdown; make_api.py writes those of the API first, sphinx-gallery those of the gallery."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
+    "write_computation_times": False,
     "parallel": 2,
 }
 
@@ -78,8 +80,17 @@ def _other_pages(app: Any, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace("(others)", "\n".join(sorted({path.stem for path in HERE.glob("*.md")} - named)))
 
 
+def _shapes(app: Any, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
+    """In docstrings: a bare *batch, which is the name of a shape, not the start of an emphasis."""
+    for i, line in enumerate(lines):
+        parts = line.split("``")  # every other part is literal
+        parts[::2] = [re.sub(r"(?<![*\w\\])\*(?=\w+[],)])", r"\\*", part) for part in parts[::2]]
+        lines[i] = "``".join(parts)
+
+
 def setup(app: Any) -> None:
     app.connect("source-read", _other_pages)
+    app.connect("autodoc-process-docstring", _shapes)
 
 
 make_api.write(HERE / "api")

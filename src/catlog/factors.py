@@ -98,7 +98,7 @@ class Factors:
         return self.shaped(flat.clone() if flat is index else flat)
 
     def assign(self, flat: Tensor, variable: Int64[Tensor, "rows *#batch"], category: Int64[Tensor, "rows *batch"]) -> Tensor:
-        """Set in ``flat [rows, *batch, ...]``, in place, one variable of every element to ``category``."""
+        """Set in ``flat`` (rows, *batch, ...), in place, one variable of every element to ``category``."""
         where = variable.expand(category.shape).unsqueeze(-1)
         if self.kind != "one-hot":
             return flat.scatter_(-1, where, category.to(self.dtype).unsqueeze(-1))
