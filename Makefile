@@ -1,6 +1,7 @@
 # Every target makes its own environment in .venv: on a fresh machine, `make demo` or `make test` is the only command.
 PYTHON ?= python3
 BIN := .venv/bin
+ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit shapes test-peers battery coverage docs bench clean
@@ -41,7 +42,7 @@ shapes: .venv/ready
 test-peers: .venv/peers  ## our estimators against other libraries, which it installs (docs/peers.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/peers
 
-battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=examples/own_estimator.py:TwoHalves
+battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_battery.py --estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.html

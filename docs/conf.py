@@ -73,11 +73,12 @@ if _mathjax.exists():
 mathjax_path = _mathjax.name if _mathjax.exists() else "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-svg.js"
 
 
-def _other_pages(app: Any, docname: str, source: list[str]) -> None:
-    """In the contents of index.md: the pages that it does not name, in place of (others)."""
+def _contents(app: Any, docname: str, source: list[str]) -> None:
+    """In the contents of index.md: NAME? is left out where there is no such page, (others) are the pages not named."""
     if docname == "index":
-        named = set(source[0].splitlines()) | {"index"}
-        source[0] = source[0].replace("(others)", "\n".join(sorted({path.stem for path in HERE.glob("*.md")} - named)))
+        pages = {path.stem for path in HERE.glob("*.md")}
+        text = re.sub(r"^(\w+)\?\n", lambda name: f"{name[1]}\n" if name[1] in pages else "", source[0], flags=re.MULTILINE)
+        source[0] = text.replace("(others)", "\n".join(sorted(pages - set(text.splitlines()) - {"index"})))
 
 
 def _shapes(app: Any, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
@@ -89,7 +90,7 @@ def _shapes(app: Any, what: str, name: str, found: object, options: object, line
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", _other_pages)
+    app.connect("source-read", _contents)
     app.connect("autodoc-process-docstring", _shapes)
 
 
