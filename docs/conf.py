@@ -43,9 +43,9 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 # Names of other packages in signatures, and of our own that are no part of the API: shown, not linked.
-nitpick_ignore_regex = [
-    ("py:.*", pattern) for pattern in (r"(torch|jaxtyping|collections|typing|pathlib)\b.*", "Tensor", "Module")
-]
+_internal = r"catlog\.(?!data\.|experiments\.|functions\.|kernels\.|problems\.)\w+\.\w+"
+_others = r"(torch|jaxtyping|collections|typing|pathlib)\b.*|Tensor|Module"
+nitpick_ignore_regex = [("py:.*", _internal), ("py:.*", _others)]
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
@@ -81,17 +81,35 @@ def _contents(app: Any, docname: str, source: list[str]) -> None:
         source[0] = text.replace("(others)", "\n".join(sorted(pages - set(text.splitlines()) - {"index"})))
 
 
-def _shapes(app: Any, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
-    """In docstrings: a bare *batch, which is the name of a shape, not the start of an emphasis."""
+_kept: dict[str, list[str]] = {}
+
+
+def _keep(app: Any, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
+    """The docstrings of attributes before napoleon, which reads `words: more words` as a type and a text."""
+    if what in ("attribute", "data", "property"):
+        _kept[name] = list(lines)
+
+
+def _plain(app: Any, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
+    """Docstrings as readers of code see them: a bare *batch is a shape, and `name: text` with indented lines below is a list."""
+    lines[:] = _kept.pop(name, lines)
     for i, line in enumerate(lines):
         parts = line.split("``")  # every other part is literal
         parts[::2] = [re.sub(r"(?<![*\w\\])\*(?=\w+[],)])", r"\\*", part) for part in parts[::2]]
         lines[i] = "``".join(parts)
+    paragraphs = [each.split("\n") for each in "\n".join(lines).split("\n\n")]
+    for paragraph in paragraphs:
+        starts = [line for line in paragraph if line and not line.startswith(" ")]
+        indented = any(line.startswith(" ") for line in paragraph)
+        if indented and starts and all(re.match(r"\w+: ", line) for line in starts):
+            paragraph[:] = [f"  {line.strip()}" if line.startswith(" ") else f"- {line}" if line else "" for line in paragraph]
+    lines[:] = "\n\n".join("\n".join(each) for each in paragraphs).split("\n")
 
 
 def setup(app: Any) -> None:
     app.connect("source-read", _contents)
-    app.connect("autodoc-process-docstring", _shapes)
+    app.connect("autodoc-process-docstring", _keep, priority=400)
+    app.connect("autodoc-process-docstring", _plain, priority=600)
 
 
 make_api.write(HERE / "api")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from . import __version__
 from .data.files import DataError
 from .estimators import ESTIMATORS
 from .experiments import DVAE, EXPERIMENTS, Addition, Experiment, Gradients, Optimisation, execute, folder_for, records
@@ -198,6 +199,9 @@ Command = (
 def main(arguments: list[str] | None = None) -> int:
     """The entry point; errors of the user's making are one line, not a traceback."""
     given = sys.argv[1:] if arguments is None else arguments
+    if given == ["--version"]:
+        print(f"catlog {__version__}")
+        return 0
     command: Callable[[], int] = tyro.cli(
         Command, args=given, prog="catlog", description=__doc__, config=(tyro.conf.CascadeSubcommandArgs,)
     )
