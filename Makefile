@@ -1,9 +1,10 @@
 # Every target makes its own environment in .venv: on a fresh machine, `make demo` or `make test` is the only command.
 PYTHON ?= python3
 BIN := .venv/bin
+ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-scale bench suite clean
+.PHONY: help demo test lint types unit shapes test-peers test-scale battery coverage docs bench suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -48,6 +49,23 @@ test-peers: .venv/peers  ## our estimators against other libraries, which it ins
 test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them killed; torchrun (docs/scaling.md; about 3 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
 
+battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_battery.py --estimator $(ESTIMATOR)
+
+coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.html
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale --cov=catlog --cov-report=term --cov-report=html
+
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
+# Formulas are set by a file of MathJax's, so that pages need no network; without npm they take it from a CDN.
+docs/_build/npm/node_modules/mathjax:
+	-npm install --silent --no-audit --no-fund --prefix docs/_build/npm mathjax@3
+
+docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## the site: docs/_build/html/index.html; warnings and broken links are errors
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
+
 bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/variance.py
@@ -58,4 +76,4 @@ suite: .venv/ready  ## every estimator on every problem, and docs/suite.md from 
 	$(BIN)/python docs/make_suite.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv build dist demo runs .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv build dist demo runs docs/_build docs/api docs/gallery htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import catlog
-from catlog.cli import main
+from catlog.__main__ import main
 from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
 from catlog.experiments.folder import Folder
 from catlog.experiments.methods import make_estimator

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class CompiledStep:
-    """A training step ``step(*inputs) -> loss``, made by :func:`compiled_step`; ``mode`` and ``why`` tell how it runs."""
+    """A training step ``step(*inputs) -> loss``, made by :func:`catlog.compiled_step`; ``mode`` and ``why`` tell how it runs."""
 
     def __init__(
         self,

@@ -361,12 +361,14 @@ class MarkovChain(Ordered):
 class Node:
     """One node of a :class:`BayesianNetwork`: a variable, or a block of variables that are independent given the parents.
 
-    parents: names of nodes.
-    logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``), or a network that maps the values
-        of all the parents' variables, ``[rows, *batch, p]`` int64, to logits ``[rows, *batch, k]`` (a block: ``[..., size, k]``).
-    cardinality: k; needed with a network.
-    size: number of variables of the block.
-    fixed: there is nothing to learn in it, so that no estimator need spend evaluations on it.
+    Args:
+        parents: names of nodes.
+        logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``), or a network that maps the
+            values of all the parents' variables, ``[rows, *batch, p]`` int64, to logits ``[rows, *batch, k]`` (a block:
+            ``[..., size, k]``).
+        cardinality: k; needed with a network.
+        size: number of variables of the block.
+        fixed: there is nothing to learn in it, so that no estimator need spend evaluations on it.
     """
 
     parents: Sequence[str]

@@ -20,12 +20,12 @@ ANY = frozenset({"bits", "index", "one-hot", "mixed", "structured"})
 class Estimator(Protocol):
     r"""An estimator *is* the expectation operator: ``E(f, q)`` estimates :math:`\mathbb{E}_{x\sim q}[f(x)]`.
 
-    q: a law with ``batch_shape = [*batch]`` (separate expectations) and ``event_shape = [*event]`` (the random vector).
-    f: called with points ``[n, *batch, *event]``, written as ``q.sample()`` writes them; returns floats (or bools, for
-       indicators) ``[n, *batch]``. f may be a black box unless ``differentiates_f``; it may hold parameters of its own. An f
-       with a method ``neighbours(x)`` gives its own table (see :mod:`catlog.functions`).
-    x: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common random numbers, exact tests.
-    generator: the source of randomness; torch's default one where none is given.
+    - ``q``: a law with ``batch_shape = [*batch]`` (separate expectations) and ``event_shape = [*event]`` (the random vector).
+    - ``f``: called with points ``[n, *batch, *event]``, written as ``q.sample()`` writes them; returns floats (or bools, for
+      indicators) ``[n, *batch]``. f may be a black box unless ``differentiates_f``; it may hold parameters of its own. An f
+      with a method ``neighbours(x)`` gives its own table (see :mod:`catlog.functions`).
+    - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common random numbers, exact tests.
+    - ``generator``: the source of randomness; torch's default one where none is given.
 
     Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by ``backward``) is this method's
     estimate of the expectation's gradient, in the law's parameters and in f's own. Values compose: ``E(f, q).log()``, sums

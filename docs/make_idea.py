@@ -1,0 +1,228 @@
+"""The pictures and numbers of docs/idea.md, by enumeration of every draw: nothing here is random but the choice of functions.
+
+python docs/make_idea.py     # writes results/idea.csv and docs/idea_*.png, in seconds
+"""
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent
+
+import catlog
+from catlog.experiments import records
+
+ROOT = Path(__file__).parent.parent
+METHODS = {"REINFORCE": catlog.Reinforce(), "IndeCateR": catlog.IndeCateR()}
+COLOURS = {"REINFORCE": "#c2410c", "IndeCateR": "#1d4ed8"}
+LOGITS = [round(-4 + 0.125 * i, 3) for i in range(65)]
+TABLES = 400
+
+
+def points(d: int) -> Tensor:
+    """All d bits, a row each."""
+    return torch.tensor(list(product((0.0, 1.0), repeat=d)), dtype=torch.float64)
+
+
+def tabled(values: Tensor) -> Callable[[Tensor], Tensor]:
+    """The function of bits with these values, in the order of ``points``."""
+
+    def f(x: Tensor) -> Tensor:
+        return values[(x @ 2.0 ** torch.arange(x.shape[-1] - 1, -1, -1, dtype=x.dtype)).long()]
+
+    return f
+
+
+def estimates(E: catlog.Estimator, f: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
+    """One draw's estimate of the gradient in every logit, for every outcome ``[outcomes, d]``; the outcomes' probabilities."""
+    x = points(len(theta))
+    logits = theta.expand(x.shape).clone().requires_grad_()
+    value = E(f, Independent(Bernoulli(logits=logits), 1), x=x.unsqueeze(0))
+    return torch.autograd.grad(value.sum(), logits)[0], Independent(Bernoulli(logits=theta), 1).log_prob(x).exp()
+
+
+def variance(values: Tensor, weight: Tensor) -> Tensor:
+    """Of outcomes ``[outcomes, ...]`` with these probabilities."""
+    weight = weight.view(-1, *[1] * (values.dim() - 1))
+    return (weight * (values - (weight * values).sum(0)).square()).sum(0)
+
+
+def shared() -> list[dict[str, Any]]:
+    """XOR of two bits with one logit: the variance of its gradient."""
+    xor, rows = tabled(torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)), []
+    for logit in LOGITS:
+        found: dict[str, Any] = {"problem": "xor", "logit": logit}
+        for name, E in METHODS.items():
+            gradient, weight = estimates(E, xor, torch.full((2,), logit, dtype=torch.float64))
+            found[name] = variance(gradient.sum(-1), weight).item()
+        rows.append(found)
+    return rows
+
+
+def random_tables() -> list[dict[str, Any]]:
+    """Random functions of three bits: variances in each logit of its own, and in one logit that all three share."""
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for _ in range(TABLES):
+        f = tabled(torch.randn(8, dtype=torch.float64, generator=generator))
+        theta = torch.randn(3, dtype=torch.float64, generator=generator)
+        for problem in ("own logits", "shared logit"):
+            own = problem == "own logits"
+            found: dict[str, Any] = {"problem": problem}
+            for name, E in METHODS.items():
+                gradient, weight = estimates(E, f, theta if own else theta[:1].expand(3))
+                found[name] = variance(gradient[:, 0] if own else gradient.sum(-1), weight).item()
+            rows.append(found)
+    return rows
+
+
+def computed() -> list[dict[str, Any]]:
+    """All rows of results/idea.csv."""
+    return shared() + random_tables()
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+
+
+def which_points(path: Path) -> None:
+    """Which points of f each estimator looks at, for one draw of four variables with three categories."""
+    x, k = [0, 2, 1, 1], 3
+    redrawn = {
+        1: [[None, None, 0, 2], [None, None, 2, 1]],
+        0: [[None, 2, 0, 1], [None, 0, 1, 2]],
+        2: [[None] * 3 + [0], [None] * 3 + [2]],
+    }
+    clamps = [(i, c) for i in range(len(x)) for c in range(k) if c != x[i]]
+    grey, clamp, new = "#e5e7eb", "#1d4ed8", "#fde68a"
+    figure, panels = plt.subplots(1, 3, figsize=(9, 4.1), dpi=130, layout="constrained")
+    titles = (
+        "REINFORCE\nthe draw, nothing else",
+        "SCateR\none variable set, later ones drawn anew",
+        "IndeCateR\none variable set, the others kept",
+    )
+    for axes, title, kind in zip(panels, titles, ("none", "suffix", "keep"), strict=True):
+        rows = [[(value, grey) for value in x]]
+        for i, category in clamps if kind != "none" else []:
+            row = [(value, grey) for value in x]
+            row[i] = category, clamp
+            turn = [c for j, c in clamps if j == i].index(category)
+            for j in range(i + 1, len(x)) if kind == "suffix" else []:
+                row[j] = redrawn[i][turn][j], new  # type: ignore[assignment]
+            rows.append(row)
+        for r, row in enumerate(rows):
+            below = r + (0.4 if r else 0)
+            for j, (value, face) in enumerate(row):
+                axes.add_patch(plt.Rectangle((j, -below), 0.92, 0.84, facecolor=face, edgecolor="none"))
+                axes.text(j + 0.46, -below + 0.4, value, ha="center", va="center", color="white" if face == clamp else "#111827")
+            axes.text(-0.25, -below + 0.4, "x" if r == 0 else "", ha="right", va="center", style="italic")
+        axes.set(xlim=(-0.7, 4.1), ylim=(-8.7, 1.1), aspect="equal")
+        axes.set_title(title, fontsize=9.5)
+        axes.axis("off")
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in (grey, clamp, new)]
+    figure.legend(
+        handles,
+        ["as drawn", "set to every other category", "drawn anew, given those before"],
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+    )
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def rao_blackwell(path: Path) -> None:
+    """The estimates of one logit's gradient for every outcome of four bits: IndeCateR's are means of REINFORCE's."""
+    d = 4
+    f = tabled(torch.randn(2**d, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 1)
+    theta = torch.tensor([0.4, -0.6, 0.2, 0.9], dtype=torch.float64)
+    figure, axes = plt.subplots(figsize=(7.5, 3.6), dpi=130, layout="constrained")
+    x, half = points(d), 2 ** (d - 1)  # the first bit is the slowest: rows r and r + half differ in it alone
+    for name, E in METHODS.items():
+        gradient, weight = estimates(E, f, theta)
+        label = f"{name}: variance {variance(gradient, weight)[0]:.3f}"
+        if name == "REINFORCE":
+            for r in range(half):
+                axes.plot([r, r], gradient[[r, r + half], 0], color="#d1d5db", linewidth=1.5, zorder=1)
+            axes.scatter(torch.arange(half).repeat(2), gradient[:, 0], 500 * weight, color=COLOURS[name], label=label, zorder=2)
+            exact = (weight * gradient[:, 0]).sum().item()
+        else:
+            axes.scatter(
+                torch.arange(half),
+                gradient[:half, 0],
+                500 * (weight[:half] + weight[half:]),
+                marker="D",
+                color=COLOURS[name],
+                label=label,
+                zorder=3,
+            )
+    axes.axhline(exact, color="#111827", linewidth=1, linestyle="--", label="exact gradient", zorder=0)
+    axes.set_xticks(range(half), ["".join(str(int(bit)) for bit in row) for row in x[:half, 1:]])
+    axes.set_xlabel(r"the other bits $x_{\neq 1}$; size of a mark: its probability")
+    axes.set_ylabel(r"one draw's estimate of $\partial/\partial\theta_1$")
+    axes.margins(y=0.15)
+    legend = figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    for handle in legend.legend_handles[:2]:
+        handle.set_sizes([40])  # type: ignore[union-attr]
+    _clean(axes)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def limit(rows: list[dict[str, Any]], path: Path) -> None:
+    """Where parameters are shared: XOR, and random functions above the diagonal."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.9), dpi=130, layout="constrained")
+    for name in METHODS:
+        curve = [(row["logit"], row[name]) for row in rows if row["problem"] == "xor"]
+        left.plot(*zip(*curve, strict=True), color=COLOURS[name], label=name, linewidth=2)
+    left.set(
+        xlabel="the logit that both bits share", ylabel="variance of one draw's gradient", title="XOR of two bits with one logit"
+    )
+    left.legend(frameon=False)
+    for problem, colour in (("own logits", "#0f766e"), ("shared logit", "#a21caf")):
+        some = [row for row in rows if row["problem"] == problem]
+        above = sum(row["IndeCateR"] > row["REINFORCE"] for row in some)
+        label = f"{problem}: {above} of {len(some)} above"
+        right.scatter(
+            [row["REINFORCE"] for row in some],
+            [row["IndeCateR"] for row in some],
+            9,
+            color=colour,
+            alpha=0.6,
+            label=label,
+            linewidths=0,
+        )
+    ends = [5e-3, 5]
+    right.plot(ends, ends, color="#111827", linewidth=1, linestyle="--")
+    right.set(
+        xscale="log",
+        yscale="log",
+        xlim=(5e-3, 5),
+        ylim=(5e-5, 5),
+        xlabel="variance of REINFORCE",
+        ylabel="variance of IndeCateR",
+    )
+    right.set_title(f"{TABLES} random functions of three bits")
+    right.legend(frameon=False, loc="lower right", fontsize=9)
+    for axes in (left, right):
+        _clean(axes)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main() -> None:
+    rows = computed()
+    records.write(rows, ROOT / "results" / "idea.csv", digits=6)
+    which_points(ROOT / "docs" / "idea_points.png")
+    rao_blackwell(ROOT / "docs" / "idea_rao_blackwell.png")
+    limit(rows, ROOT / "docs" / "idea_limit.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""``pytest tests/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+import catlog
+import variants
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--estimator", metavar="FILE.py:CLASS", help="run the battery on this estimator alone, in its default settings"
+    )
+    parser.addoption(
+        "--continuous", action="store_true", help="its noise is continuous: judge it by a z-test, not by enumeration"
+    )
+    parser.addoption("--noisy-on-constants", action="store_true", help="it makes noise of a constant f, as REINFORCE does")
+
+
+def named(given: str) -> type:
+    """The class that FILE.py:CLASS names."""
+    file, _, name = given.rpartition(":")
+    if not Path(file).is_file():
+        raise pytest.UsageError(f"--estimator: FILE.py:CLASS is wanted, but {given!r} names no file.")
+    spec = spec_from_file_location(Path(file).stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise pytest.UsageError(f"--estimator: {file} has no {name!r}.")
+    return getattr(module, name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = config.getoption("--estimator")
+    if given is None:
+        return
+    cls = named(given)
+    catlog.ESTIMATORS.clear()
+    catlog.ESTIMATORS[cls.__name__] = cls
+    setattr(catlog, cls.__name__, cls)
+    if config.getoption("--continuous"):
+        variants.CONTINUOUS.add(cls.__name__)
+    if config.getoption("--noisy-on-constants"):
+        variants.NOISY_ON_CONSTANTS.add(cls.__name__)

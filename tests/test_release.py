@@ -1,0 +1,49 @@
+"""What a release says of itself agrees, and the command works without extras as far as it can."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import catlog
+from catlog.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_one_version() -> None:
+    version = catlog.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_paper_is_the_preferred_citation() -> None:
+    text = (ROOT / "CITATION.cff").read_text()
+    after = text[text.index("preferred-citation:") :]
+    assert "Differentiable Sampling of Categorical Distributions Using the CatLog-Derivative Trick" in after
+    assert re.findall(r"family-names: (.+)", after) == ["De Smet", "Sansone", "Zuidberg Dos Martires"]
+
+
+def test_the_workflow_runs_what_is_supported() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    listed = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    tested = re.search(r"python: \[(.+)\]", workflow)
+    assert tested is not None
+    assert tested[1].replace('"', "").split(", ") == listed
+    targets = re.findall(r"run: make ([\w ]+)", workflow)
+    makefile = (ROOT / "Makefile").read_text()
+    for target in " ".join(targets).split():
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_version_needs_no_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delitem(sys.modules, "catlog.cli", raising=False)
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"catlog {catlog.__version__}\n"
+    assert main(["list"]) == 2
+    told = "catlog: the command needs the package tyro. Run pip install 'catlog[experiments]'.\n"
+    assert capsys.readouterr().err == told
