@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from catlog.compare import Row, compare
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import catlog
 from catlog import ESTIMATORS, problems
+from catlog.compare import Row, compare
 from catlog.conditionals import view
 from catlog.experiments import records
 from catlog.surrogate import Estimator, Function

@@ -483,7 +483,6 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("catlog.problems")
     quick = ["--repeats", "10", "--rounds", "1"]
     assert main(["compare", "--problem", "ising", "--estimators", "RLOO,IndeCateR", "--budget", "100", *quick]) == 0
     assert "Bias against the reference given" in capsys.readouterr().out
@@ -514,7 +513,6 @@ def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_benchmark_of_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("catlog.problems")
     path = tmp_path / "advise.csv"
     options = [
         "--problems",

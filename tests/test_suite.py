@@ -4,11 +4,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 from catlog.experiments import records
-
-pytest.importorskip("catlog.compare")
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--size", "small", "--repeats", "20", "--rounds", "2", "--training", "5"]

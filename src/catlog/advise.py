@@ -26,6 +26,7 @@ from .estimators import (
     IndeCateR,
     MuProp,
     ReinMax,
+    SlopeCateR,
     StraightThrough,
 )
 from .evaluate import value_and_slope
@@ -128,6 +129,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(Exact()),
     Candidate(IndeCateR(draws="latin")),
     Candidate(RLOO()),
+    Candidate(SlopeCateR()),
     Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
     Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
     Candidate(DoubleCV(), coefficients=("alpha",)),
