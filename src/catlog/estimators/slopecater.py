@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, transformed
 from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
@@ -41,7 +41,7 @@ class SlopeCateR(nn.Module):
     the size of the predictions over the draws (a tenth of the turns goes to all alike), by systematic sampling. Any
     :math:`\pi_i > 0` and any coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
     least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
-    say nothing; they are frozen by ``eval()``. The value is the mean of f over the N draws.
+    say nothing; they are frozen by ``eval()`` and inside ``torch.func`` transforms. The value is the mean of f over the N draws.
 
     Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
     Reference: this library; the prediction is of Liu et al., "Bridging discrete and backpropagation: straight-through and
@@ -128,7 +128,7 @@ class SlopeCateR(nn.Module):
         left = terms[..., 0, :] - alpha * terms[..., 1, :] - beta * terms[..., 2, :]
         where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, turns, law.k)
         gradient = gradient.scatter_add(-2, where, left.movedim(0, -2))
-        if self.training and self.decay < 1:
+        if self.training and self.decay < 1 and not transformed():
             self._learn(terms, weight * noise / x.shape[0])
         value = fx.mean(0)
         return attach(value, value + along_logits(law, gradient))
