@@ -140,7 +140,8 @@ def ranked(problem: str) -> list[str]:
 
 def test_choose_20_bits() -> None:
     v, order = measured("20 bits"), ranked("20 bits")
-    assert order[:3] == ["DoubleCV", "RODEO", "IndeCateR"]
+    assert order[:4] == ["SlopeCateR", "DoubleCV", "RODEO", "IndeCateR"]
+    assert v("SlopeCateR") / v("DoubleCV") == pytest.approx(1 / 3, rel=0.15)
     assert order[-1] == "Reinforce"
     latin = v("IndeCateR", "samples=2, draws=latin")
     assert latin == pytest.approx(v("CritiCateR"), rel=0.05)
@@ -153,7 +154,7 @@ def test_choose_20_bits() -> None:
 
 def test_choose_categories() -> None:
     v, order = measured("8 one-hot variables of 5"), ranked("8 one-hot variables of 5")
-    assert order[:3] == ["DoubleCV", "RELAX", "CritiCateR"]
+    assert order[:4] == ["DoubleCV", "SlopeCateR", "RELAX", "CritiCateR"]
     assert order[-1] == "Reinforce"
     assert 0.8 * v("IndeCateR", "samples=1") < v("RLOO") < v("IndeCateR", "samples=1")
 
@@ -180,6 +181,13 @@ def test_choose_autoencoder() -> None:
         softmax = next(row for row in rows if row["epochs"] == epochs and row["method"].startswith("Gumbel"))
         assert softmax["variance"] < best / 10
         assert 0.305 < softmax["relative_bias"] < 0.435
+
+
+def test_choose_slopes() -> None:
+    rows = records.read(ROOT / "results" / "control_variates.csv")
+    for epochs in ("8 epochs", "20 epochs", "40 epochs"):
+        error = {row["method"]: row["mse"] for row in rows if row["part"] == "dvae" and row["problem"] == epochs}
+        assert 8 < error["GumbelSoftmax n=400, hard, temperature 1"] / error["SlopeCateR n=240, m=160"] < 13
 
 
 def test_choose_structured() -> None:
