@@ -16,7 +16,7 @@ COUPLING = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double(
 LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
 
 # Estimators that torch.func cannot transform, and why.
-NOT_TRANSFORMED = {"MAPO": "it writes into its memory"}
+NOT_TRANSFORMED = {name: "it writes into its memory" for name in ("MAPO", "MemoryCateR")}
 NOT_MAPPED = {
     "SCateR": "the sweep over clamped variables writes into one tensor",
     "RAM": "the sweep over clamped variables writes into one tensor",
