@@ -149,6 +149,21 @@ def test_memory_is_saved_and_frozen() -> None:
     assert int((E.age > 0).sum()) == 6  # different points, of six
 
 
+def test_a_call_learns_for_later_calls_only() -> None:
+    """The same draws with and without learning: the same estimate, value and gradient; another one after it."""
+    E, case = anything(6, torch.Generator().manual_seed(0)), CASES["one-hot"]
+    x = case.points[torch.tensor([[0, 4], [7, 2]])]
+
+    def estimate(E: MemoryCateR) -> Tensor:
+        theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
+        value = E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(theta), x=x)
+        return torch.cat([value.detach(), torch.autograd.grad(value.sum(), theta)[0].flatten()])
+
+    frozen, learning = estimate(E.eval()), estimate(E.train())
+    assert torch.equal(frozen, learning)
+    assert not torch.allclose(frozen, estimate(E))
+
+
 def test_more_draws_than_places() -> None:
     E = MemoryCateR(50, size=4)
     E(lambda x: x.double().sum(-1), Independent(Categorical(logits=torch.zeros(3, 2, 5)), 1))
