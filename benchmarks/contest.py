@@ -92,6 +92,7 @@ def entered(problem: problems.Problem) -> dict[str, catlog.Estimator]:
     extra = {"SumAndSample": {"top": BUDGET // 2}, "MAPO": {"size": BUDGET // 2}}
     needed = {"critics": factors(q).batch_size, "length": d}
     extra["MemoryCateR"] = {key: value for key, value in needed.items() if value > {"critics": 1, "length": 64}[key]}
+    extra["MAPO"] |= {"length": d} if d > 64 else {}
     found = {}
     for name, options in [*((name, extra.get(name, {})) for name in ESTIMATORS if name not in ("Exact", "VIMCO")), *SETTINGS]:
         E = near_budget(name, options, q)
