@@ -18,7 +18,6 @@ LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
 # Estimators that torch.func cannot transform, and why.
 NOT_TRANSFORMED = {"MAPO": "it writes into its memory"}
 NOT_MAPPED = {
-    "MemoryCateR": "it writes into its memory",
     "SCateR": "the sweep over clamped variables writes into one tensor",
     "RAM": "the sweep over clamped variables writes into one tensor",
     "CritiCateR": "torch's one_hot looks at the numbers",

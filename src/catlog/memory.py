@@ -76,6 +76,24 @@ def fitted(
     return weight, rho
 
 
+def agreement(
+    value: Float[Tensor, "c r"], at_draws: Float[Tensor, "c 2 r"], on_average: Float[Tensor, "c 2 b"]
+) -> tuple[Float[Tensor, "2 2"], Float[Tensor, "2"]]:
+    """Normal equations of f at r = n b draws on both parts: the matrix, and the right-hand side less the matrix times (1, 1)."""
+    b = on_average.shape[-1]
+    n = value.shape[-1] // b
+    feature = at_draws - on_average.repeat(1, 1, n)
+    left = (value - at_draws.sum(1)).unflatten(-1, (n, b))
+    left = (left - left.mean(1, keepdim=True)).flatten(1) * (n / (n - 1))
+    return torch.einsum("cir,cjr->ij", feature, feature) / left.numel(), torch.einsum("cir,cr->i", feature, left) / left.numel()
+
+
+def trusted(gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+    """Their solution, drawn a little towards 1, in [0, 1]."""
+    ridge = 0.01 * gram.diagonal() + torch.finfo(gram.dtype).tiny
+    return (1 + torch.linalg.solve_ex(gram + ridge.diag(), excess)[0]).clamp(0, 1)
+
+
 def places(new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]) -> Int64[Tensor, "c r"]:
     """Where to keep new points, r <= m of them: in the place of the same point, else in that of the least recently seen.
 

@@ -1,5 +1,7 @@
 """MemoryCateR: the CatLog-Derivative trick on a critic that remembers earlier evaluations of f, RLOO on what it leaves."""
 
+from itertools import accumulate
+from operator import mul
 from typing import ClassVar
 
 import torch
@@ -8,11 +10,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..checks import check_count
+from ..checks import check_count, transformed
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import Factors, factors
-from ..memory import encoded, fitted, means, parts, places, put
+from ..memory import agreement, encoded, fitted, means, parts, places, put, trusted
 from ..surrogate import INDEPENDENT, Function, attach
 
 DECAY = 0.95
@@ -36,12 +38,12 @@ class MemoryCateR(nn.Module):
     \dots]` and its gradient are exact. :math:`\rho` and :math:`\nu` have the most evidence given the memory; :math:`\alpha,
     \beta` in [0, 1] are a running least-squares fit of f on both parts of h at points that h had not seen, so that a critic
     that predicts nothing is left out and RLOO remains. All of this comes from *earlier* calls: the estimate is unbiased,
-    whatever is remembered. ``eval()`` freezes it.
+    whatever is remembered. ``eval()`` freezes it, and nothing is learned inside torch.func's transforms.
 
     The value is :math:`\mathbb{E}[h] + \overline{r}`, unbiased with less variance than the mean of f, too.
 
-    It pays where the same f is called often and q visits few enough points, or f has low-order interactions; an f that changes
-    between calls (a network in training) makes old values wrong, until alpha and beta notice.
+    It pays where the same f is called often and q visits few points, or f has low-order interactions. An f that changes between
+    calls (a network in training) makes old values wrong, until alpha and beta notice.
 
     Cost: ``samples`` evaluations; while it learns, nine Cholesky factorisations of a ``size`` x ``size`` matrix per critic and
     call. Needs: nothing of f.
@@ -56,11 +58,11 @@ class MemoryCateR(nn.Module):
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
-    >>> E = MemoryCateR(samples=16, size=8)
-    >>> for _ in range(4):
-    ...     value = E(lambda x: x.prod(-1), q)
-    >>> round(value.item(), 2), int((E.age > 0).sum())  # all 8 points are known
-    (0.12, 8)
+    >>> E, generator = MemoryCateR(samples=16, size=8), torch.Generator().manual_seed(0)
+    >>> for _ in range(20):  # until all 8 points are known
+    ...     value = E(lambda x: x.prod(-1), q, generator=generator)
+    >>> abs(value.item() - 1 / 8) < 0.01, int((E.age > 0).sum())
+    (True, 8)
     """
 
     unbiased: ClassVar[bool] = True
@@ -119,28 +121,23 @@ class MemoryCateR(nn.Module):
         at_draws = parts(encoded(drawn, law.k), points, weight, rho, law.d)
         on_average = means(probs, points, weight, rho, law.d)
         trust = self.coefficients().double().unsqueeze(-1)
-        shape = law.batch_shape
-        critic = (trust * at_draws).sum(1).T.reshape(n, *shape).to(fx)
-        mean = (trust * on_average).sum(1).T.reshape(shape).to(law.real)
+        critic = (trust * at_draws).sum(1).T.reshape(fx.shape).to(fx)
+        mean = (trust * on_average).sum(1).T.reshape(law.batch_shape).to(law.real)
         left = fx - critic
         advantage = (left - left.mean(0)).detach() * (n / (n - 1))
         value = left.mean(0) + mean
-        if self.training:
+        if self.training and not transformed():
             self._learn(law, drawn, fx.detach(), at_draws, on_average.detach())
         return attach(value, value + (advantage * law.log_prob(index)).mean(0))
 
     def coefficients(self) -> Float[Tensor, "2"]:
-        """alpha and beta from earlier calls, drawn a little towards 1."""
-        ridge = 0.01 * self.gram.diagonal() + torch.finfo(self.gram.dtype).tiny
-        return (1 + torch.linalg.solve_ex(self.gram + ridge.diag(), self.excess)[0]).clamp(0, 1)
+        """alpha and beta from earlier calls."""
+        return trusted(self.gram, self.excess)
 
     def _check(self, law: Factors) -> None:
         check_count("MemoryCateR", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")
-        count = 1
-        for size in (1, *reversed(law.batch_shape)):
-            count *= size
-            if count == self.critics:
-                return
+        if self.critics in (1, *accumulate(reversed(law.batch_shape), mul)):
+            return
         raise ValueError(
             f"MemoryCateR: `critics` must be 1 or the number of elements of the last batch dimensions of q, whose batch shape is "
             f"{tuple(law.batch_shape)}, but {self.critics} was given."
@@ -149,13 +146,9 @@ class MemoryCateR(nn.Module):
     @torch.no_grad()
     def _learn(self, law: Factors, drawn: Int64[Tensor, "c r d"], fx: Tensor, at_draws: Tensor, on_average: Tensor) -> None:
         """What h was worth at this call's draws; then the draws go into the memory, and h is fitted anew."""
-        n = fx.shape[0]
         value = fx.reshape(-1, self.critics).T.double()
-        feature = at_draws - on_average.repeat(1, 1, n)
-        left = (value - at_draws.sum(1)).unflatten(-1, (n, -1))
-        left = (left - left.mean(1, keepdim=True)).flatten(1) * (n / (n - 1))
-        self.gram.lerp_((torch.einsum("cir,cjr->ij", feature, feature) / left.numel()).to(self.gram), 1 - DECAY)
-        self.excess.lerp_((torch.einsum("cir,cr->i", feature, left) / left.numel()).to(self.excess), 1 - DECAY)
+        for kept, seen in zip((self.gram, self.excess), agreement(value, at_draws, on_average), strict=True):
+            kept.lerp_(seen.to(kept), 1 - DECAY)
         new = pad(drawn[:, : self.size], (0, self.length - law.d), value=-1)
         where = places(new, self.points, self.age)
         self.points.copy_(put(self.points, where, new))
