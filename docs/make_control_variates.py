@@ -73,8 +73,8 @@ corrections in all of SlopeCateR.
 
 The small problems of `catlog.problems` with interactions and independent variables, each with two seeds; relative variance with
 95 % intervals. *Best other*: that with the least variance among all unbiased estimators of the registry, and IndeCateR with
-Latin draws and Taylor's control variate in several settings (UnorderedSet takes at most
-10 draws). What learns had 200 calls before, and was frozen then. All numbers are in [`results/contest.csv`](../results/contest.csv).
+Latin draws and Taylor's control variate in several settings (UnorderedSet takes at most 10 draws). What learns had 200 calls
+before, and was frozen then. All numbers are in [`results/contest.csv`](../results/contest.csv).
 
 First with both seeds, of {count} problems: **MemoryCateR on {memory}** ({memory_clear} with intervals that do not touch);
 SlopeCateR on {slope}, and on {slope_alone} if MemoryCateR is left out; the better of the two on {either}.{lost}
