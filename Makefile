@@ -70,6 +70,7 @@ bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/variance.py
 	$(BIN)/python benchmarks/control_variates.py
+	$(BIN)/python benchmarks/contest.py
 
 suite: .venv/ready  ## every estimator on every problem, and docs/suite.md from that (goes on where it was cut)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/suite.py

@@ -1,4 +1,4 @@
-"""CatLog with control variates: SlopeCateR against what was best before, and against all unbiased estimators.
+"""CatLog with control variates: SlopeCateR against what was best before, on a decoder; see contest.py for the rest.
 
     python benchmarks/control_variates.py             # about 15 minutes of one core; writes results/control_variates.csv
     python benchmarks/control_variates.py --quick     # some seconds; small, and writes only to a given --output
@@ -10,12 +10,6 @@ gradient is the mean of all unbiased estimates. Intervals (95 %) are from a jack
 *residuals*, on the same decoder: the mean squared error of four predictions of what a bit is worth, times p (1 - p), as the
 relative variance that one correction per variable would have if corrections were dealt alike to all bits, by p (1 - p), by the
 size of the predictions (as SlopeCateR does), or by what is left over itself (which nobody knows: the least possible).
-
-*suite*: the small problems of `catlog.problems` with interactions and independent variables, at about 40 evaluations: every
-unbiased estimator of the registry that takes them, and IndeCateR with Latin draws and with Taylor's control variate. The
-gradient in the problem's parameters is exact. Estimators that learn had 100 calls before (30 where f is
-costly), and are frozen then. Intervals are
-from the spread of the squared errors over repeats.
 
 `evaluations` counts points of f; `backward` says how many of them are differentiated, too.
 """
@@ -38,9 +32,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog import ESTIMATORS, IndeCateR, SlopeCateR, problems, slopes
+from catlog import IndeCateR, SlopeCateR, slopes
 from catlog.experiments import records
-from catlog.factors import factors
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -66,14 +59,6 @@ DVAE: dict[str, catlog.Estimator] = {
     "SlopeCateR n=24, m=16": SlopeCateR(24),
     "SlopeCateR n=8, m=8": SlopeCateR(8, corrections=8),
 }
-SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    ("IndeCateR", {"draws": "latin"}),
-    ("IndeCateR", {"draws": "latin", "variables": 1, "control": "none"}),
-    ("IndeCateR", {"draws": "latin", "variables": 1}),
-    ("IndeCateR", {"draws": "latin", "variables": 2}),
-]
-BUDGET = 40
-COSTLY = ("dvae", "dvae-encoder")  # fewer repeats, and fewer calls to learn from
 
 
 @contextmanager
@@ -197,83 +182,14 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
     return rows
 
 
-# The suite
-
-
-def near_budget(name: str, options: dict[str, Any], q: Distribution) -> catlog.Estimator | None:
-    """With the number of samples whose cost is nearest the budget, but not more than a tenth above it."""
-    best: catlog.Estimator | None = None
-    for samples in range(1, BUDGET + 1):
-        try:
-            E = ESTIMATORS[name](**{"samples": samples, **options})
-            cost = E.evaluations(q)
-        except ValueError:
-            continue
-        if cost <= 1.1 * BUDGET and (best is None or abs(cost - BUDGET) < abs(best.evaluations(q) - BUDGET)):
-            best = E
-    return best
-
-
-def entered(problem: problems.Problem) -> dict[str, catlog.Estimator]:
-    q = problem.q()
-    kind, d = factors(q).kind, factors(q).d
-    kind = "mixed" if len(set(factors(q).cardinalities)) > 1 else kind
-    extra = {"SumAndSample": {"top": BUDGET // 2}, "MAPO": {"size": BUDGET // 2}}
-    found = {}
-    for name, options in [*((name, extra.get(name, {})) for name in ESTIMATORS if name not in ("Exact", "VIMCO")), *SETTINGS]:
-        E = near_budget(name, options, q)
-        if E is None or not E.unbiased or kind not in E.laws or (getattr(E, "variables", None) or 0) > d:
-            continue
-        if E.differentiates_f and (not problem.relaxable or kind in ("index", "mixed")):
-            continue
-        given = {"samples": getattr(E, "samples", ""), **options}
-        found[f"{name}({', '.join(f'{key}={value}' for key, value in given.items())})"] = E
-    return found
-
-
-def gradients(problem: problems.Problem, E: catlog.Estimator, repeats: int, generator: torch.Generator) -> Tensor:
-    """``[repeats, parameters]``: independent estimates."""
-    copies = [each.detach().expand(repeats, *each.shape).clone().requires_grad_() for each in problem.parameters]
-    E(problem.f, problem.law(*copies), generator=generator).sum().backward()
-    return torch.cat([each.grad.flatten(1) for each in copies if each.grad is not None], 1)
-
-
-def suite(names: list[str], most: int, longest: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        repeats, training = (min(most, 100), min(longest, 30)) if name in COSTLY else (most, longest)
-        problem = problems.make(name)
-        exact = torch.cat([each.flatten() for each in problem.reference().gradient])
-        here = []
-        for method, E in track(entered(problem).items(), name, len(entered(problem))):
-            torch.manual_seed(0)
-            own = torch.Generator().manual_seed(1)
-            calls = learned(E, partial(gradients, problem, E, 10, own), training)
-            errors = (gradients(problem, E, repeats, own) - exact).square().sum(-1) / exact.square().sum()
-            width = 1.96 * errors.std().item() / repeats**0.5
-            row = {"part": "suite", "problem": name, "method": method, "evaluations": E.evaluations(problem.q())}
-            row |= {"backward": backward(E, problem.q()), "unbiased": "yes", "variance": errors.mean().item()}
-            here.append(row | {"variance_95": width, "trained": calls, "repeats": repeats})
-        rows += here
-        print(f"{name}: " + "; ".join(f"{row['method']} {row['variance']:.4g} +- {row['variance_95']:.2g}"
-              for row in sorted(here, key=lambda row: row["variance"])[:4]), flush=True)  # fmt: skip
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="little training and few repeats, for the tests")
-    parser.add_argument("--only", choices=["dvae", "suite"], default=None, help="do one part")
     parser.add_argument("--output", type=Path, default=None, help="the CSV file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    start, rows = time.perf_counter(), []
-    if args.only != "suite":
-        rows += decoder(*(([1], 40, 1, 4) if args.quick else ([8, 20, 40], 40, 5, 100)))
-    if args.only != "dvae":
-        independent = ["ising", "potts", "random-network", "max-coverage", "knapsack", "parity", "xor", "digit-sum", "dvae"]
-        independent += ["dvae-encoder", "subset-selection", "vq", "mixed"]
-        rows += suite(["xor"] if args.quick else independent, *((20, 3) if args.quick else (500, 100)))
+    start = time.perf_counter()
+    rows = decoder(*(([1], 40, 1, 4) if args.quick else ([8, 20, 40], 40, 5, 100)))
     print(f"{len(rows)} rows in {time.perf_counter() - start:.0f} s")
     output = args.output or (None if args.quick else ROOT / "results" / "control_variates.csv")
     if output is not None:

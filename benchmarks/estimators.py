@@ -182,9 +182,9 @@ def judge(name: str, options: Options, case: enumeration.Case) -> dict[str, Any]
     return {**row, "how": "enumeration", "error": largest, "unbiased": "yes" if largest < LARGEST_ERROR else "no"}
 
 
-def judged(quick: bool) -> list[dict[str, Any]]:
+def judged(quick: bool, names: list[str]) -> list[dict[str, Any]]:
     rows = []
-    for name in ESTIMATORS:
+    for name in names:
         settings = variants.VARIANTS[name] + JUDGED.get(name, [])
         for options in settings[:1] if quick else settings:
             for kind in ["bits"] if quick else ["bits", "integers", "one-hot"]:
@@ -300,9 +300,9 @@ class Contest:
         return row
 
 
-def contests(problem: Problem, batch: int) -> list[Contest]:
+def contests(problem: Problem, batch: int, names: list[str]) -> list[Contest]:
     found = []
-    for name in ESTIMATORS:
+    for name in names:
         for options in MEASURED.get(name, [{}]):
             chosen = near_budget(name, options, problem)
             if chosen is not None and not (chosen.get("samples") == 1 and "draws" in chosen):  # one draw depends on no other
@@ -311,9 +311,9 @@ def contests(problem: Problem, batch: int) -> list[Contest]:
     return found
 
 
-def measured(problem: Problem, rounds: int, batch: int, training: int) -> list[dict[str, Any]]:
+def measured(problem: Problem, names: list[str], rounds: int, batch: int, training: int) -> list[dict[str, Any]]:
     f, exact = problem.f(), problem.exact()
-    entered = contests(problem, batch)
+    entered = contests(problem, batch, names)
     for each in entered:
         each.train(problem, f, training)
         if each.name != "Exact":
@@ -339,22 +339,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one setting, small networks and few repeats, for the tests")
     parser.add_argument("--only", choices=["judge", "networks"], default=None, help="do one part (and keep the file)")
+    parser.add_argument("--names", nargs="+", choices=list(ESTIMATORS), help="only these; other rows of the file stay")
     parser.add_argument("--rounds", type=int, default=50, help="of 200 estimates each")
     parser.add_argument("--output", type=Path, default=None, help="the CSV file")
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    start = time.perf_counter()
+    start, names = time.perf_counter(), args.names or list(ESTIMATORS)
     rows: list[dict[str, Any]] = []
     if args.only != "networks":
-        rows += judged(args.quick)
+        rows += judged(args.quick, names)
         print(f"judged in {time.perf_counter() - start:.0f} s")
     if args.only != "judge":
         for problem in SMALL if args.quick else PROBLEMS:
-            rows += measured(problem, *((2, 20, 3) if args.quick else (args.rounds, 200, 200)))
+            rows += measured(problem, names, *((2, 20, 3) if args.quick else (args.rounds, 200, 200)))
     print(f"{len(rows)} rows in {time.perf_counter() - start:.0f} s")
     output = args.output or (None if args.quick or args.only else ROOT / "results" / "estimators.csv")
     if output is not None:
+        if args.names and output.exists():
+            rows = [row for row in records.read(output) if row["estimator"] not in names] + rows
         records.write(rows, output, digits=4)
         print(f"written to {output}")
 

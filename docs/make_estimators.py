@@ -26,7 +26,7 @@ import variants  # noqa: E402
 Row = dict[str, Any]
 BEGIN, END = "<!-- estimators: begin -->", "<!-- estimators: end -->"
 FAMILIES = {
-    "CatLog": ["IndeCateR", "SCateR", "CritiCateR", "SlopeCateR", "LEG", "RAM"],
+    "CatLog": ["IndeCateR", "SCateR", "CritiCateR", "SlopeCateR", "MemoryCateR", "LEG", "RAM"],
     "score function": ["Reinforce", "RLOO", "NVIL", "BBVI"],
     "control variates": ["MuProp", "REBAR", "RELAX", "DoubleCV", "RODEO"],
     "coupled draws": ["ARM", "DisARM", "ARMS", "ARSM", "CARMS", "DisARMTree"],

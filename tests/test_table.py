@@ -73,7 +73,7 @@ def check_networks(rows: list[dict[str, Any]]) -> None:
                 assert 30 <= row["evaluations"] <= 44
             if ESTIMATORS[name].unbiased and name not in OTHER_TARGETS and name != "Exact":
                 assert row["z"] < LIMIT
-            learns = name in ("NVIL", "REBAR", "RELAX", "DoubleCV", "RODEO", "SlopeCateR", "MAPO") or "moving" in (
+            learns = name in ("NVIL", "REBAR", "RELAX", "DoubleCV", "RODEO", "SlopeCateR", "MemoryCateR", "MAPO") or "moving" in (
                 row["settings"] or ""
             )
             assert (row["trained"] > 0) == learns

@@ -46,6 +46,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "SCateR": [{"samples": 1}, {"samples": 2, "chunk_size": 3}, {"samples": 1, "variables": 1}],
     "CritiCateR": [{"samples": 2}, {"samples": 3, "folds": 3}, {"samples": 3, "folds": 2, "ridge": 0.1}],
     "SlopeCateR": [{"samples": 2}, {"samples": 2, "corrections": 1}, {"samples": 1, "corrections": 3}],
+    "MemoryCateR": [{"samples": 2}, {"samples": 3, "size": 5}],
     "LEG": [{"samples": 1}, {"samples": 2, "chunk_size": 3}],
     "RAM": [{"samples": 1}],
     "ARM": [{"samples": 1}, {"samples": 2}],

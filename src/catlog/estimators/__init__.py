@@ -19,6 +19,7 @@ from .imle import IMLE
 from .indecater import IndeCateR
 from .leg import LEG
 from .mapo import MAPO
+from .memorycater import MemoryCateR
 from .muprop import MuProp
 from .nvil import NVIL
 from .ram import RAM
@@ -52,6 +53,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         SCateR,
         CritiCateR,
         SlopeCateR,
+        MemoryCateR,
         LEG,
         RAM,
         ARM,
@@ -101,6 +103,7 @@ __all__ = [
     "GumbelRao",
     "GumbelSoftmax",
     "IndeCateR",
+    "MemoryCateR",
     "MovingAverage",
     "MuProp",
     "ReinMax",
