@@ -60,6 +60,7 @@ def entries(problem: problems.Problem) -> list[Entry]:
     d = view(problem.q(), validate=False).d
     options: dict[str, dict[str, Any]] = {
         "MAPO": {"length": max(64, d)},
+        "MemoryCateR": {"length": max(64, d)},
         "GumbelSoftmax": {"temperature": 0.5},
         "GumbelRao": {"temperature": 0.5},
     }

@@ -38,7 +38,8 @@ class Sharded:
     Args:
         f: as an estimator takes it.
         group: the process group; None: all ranks.
-        check: compare the points among ranks (of large calls, some 30,000 of their numbers), and tell all ranks where f fails on one. Costs a synchronisation on a GPU.
+        check: compare the points among ranks (of large calls, some 30,000 of their numbers), and tell all ranks where f fails
+            on one. Costs a synchronisation on a GPU.
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3, requires_grad=True)), 1)
     >>> x = torch.tensor([[1.0, 0.0, 1.0]])
