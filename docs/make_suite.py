@@ -21,7 +21,7 @@ EXACT = 1e-20  # a variance relative to the squared norm below this is rounding
 SOON = 2.0  # "close to the best" is below this ratio
 
 PAGE = """\
-# Which estimator should I use?
+# The suite: which estimator on which problem
 
 <!-- made by docs/make_suite.py from results/suite.csv: do not edit -->
 

@@ -44,6 +44,7 @@ FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter 
 MOST = 256  # repeats of any
 ENOUGH = 8  # repeats that tell something of the spread of their distances from the mean
 SURE, CONFIRMATIONS = 0.25, 4  # the best is looked at again until its variance is known so well, at most so many times
+RARE = 64  # fewer estimates, where more are cheap, may have missed what is rare and large
 ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
 
 
@@ -294,7 +295,7 @@ def advise(
     for _ in range(CONFIRMATIONS):  # few estimates flatter the one that looks best
         merit = _merits(trials)
         first = min(trials, key=lambda trial: merit[trial.name])
-        if first.error <= SURE or isinstance(first.estimator, Exact):
+        if isinstance(first.estimator, Exact) or (first.error <= SURE and not pilot.may_miss(first)):
             break
         pilot.confirm(first)
     merit = _merits(trials)
@@ -354,14 +355,14 @@ class _Pilot:
         most = self._most(trial)
         alone = self._alone(trial)
         repeats = 2 if alone else min(FIRST, most)
-        if isinstance(E, nn.Module) and any(True for _ in E.buffers()):
-            task.value(E, repeats, self.generator)  # one with a memory learns by being called
         step = task.timer(E, self.clock, self.generator)
         seconds, gradient = step()
         trial.times.append(seconds)
-        further = 0 if isinstance(E, Exact) else (1 + len(trial.candidate.coefficients)) * (2 if alone else FEWEST)
+        further = 0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients))
         if further * trial.seconds > left / 2:
             raise late
+        if isinstance(E, nn.Module) and any(True for _ in E.buffers()):
+            task.value(E, 2 if alone else FEWEST, self.generator)  # one with a memory learns by being called
         if isinstance(E, Exact):
             trial.add(torch.stack([gradient, gradient]))  # the same each time
         elif trial.candidate.coefficients:
@@ -394,8 +395,14 @@ class _Pilot:
     def confirm(self, trial: Trial) -> None:
         """Two more steps, and estimates together where these are cheap."""
         self._timed(trial, self.task.timer(trial.estimator, self.clock, self.generator), 2)
-        if not self._alone(trial):
+        if self.may_miss(trial):
+            self._together(trial, min(RARE, self._most(trial)))
+        elif not self._alone(trial):
             self._until(trial, SURE, 2 * trial.seconds)
+
+    def may_miss(self, trial: Trial) -> bool:
+        """Whether too few estimates were seen to be sure of the variance, and more of them cost little."""
+        return not self._alone(trial) and trial.seen.count < RARE and trial.variance > 0
 
     def _most(self, trial: Trial) -> int:
         """Estimates that one call may make."""

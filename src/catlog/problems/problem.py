@@ -60,7 +60,7 @@ class Problem:
     vectors where the variables are independent and have equally many categories, since whoever takes numbers takes those, too;
     numbers only where the categories differ (``mixed``) or the variables depend on each other.
 
-    name, size, seed: as given to :func:`catlog.problems.make`.
+    name: as given to :func:`catlog.problems.make`, and so are size and seed.
     tests: which structure it tests, in one line.
     f: points ``[..., *batch, *event]`` as ``q.sample()`` gives them to values ``[..., *batch]``; a black box.
     parameters: leaves with ``requires_grad``.
