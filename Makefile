@@ -46,7 +46,7 @@ test-peers: .venv/peers  ## our estimators against other libraries, which it ins
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'
 	touch $@
 
-test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them killed; torchrun (docs/scaling.md; about 3 minutes)
+test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them killed; torchrun (docs/scaling.md; some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
 
 battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS

@@ -108,12 +108,14 @@ class Candidate:
     coefficients: numbers among its parameters in which its gradient is affine: they are fitted to the pilot's draws.
     dear: its own arithmetic may cost more than f and grows faster than its draws. It is timed with an eighth of them first, and
         left where that takes longer than half a step of the best.
+    promising: it is looked at even where that takes all of the pilot's time.
     """
 
     estimator: Estimator
     when: Callable[[Structure], bool] = _always
     coefficients: tuple[str, ...] = ()
     dear: bool = False
+    promising: bool = False
 
 
 def _more_variables_than(m: int) -> Callable[[Structure], bool]:
@@ -130,7 +132,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(Exact()),
     Candidate(IndeCateR(draws="latin")),
     Candidate(RLOO()),
-    Candidate(SlopeCateR()),
+    Candidate(SlopeCateR(), promising=True),
     Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
     Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
     Candidate(DoubleCV(), coefficients=("alpha",)),
@@ -359,7 +361,7 @@ class _Pilot:
         seconds, gradient = step()
         trial.times.append(seconds)
         further = 0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients))
-        if further * trial.seconds > left / 2:
+        if further * trial.seconds > (left if trial.candidate.promising else left / 2):
             raise late
         if isinstance(E, nn.Module) and any(True for _ in E.buffers()):
             task.value(E, 2 if alone else FEWEST, self.generator)  # one with a memory learns by being called
