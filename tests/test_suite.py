@@ -39,6 +39,7 @@ def test_suite_measures_each_pair_once(tmp_path):
 
 def row(problem: str, estimator: str, variance: float, merit: float, unbiased: bool = True) -> dict[str, object]:
     told = {"problem": problem, "estimator": estimator, "variance": variance, "merit": merit, "merit_high": 1.2 * merit}
+    told |= {"variance_low": variance / 1.2, "variance_high": 1.2 * variance}
     return told | {"unbiased": unbiased, "norm": 1.0, "bias": 0.0 if unbiased else 0.5}
 
 
@@ -61,6 +62,7 @@ def test_page_compares_with_the_best_unbiased_estimator(tmp_path):
     text = page.page(read)
     assert "`IndeCateR` | `RLOO` | 3.00 (2.32 to 3.88) |" in text  # log(1.2) * sqrt(2) either way
     assert "`IndeCateR`: exact" in text
+    assert "- `IndeCateR` on 1: `ising`.\n" in text
     assert "| `RLOO` | 2 | 1.7 | 3 | `ising` | 1 |" in text
     page.picture(read, tmp_path / "suite.png")
     assert (tmp_path / "suite.png").stat().st_size > 10_000
