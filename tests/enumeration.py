@@ -144,7 +144,7 @@ def every_start(
     """Outcomes times the intervals of the uniform in which the corrected variables stay the same, at their middles."""
     law = factors(case.law(case.theta.expand(x.shape[1], *case.theta.shape)))
     slope = by_category(law, value_and_slope(f, x, law)[1])
-    turns = E.turns(law.k) * chances(predictions(law.probs, torch.zeros(()), slope)[0])
+    turns = E.turns(law.k) * chances(predictions(law.probs, torch.zeros_like(slope), slope)[0])
     ends = torch.cat([turns.new_zeros(len(turns), 1), turns.cumsum(-1) % 1, turns.new_ones(len(turns), 1)], -1).sort(-1).values
     start, length = (ends[:, 1:] + ends[:, :-1]) / 2, ends.diff(dim=-1)
     repeats = start.shape[-1]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, prod
 from multiprocessing.connection import wait as wait_for
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ class Pool:
         self._kind: type[_Process] | type[_Actor] = _Process if engine == "processes" else _Actor
         self._workers: list[_Process | _Actor] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -13,8 +13,8 @@ LEAST = 0.1  # of the corrections are dealt to all variables alike
 
 
 def predictions(
-    probs: Float[Tensor, "*#lead d k"], drawn: Float[Tensor, "*#lead d k"], slope: Float[Tensor, "*lead d k"]
-) -> tuple[Float[Tensor, "*lead d k"], Float[Tensor, "*lead d k"]]:
+    probs: Float[Tensor, "*#lead k"], drawn: Float[Tensor, "*#lead k"], slope: Float[Tensor, "*lead k"]
+) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead k"]]:
     """What alpha and what beta multiply, as gradients in the logits, for the drawn (one-hot) value of every variable."""
     above = slope - (probs * slope).sum(-1, keepdim=True)
     straight = probs * above
