@@ -64,7 +64,7 @@ docs/_build/npm/node_modules/mathjax:
 	-npm install --silent --no-audit --no-fund --prefix docs/_build/npm mathjax@3
 
 docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## the site: docs/_build/html/index.html; warnings and broken links are errors
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build/html
 
 bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
 	$(BIN)/python benchmarks/speed.py
