@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog.evaluate import value_and_slope
 from catlog.factors import factors
-from catlog.logits import by_category
-from catlog.slopes import chances, predictions
+from catlog.slopes import chances
 
 
 @dataclass(frozen=True)
@@ -138,17 +136,18 @@ def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
     return case.points[choice], case.probabilities(case.theta)[choice].prod(0)
 
 
-def every_start(
-    E: catlog.SlopeCateR, case: Case, f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def every_start(E: catlog.SlopeCateR, case: Case, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Outcomes times the intervals of the uniform in which the corrected variables stay the same, at their middles."""
-    law = factors(case.law(case.theta.expand(x.shape[1], *case.theta.shape)))
-    slope = by_category(law, value_and_slope(f, x, law)[1])
-    turns = E.turns(law.k) * chances(predictions(law.probs, torch.zeros_like(slope), slope)[0])
-    ends = torch.cat([turns.new_zeros(len(turns), 1), turns.cumsum(-1) % 1, turns.new_ones(len(turns), 1)], -1).sort(-1).values
-    start, length = (ends[:, 1:] + ends[:, :-1]) / 2, ends.diff(dim=-1)
-    repeats = start.shape[-1]
-    return x.repeat_interleave(repeats, 1), (weight[:, None] * length).flatten(), start.flatten().unsqueeze(0)
+    law = factors(case.law(case.theta))
+    ends = (E.turns(law.k) * chances(law.probs)).cumsum(-1) % 1
+    ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
+    start, length = (ends[1:] + ends[:-1]) / 2, ends.diff()
+    outcomes = x.shape[1]
+    return (
+        x.repeat_interleave(len(start), 1),
+        (weight[:, None] * length).flatten(),
+        start.repeat(outcomes).unsqueeze(0),
+    )
 
 
 def expectation(
@@ -172,7 +171,7 @@ def expectation(
         extra["chosen"] = dealt.repeat_interleave(x.shape[1], 1)
         x, weight = x.repeat(1, len(decks), *([1] * (x.dim() - 2))), weight.repeat(len(decks)) / len(decks)
     if isinstance(E, catlog.SlopeCateR):
-        x, weight, extra["start"] = every_start(E, case, black_box, x, weight)
+        x, weight, extra["start"] = every_start(E, case, x, weight)
     q = case.law(theta.expand(x.shape[1], *theta.shape))
     total = (weight * E(black_box, q, x=x, **extra)).sum()
     return total.detach(), *torch.autograd.grad(total, [theta, c])

@@ -90,7 +90,7 @@ def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool 
     encoder = nn.Linear(8, 16).cuda()
     decoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).cuda()
     E = catlog.SlopeCateR(4).cuda() if options is None else catlog.IndeCateR(2, **options)
-    optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-2, fused=True, capturable=True)
+    optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-2, capturable=True)
 
     def loss(images: Tensor) -> Tensor:
         q = Independent(Bernoulli(logits=encoder(images), validate_args=False), 1)
@@ -107,7 +107,9 @@ def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool 
         step(images[:5])
 
 
-def test_captured_step_equals_eager() -> None:
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
+@pytest.mark.parametrize("how", ["captured", "fused, captured", "compiled, captured", "hooked, compiled, captured"])
+def test_captured_step_equals_eager(how: str) -> None:
     """With the draws given, a captured step moves the parameters as an eager one does, from the first call on."""
     x = torch.bernoulli(torch.full((2, 10, 6), 0.5)).cuda()
     images = torch.rand(10, 4, device="cuda")
@@ -116,16 +118,19 @@ def test_captured_step_equals_eager() -> None:
         torch.manual_seed(1)
         encoder, decoder = nn.Linear(4, 6).cuda(), nn.Linear(6, 4).cuda()
         parameters = [*encoder.parameters(), *decoder.parameters()]
-        optimiser = torch.optim.Adam(parameters, 1e-2, fused=True, capturable=captured)
+        optimiser = torch.optim.Adam(parameters, 1e-2, fused="fused" in how or None, capturable=captured)
+        if "hooked" in how:
+            optimiser.register_step_pre_hook(lambda *_, of=parameters: [each.grad.mul_(-1) for each in of] and None)
 
         def loss(images: Tensor, encoder: nn.Module = encoder, decoder: nn.Module = decoder) -> Tensor:
             q = Independent(Bernoulli(logits=encoder(images), validate_args=False), 1)
             return catlog.IndeCateR(2)(lambda z: (decoder(z) - images).square().sum(-1), q, x=x)
 
-        step = catlog.compiled_step(loss, optimiser, compile=False)
+        step = catlog.compiled_step(loss, optimiser, compile=captured and "compiled" in how)
         for _ in range(5):
             step(images)
         assert ("capturable=True" in step.why) == (not captured)
+        assert step.mode == (how.removeprefix("fused, ").removeprefix("hooked, ") if captured else "eager")
         results.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
     torch.testing.assert_close(*results)
 

@@ -22,7 +22,7 @@ NOT_MAPPED = {
     "RAM": "the sweep over clamped variables writes into one tensor",
     "CritiCateR": "torch's one_hot looks at the numbers",
     "ReinMax": "torch's one_hot looks at the numbers",
-    "SlopeCateR": "torch's one_hot looks at the numbers",
+    "SlopeCateR": "beside its points it draws which variables it sums out",
 }
 
 

@@ -63,11 +63,17 @@ def test_turns_are_as_expected() -> None:
     assert ((counts - often).abs() < 1).all()
 
 
-def test_chances_follow_the_predictions() -> None:
-    straight = torch.zeros(5, 4, 2)
-    torch.testing.assert_close(chances(straight), torch.full((4,), 0.25))
-    straight[:, 2] = 1.0
-    torch.testing.assert_close(chances(straight), torch.tensor([0.025, 0.025, 0.925, 0.025]))
+def test_chances_follow_how_undecided_a_variable_is() -> None:
+    """In proportion to p (1 - p) for bits, to the mean square of a gradient with independent slopes in general."""
+    p = torch.tensor([0.5, 0.1, 1.0, 0.9], dtype=torch.float64)
+    undecided = p * (1 - p)
+    share = chances(torch.stack([1 - p, p], -1))
+    torch.testing.assert_close(share, 0.9 * undecided / undecided.sum() + 0.025)
+    torch.testing.assert_close(chances(torch.eye(3)), torch.full((3,), 1 / 3))  # nothing is left to chance
+    probs = torch.tensor([[0.2, 0.5, 0.3], [0.7, 0.3, 0.0]], dtype=torch.float64)
+    jacobian = torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
+    size = jacobian.square().sum((-1, -2)).sqrt()
+    torch.testing.assert_close(chances(probs), 0.9 * size / size.sum() + 0.05)
 
 
 def test_no_noise_from_corrections_of_quadratic_functions() -> None:

@@ -10,6 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+# Sums over few draws or categories are written out: as loops, they would keep most of a GPU's threads idle.
+OPTIONS: dict[str, bool | int | str | Callable[..., Any]] = {"unroll_reductions_threshold": 17}
+
+
 class CompiledStep:
     """A training step ``step(*inputs) -> loss``, made by :func:`catlog.compiled_step`; ``mode`` and ``why`` tell how it runs."""
 
@@ -27,7 +31,8 @@ class CompiledStep:
         self.compile = compile
         self.mode: str | None = None
         self.why = ""
-        self._run: Callable[..., Tensor] = loss
+        self._run: Callable[..., Tensor] = self._mean
+        self._update: Callable[[], object] = optimiser.step
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._loss: Tensor | None = None
@@ -48,14 +53,21 @@ class CompiledStep:
         assert self._loss is not None
         return self._loss
 
+    def _mean(self, *inputs: Tensor) -> Tensor:
+        return self.loss(*inputs).mean()
+
     def _step(self, *inputs: Tensor) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=False)
-        loss = self._run(*inputs).mean()
+        self.optimiser.zero_grad()
+        loss = self._run(*inputs)
         loss.backward()
         if self.group is not None:
             self._average()
-        self.optimiser.step()
+        self._update()
         return loss.detach()
+
+    def _plain_update(self) -> None:
+        step = type(self.optimiser).step
+        getattr(step, "__wrapped__", step)(self.optimiser)  # without torch's record for the profiler, which warns when compiled
 
     def _average(self) -> None:
         """The mean over ranks of all gradients, in one message per type of number: it can be captured, as all else here."""
@@ -72,7 +84,9 @@ class CompiledStep:
         devices = {parameter.device.type for parameter in self.parameters}
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
-            self._run = torch.compile(_own_code(self.loss), fullgraph=True, dynamic=False)
+            self._run = torch.compile(_own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS)
+            if devices == {"cuda"} and _plain(self.optimiser):
+                self._update = torch.compile(_own_code(self._plain_update), dynamic=False)
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
@@ -111,6 +125,12 @@ class CompiledStep:
         self._graph = graph
 
 
+def _plain(optimiser: torch.optim.Optimizer) -> bool:
+    """Whether the update may be compiled: it is no kernel of its own, and no hook has to see it."""
+    hooks = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
+    return not hooks and not any(group.get("fused") for group in optimiser.param_groups)
+
+
 def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The same function with a code object of its own.
 
@@ -132,10 +152,12 @@ def compiled_step(
     """A training step as fast as the device allows: ``step = compiled_step(loss, optimiser)``, then ``step(batch)``.
 
     ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are averaged). On a GPU the loss is
-    compiled with ``torch.compile(fullgraph=True)`` and loss, backward and update are captured once in a CUDA graph; each call
-    copies its inputs into the graph's buffers and replays it. The returned loss lives in a buffer that the next call
-    overwrites. On a CPU it runs as written, or compiled with ``compile=True``. ``step.mode`` tells what was done, ``step.why``
-    what stood in the way of more. Make the optimiser with ``capturable=True`` (and ``fused=True``); schedules go into tensors.
+    compiled with ``torch.compile(fullgraph=True)``, and so is the update; loss, backward and update are captured once in a CUDA
+    graph, and each call copies its inputs into the graph's buffers and replays it. The returned loss lives in a buffer that the
+    next call overwrites. On a CPU it runs as written, or compiled with ``compile=True``. ``step.mode`` tells what was done,
+    ``step.why`` what stood in the way of more. Make the optimiser with ``capturable=True``; schedules go into tensors. (An
+    update with ``fused=True`` or with hooks is captured as it is: for small models torch's fused Adam is slow, since it deals
+    65,536 numbers to each block of a GPU.)
 
     ``group`` is a process group of torch.distributed whose ranks train one model: each calls the step with its part of the
     batch (equally large parts), and the gradients are averaged before the update. Start all ranks with the same parameters.

@@ -18,6 +18,7 @@ from .structured import ancestral, choose
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)
+COUNTED = 16  # keys, at most
 
 
 def uniforms(
@@ -43,8 +44,19 @@ def uniforms(
         half = rand((n + 1) // 2)
         return torch.cat([half, 1 - half])[:n]
     if draws == "latin":
-        return (rand(n).argsort(0) + rand(n)) / n
+        return (_permutations(rand(n)) + rand(n)) / n
     return rand(n)
+
+
+def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
+    """A random order of 0, ..., n - 1 for every element.
+
+    Compiled, few keys are ranked by counting, which fuses with what follows. Two equal keys would share a rank; they are as
+    likely as the last digit of a uniform.
+    """
+    if torch.compiler.is_compiling() and len(keys) <= COUNTED:
+        return (keys < keys.unsqueeze(1)).sum(1)
+    return keys.argsort(0)
 
 
 def categories(law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n *lead d"]:

@@ -72,7 +72,8 @@ def fitted(
         better = (evidence > best) & solved.isfinite().all(-1)
         best = torch.where(better, evidence, best)
         weight = torch.where(better[:, None, None], torch.stack([solved, share * solved], -2), weight)
-        rho = torch.where(better.unsqueeze(-1), rho.new_tensor([smooth, NARROW]), rho)
+        both = torch.stack([torch.full_like(best, smooth), torch.full_like(best, NARROW)], -1)
+        rho = torch.where(better.unsqueeze(-1), both, rho)
     return weight, rho
 
 

@@ -155,7 +155,8 @@ class MemoryCateR(nn.Module):
         self.values.copy_(put(self.values, where, value[:, : self.size]))
         self.age.copy_(put(self.age, where, self.clock.expand(where.shape)))
         self.clock.add_(1)
-        inside = self.points[..., : law.d] < torch.tensor(law.cardinalities, device=self.points.device)
+        alike = min(law.cardinalities) == law.k
+        inside = self.points[..., : law.d] < (law.k if alike else torch.tensor(law.cardinalities, device=self.points.device))
         used = (self.age > 0) & inside.all(-1) & (self.points >= 0).sum(-1).eq(law.d)  # not points of another law
         weight, rho = fitted(encoded(self.points[..., : law.d], law.k), self.values.double(), used, law.d)
         self.weight.copy_(weight)

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from ..checks import check_choice, check_count, transformed
 from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
-from ..logits import along_logits, by_category
-from ..slopes import chances, predictions, summed_out, systematic
+from ..logits import along_logits
+from ..slopes import Turns, chances, of_draws, systematic
 from ..surrogate import RELAXABLE, Function, attach
 
 RIDGE = 1.01
@@ -38,7 +37,7 @@ class SlopeCateR(nn.Module):
 
     where :math:`\hat f_i` is the prediction's own mean over :math:`x_i`, from the slopes at the same points. So the noise of the
     drawn value cancels, and what is left is third-order in each variable. The expected number of turns :math:`M \pi_i` follows
-    the size of the predictions over the draws (a tenth of the turns goes to all alike), by systematic sampling. Any
+    how undecided a variable is, p (1 - p) for a bit (a tenth of the turns goes to all alike), by systematic sampling. Any
     :math:`\pi_i > 0` and any coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
     least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
     say nothing; they are frozen by ``eval()`` and inside ``torch.func`` transforms. The value is the mean of f over the N draws.
@@ -112,24 +111,26 @@ class SlopeCateR(nn.Module):
         law = factors(q, validate=self.validate)
         relaxable(q, law, "SlopeCateR")
         x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
-        fx, slope = value_and_slope(f, x, law, validate=self.validate)
-        slope = by_category(law, slope)
-        straight, curved = predictions(law.probs.detach(), one_hot(law.index(x), law.k).to(law.real), slope)
-        turns = self.turns(law.k)
-        often = turns * chances(straight)
+        n, m = x.shape[0], self.turns(law.k)
+        often = m * chances(law.probs.detach())
         if start is None:
             start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
-        variable = systematic(often, turns, start)
-        terms, noise = summed_out(f, law, x, fx.detach(), slope, variable, self.validate)
-        weight = 1 / often.expand(turns, *often.shape).gather(-1, variable.unsqueeze(-1)).unsqueeze(-1)
-        terms = weight * terms
+        turns = Turns.at(law, x, systematic(often, m, start))
+        x = law.flat(x)
+        points = torch.cat([x, turns.points(law, x)])
+        values, slopes = value_and_slope(f, law.shaped(points), law, validate=self.validate)
+        fx, slopes = values[:n], law.flat(slopes).to(law.real)
+        known = values.detach()
+        terms, noise = turns.summed_out(law, known[:n], slopes[:n], known[n:], slopes[n:])
+        weight = 1 / often.expand(m, *often.shape).gather(-1, turns.variable.unsqueeze(-1))
+        exact, straight, curved = (weight * terms).unbind()
         alpha, beta = self.coefficients().to(law.real).unbind()
-        gradient = (alpha * straight + beta * curved).mean(0)
-        left = terms[..., 0, :] - alpha * terms[..., 1, :] - beta * terms[..., 2, :]
-        where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, turns, law.k)
-        gradient = gradient.scatter_add(-2, where, left.movedim(0, -2))
+        predicted = of_draws(law, x, slopes[:n])
+        gradient = alpha * predicted[0] + beta * predicted[1]
+        where = turns.variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, law.k)
+        gradient = gradient.scatter_add(-2, where, (exact - alpha * straight - beta * curved).movedim(0, -2))
         if self.training and self.decay < 1 and not transformed():
-            self._learn(terms, weight * noise / x.shape[0])
+            self._learn(exact, straight, curved, weight.squeeze(-1) * noise / n)
         value = fx.mean(0)
         return attach(value, value + along_logits(law, gradient))
 
@@ -141,10 +142,11 @@ class SlopeCateR(nn.Module):
         return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
 
     @torch.no_grad()
-    def _learn(self, terms: Float[Tensor, "m *batch 3 k"], noise: Float[Tensor, "m *batch 2 2"]) -> None:
+    def _learn(self, exact: Tensor, straight: Tensor, curved: Tensor, noise: Float[Tensor, "3 m *batch"]) -> None:
         """The running normal equations, after this call's coefficients were read."""
-        target, features = terms[..., :1, :], terms[..., 1:, :]
-        gram = (features @ features.mT + noise).flatten(0, -3).mean(0)
-        right = (features @ target.mT).flatten(0, -3).mean(0).squeeze(-1)
+        pairs = straight * straight, straight * curved, curved * curved, exact * straight, exact * curved
+        sums = torch.stack([pair.sum(-1) for pair in pairs])
+        ss, sc, cc, es, ec = torch.cat([sums[:3] + noise, sums[3:]]).flatten(1).mean(-1).unbind()
+        gram, excess = torch.stack([ss, sc, sc, cc]).view(2, 2), torch.stack([es - ss - sc, ec - sc - cc])
         self.gram.lerp_(gram.to(self.gram), 1 - self.decay)
-        self.excess.lerp_((right - gram.sum(-1)).to(self.excess), 1 - self.decay)
+        self.excess.lerp_(excess.to(self.excess), 1 - self.decay)

@@ -155,7 +155,7 @@ class DVAETask:
         self.training.step(i)
 
     def measure(self, i: int) -> dict[str, float]:
-        metrics = {"epoch": i / self.training.per_epoch, "test": self.test_bound()}
+        metrics = {"epoch": i / self.training.per_epoch, "test": self.mean_bound(self.test, self.config.test_samples)}
         if i > 0:
             metrics["train"] = self.training.mean_loss()
         if self.config.gradient_repeats > 1:
@@ -165,14 +165,14 @@ class DVAETask:
         return metrics
 
     @torch.no_grad()
-    def test_bound(self) -> float:
-        """The mean negated bound of the test images."""
+    def mean_bound(self, images: Tensor, samples: int) -> float:
+        """The mean negated bound of the images, with so many draws for each."""
 
         def mean(f: nn.Module, q: Distribution) -> Tensor:
-            return f(q.sample((self.config.test_samples,))).mean(0)
+            return f(q.sample((samples,))).mean(0)
 
-        parts = [self.bound(part, mean, relaxed=False).sum() for part in self.test.split(1000)]
-        return float(torch.stack(parts).sum()) / len(self.test)
+        parts = [self.bound(part, mean, relaxed=False).sum() for part in images.split(10_000 // samples)]
+        return float(torch.stack(parts).sum()) / len(images)
 
     def state_dict(self) -> dict[str, Any]:
         return {"training": self.training.state_dict(), "temperature": self.temperature}

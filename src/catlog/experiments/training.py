@@ -18,8 +18,7 @@ def adam(parameters: Iterable[Tensor], learning_rate: float, E: Estimator, devic
     groups: list[dict[str, Any]] = [{"params": list(parameters)}]
     if own := own_parameters(E):
         groups.append({"params": own, "lr": 1e-3})
-    cuda = device.type == "cuda"
-    return torch.optim.Adam(groups, learning_rate, eps=1e-7, fused=cuda or None, capturable=cuda)
+    return torch.optim.Adam(groups, learning_rate, eps=1e-7, capturable=device.type == "cuda")
 
 
 class Training:

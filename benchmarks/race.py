@@ -1,0 +1,152 @@
+"""Which estimator trains the MNIST autoencoder soonest to a negated train ELBO of 100? In wall time, on one device.
+
+    python benchmarks/race.py --device cuda                     # writes results/race_cuda.csv; about 15 minutes of an H200
+    python benchmarks/race.py --device cuda --methods SlopeCateR-4 GS-S --seeds 0
+
+Every method trains alone on the device, the same model from the same start with the same batches (see `catlog run dvae`), its
+step compiled and captured in a CUDA graph. The clock runs for training steps only: not while the step is compiled (column
+`setup`, in seconds), nor during the measurement of the bound over all training images (one draw each) every 600 steps, an epoch.
+A run ends when it has reached the target, or after `--limit` seconds of training. The file has the curves; runs that it has are
+not made again. `summary` is printed at the end.
+"""
+
+import argparse
+import csv
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from catlog.experiments import DVAE
+from catlog.experiments.dvae import DVAETask
+
+ROOT = Path(__file__).parent.parent
+COLUMNS = ("method", "seed", "step", "seconds", "train", "test", "setup", "device", "torch")
+
+
+@dataclass(frozen=True)
+class Racer:
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+RACERS = {
+    "SlopeCateR-2": Racer("SlopeCateR", {"samples": 2}),
+    "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4}),
+    "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8}),
+    "GS-S": Racer("GS-S"),
+    "IndeCateR": Racer("IndeCateR"),
+    "IndeCateR-Latin": Racer("IndeCateR-Latin"),
+    "IndeCateR-Taylor": Racer("IndeCateR-Taylor"),
+    "RLOO-S": Racer("RLOO-S"),
+    "RLOO-F": Racer("RLOO-F"),
+    "GS-F": Racer("GS-F"),
+}
+
+
+class Clock:
+    """Seconds of training alone."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.seconds = device, 0.0
+
+    def now(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def race(name: str, seed: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The curve of one run, a row per measurement."""
+    racer, clock = RACERS[name], Clock(given.device)
+    torch.manual_seed(seed)
+    begin = clock.now()
+    settings = {"data": given.data, "device": given.device, "seed": seed, "gradient_repeats": 0} | racer.settings
+    task = DVAETask(DVAE(estimator=racer.label, **settings))
+    start = {"step": 0, "seconds": 0.0, **measured(task)}
+    task.step(0)  # compiles; its own time is taken to be that of the steps after it
+    setup = clock.now() - begin
+    curve, seconds, i = [start], 0.0, 1
+    while curve[-1]["train"] > given.target and seconds < given.limit:
+        before, first = clock.now(), i
+        while i % given.every or i == first:
+            task.step(i)
+            i += 1
+        took = clock.now() - before
+        seconds += took * (1 + 1 / (i - first)) if first == 1 else took
+        curve.append({"step": i, "seconds": seconds, **measured(task)})
+    where = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+    common = {"method": name, "seed": seed, "setup": setup, "device": where, "torch": torch.__version__}
+    return [common | row for row in curve]
+
+
+def measured(task: DVAETask) -> dict[str, float]:
+    return {"train": task.mean_bound(task.train, 1), "test": task.mean_bound(task.test, 1)}
+
+
+def reached(curve: list[dict[str, Any]], target: float) -> float | None:
+    """Seconds of training until the bound was reached, between two measurements by a straight line."""
+    points = [(float(row["seconds"]), float(row["train"])) for row in curve]
+    for (t0, y0), (t1, y1) in zip(points, points[1:], strict=False):
+        if y1 <= target < y0:
+            return t0 + (t1 - t0) * (y0 - target) / (y0 - y1)
+    return None
+
+
+def summary(rows: list[dict[str, Any]], target: float) -> list[tuple[str, float, float, list[float | None], float]]:
+    """By method: milliseconds per step, the last step, seconds to the target by seed, and the lowest bound."""
+    found = []
+    for name in dict.fromkeys(row["method"] for row in rows):
+        curves = [
+            [row for row in rows if row["method"] == name and row["seed"] == seed]
+            for seed in dict.fromkeys(row["seed"] for row in rows if row["method"] == name)
+        ]
+        ms = mean(1000 * float(curve[-1]["seconds"]) / int(curve[-1]["step"]) for curve in curves)
+        last = mean(int(curve[-1]["step"]) for curve in curves)
+        lowest = mean(min(float(row["train"]) for row in curve) for curve in curves)
+        found.append((name, ms, last, [reached(curve, target) for curve in curves], lowest))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--data", default="mnist")
+    parser.add_argument("--methods", nargs="*", default=list(RACERS), choices=list(RACERS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--target", type=float, default=100.0)
+    parser.add_argument("--every", type=int, default=600, help="steps between measurements")
+    parser.add_argument("--limit", type=float, default=30.0, help="seconds of training, after which a run gives up")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    output: Path = given.output or ROOT / "results" / f"race_{given.device}.csv"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    known: list[dict[str, Any]] = list(csv.DictReader(output.open(newline=""))) if output.exists() else []
+    done = {(row["method"], int(row["seed"])) for row in known}
+    with output.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if not known:
+            writer.writeheader()
+        for seed in given.seeds:
+            for name in given.methods:
+                if (name, seed) in done:
+                    continue
+                curve = race(name, seed, given)
+                at = reached(curve, given.target)
+                told = f"{at:.2f} s" if at is not None else f"not in {curve[-1]['seconds']:.1f} s ({curve[-1]['train']:.2f})"
+                print(f"{name:18} seed {seed}: {told}, {curve[-1]['step']} steps, set-up {curve[-1]['setup']:.1f} s", flush=True)
+                writer.writerows({key: f"{cell:.6g}" if isinstance(cell, float) else cell for key, cell in row.items()} for row in curve)
+                file.flush()
+                del curve
+    for name, ms, last, seconds, lowest in summary(list(csv.DictReader(output.open(newline=""))), given.target):
+        times = ", ".join("-" if each is None else f"{each:.2f}" for each in seconds)
+        print(f"{name:18}{ms:8.4f} ms/step{last:9.0f} steps  target after {times} s; lowest {lowest:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
