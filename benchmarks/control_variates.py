@@ -8,8 +8,8 @@ over logits, over the squared norm of the gradient; `mse`: variance and squared 
 gradient is the mean of all unbiased estimates. Intervals (95 %) are from a jackknife over 20 groups of repeats.
 
 *residuals*, on the same decoder: the mean squared error of four predictions of what a bit is worth, times p (1 - p), as the
-relative variance that one correction per variable would have if corrections were dealt alike to all bits, by p (1 - p), by the
-size of the predictions (as SlopeCateR does), or by what is left over itself (which nobody knows: the least possible).
+relative variance that one correction per variable would have if corrections were dealt alike to all bits, by p (1 - p) (as
+SlopeCateR does), by the size of the predictions, or by what is left over itself (which nobody knows: the least possible).
 
 `evaluations` counts points of f; `backward` says how many of them are differentiated, too.
 """

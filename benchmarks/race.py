@@ -35,7 +35,6 @@ class Racer:
 
 
 RACERS = {
-    "SlopeCateR-2": Racer("SlopeCateR", {"samples": 2}),
     "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4}),
     "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8}),
     "GS-S": Racer("GS-S"),

@@ -22,7 +22,6 @@ NOT_MAPPED = {
     "RAM": "the sweep over clamped variables writes into one tensor",
     "CritiCateR": "torch's one_hot looks at the numbers",
     "ReinMax": "torch's one_hot looks at the numbers",
-    "SlopeCateR": "beside its points it draws which variables it sums out",
 }
 
 
@@ -30,13 +29,13 @@ def f(x: Tensor) -> Tensor:
     return ((x @ COUPLING) * x).sum(-1).sin()
 
 
-def loss(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None) -> Tensor:
-    return E(f, Independent(Bernoulli(logits=logits, validate_args=False), 1), x=x)
+def loss(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: Tensor) -> Tensor:
+    return E(f, Independent(Bernoulli(logits=logits, validate_args=False), 1), x=x, **more)
 
 
-def by_backward(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None) -> Tensor:
+def by_backward(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: Tensor) -> Tensor:
     leaf = logits.clone().requires_grad_()
-    return torch.autograd.grad(loss(E, leaf, x).sum(), leaf)[0]
+    return torch.autograd.grad(loss(E, leaf, x, **more).sum(), leaf)[0]
 
 
 @pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - set(NOT_TRANSFORMED)))
@@ -58,8 +57,9 @@ def test_vmap_of_grad_at_given_points(name: str) -> None:
         E = ESTIMATORS[name](**settings)
         q = Independent(Bernoulli(logits=LOGITS), 1)
         x = q.sample((E.rows(q),))
-        found = vmap(grad(lambda logits, x, E=E: loss(E, logits, x)), in_dims=(0, 1))(LOGITS, x)
-        torch.testing.assert_close(found, by_backward(E, LOGITS, x), rtol=1e-12, atol=1e-12)
+        more = {"start": torch.rand(1, 4).double()} if name == "SlopeCateR" else {}
+        mapped = vmap(grad(lambda logits, x, more, E=E: loss(E, logits, x, **more)), in_dims=(0, 1, 1))
+        torch.testing.assert_close(mapped(LOGITS, x, more), by_backward(E, LOGITS, x, **more), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", sorted(NOT_MAPPED))

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from .factors import Factors
 
+Pair = tuple[Tensor, Tensor]
+Three = tuple[Tensor, Tensor, Tensor]
 LEAST = 0.1  # of the corrections are dealt to all variables alike
 
 
@@ -38,81 +40,103 @@ def systematic(often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1
     return found.clamp(max=often.shape[-1] - 1).movedim(-1, 0)
 
 
-def of_draws(law: Factors, x: Float[Tensor, "n *rest"], slope: Float[Tensor, "n *rest"]) -> Float[Tensor, "2 *batch d k"]:
-    """What alpha and what beta multiply, as gradients in the logits, averaged over the draws; x and slope flat."""
-    probs, x = law.probs.detach(), x.to(law.real)
-    if law.kind == "bits":
-        above = slope * (x - probs[..., 1])
-        mean, ones = slope.mean(0), (x * above).mean(0)
-        mean, total = torch.stack([torch.zeros_like(mean), mean], -1), above.mean(0).unsqueeze(-1)
-        drawn = torch.cat([total - ones.unsqueeze(-1), ones.unsqueeze(-1)], -1)
-    else:
-        above = ((x - probs) * slope).sum(-1, keepdim=True)
-        mean, total, drawn = slope.mean(0), above.mean(0), (x * above).mean(0)
-    straight = probs * (mean - (probs * mean).sum(-1, keepdim=True))
-    return torch.stack([straight, (drawn - probs * total - straight) / 2])
+@dataclass(frozen=True)
+class Bits:
+    """Draws of a Bernoulli law, x in {0, 1}: gradients are those in the one logit, [..., 1]."""
+
+    x: Float[Tensor, "n *batch d"]
+    p: Float[Tensor, "*batch d"]
+
+    def predicted(self, slope: Float[Tensor, "n *batch d"]) -> Pair:
+        """What alpha and what beta multiply, averaged over the draws, [*batch, d, 1]."""
+        straight = self.p * (1 - self.p) * slope.mean(0)
+        curved = (0.5 - self.p) * (slope * (self.x - self.p)).mean(0)
+        return straight.unsqueeze(-1), curved.unsqueeze(-1)
+
+    def turned(self, variable: Int64[Tensor, "m *batch"]) -> Float[Tensor, "m *batch d"]:
+        """The draws in their order, with one bit flipped, unless that is impossible."""
+        m, n = variable.shape[0], self.x.shape[0]
+        here = variable.unsqueeze(-1) == torch.arange(self.p.shape[-1], device=self.x.device)
+        x = self.x[torch.arange(m, device=self.x.device) % n]
+        return torch.where(here & (torch.where(x > 0, 1 - self.p, self.p) > 0), 1 - x, x)
+
+    def summed_out(
+        self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor
+    ) -> tuple[Three, Three]:
+        """From values and slopes at the draws and, after them, at :meth:`turned`, for the bit whose turn it is.
+
+        First, gradients in its logit, [m, *batch, 1]: of f, and the means of the two predictions over the bit. Second, the
+        variances of the predictions over the bit, [m, *batch], which are noise, and in the middle their covariance.
+        """
+        m, n = variable.shape[0], self.x.shape[0]
+        row, at = torch.arange(m, device=self.x.device) % n, variable.unsqueeze(-1)
+        one = self.x[row].gather(-1, at).squeeze(-1) > 0
+        p = self.p.expand(m, *self.p.shape).gather(-1, at).squeeze(-1)
+        here, there = (each.gather(-1, at).squeeze(-1) for each in (slopes[:n][row], slopes[n:]))
+        at_0, at_1 = torch.where(one, there, here), torch.where(one, here, there)
+        change = (values[n:] - values[:n][row]).to(p.dtype)
+        spread, curve = p * (1 - p), at_1 - at_0
+        exact = spread * torch.where(one, -change, change)
+        straight, curved = spread * ((1 - p) * at_0 + p * at_1), spread * (0.5 - p) * curve
+        s, c = spread * curve, (0.5 - p) * ((1 - p) * at_1 + p * at_0)  # at one less at zero
+        return (exact[..., None], straight[..., None], curved[..., None]), (spread * s * s, spread * s * c, spread * c * c)
 
 
 @dataclass(frozen=True)
-class Turns:
-    """Variables whose turn it is to be summed out, one at a time, at the draws in their order.
+class OneHots:
+    """Draws of a one-hot law: gradients are those in the logits of the k categories. The methods are those of :class:`Bits`."""
 
-    variable: which. row: of the draws. probs: of its categories. category: its own one first, then the others in turn.
-    """
+    x: Float[Tensor, "n *batch d k"]
+    p: Float[Tensor, "*batch d k"]
 
-    variable: Int64[Tensor, "m *batch"]
-    row: Int64[Tensor, " m"]
-    probs: Float[Tensor, "m *batch k"]
-    category: Int64[Tensor, "k m *batch"]
+    def predicted(self, slope: Float[Tensor, "n *batch d k"]) -> Pair:
+        above, mean = ((self.x - self.p) * slope).sum(-1, keepdim=True), slope.mean(0)
+        straight = self.p * (mean - (self.p * mean).sum(-1, keepdim=True))
+        return straight, (((self.x - self.p) * above).mean(0) - straight) / 2
 
-    @classmethod
-    def at(cls, law: Factors, x: Float[Tensor, "n *rest"], variable: Int64[Tensor, "m *batch"]) -> "Turns":
-        m = variable.shape[0]
-        row = torch.arange(m, device=x.device) % x.shape[0]
-        own = law.index(x)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
-        probs = law.probs.detach().expand(m, *law.probs.shape)
-        probs = probs.gather(-2, variable[..., None, None].expand(*variable.shape, 1, law.k)).squeeze(-2)
-        return cls(variable, row, probs, (own + torch.arange(law.k, device=x.device).view(-1, *[1] * own.dim())) % law.k)
-
-    def points(self, law: Factors, x: Float[Tensor, "n *rest"]) -> Float[Tensor, "km *rest"]:
-        """x (flat) at the draws, with the variable in each other category; in place of an impossible one, its own."""
-        known = self.probs.movedim(-1, 0).gather(0, self.category) > 0
-        other = torch.where(known, self.category, self.category[:1])[1:].unsqueeze(-1)
-        here = self.variable.unsqueeze(-1) == torch.arange(law.d, device=x.device)
-        if law.kind == "one-hot":
-            other, here = other.unsqueeze(-1) == torch.arange(law.k, device=x.device), here.unsqueeze(-1)
-        return torch.where(here, other.to(x.dtype), x[self.row]).flatten(0, 1)
+    def turned(self, variable: Int64[Tensor, "m *batch"]) -> Float[Tensor, "km *batch d k"]:
+        """Every other category in turn; in place of an impossible one, its own."""
+        (d, k), (category, p, row) = self.p.shape[-2:], self._turns(variable)
+        other = torch.where(p.movedim(-1, 0).gather(0, category) > 0, category, category[:1])[1:]
+        here = variable.unsqueeze(-1) == torch.arange(d, device=p.device)
+        value = other[..., None, None] == torch.arange(k, device=p.device)
+        return torch.where(here.unsqueeze(-1), value.to(self.x.dtype), self.x[row]).flatten(0, 1)
 
     def summed_out(
-        self, law: Factors, fx: Tensor, slope: Tensor, values: Tensor, slopes: Tensor
-    ) -> tuple[Float[Tensor, "3 m *batch k"], Float[Tensor, "3 m *batch"]]:
-        """From values and slopes at the draws and at :meth:`points`, by variable.
-
-        First, gradients in its logits: of f, and the means of the two predictions over the variable. Second, the variances of
-        the predictions over the variable, which are noise, and in the middle their covariance.
-        """
-        k, m = law.k, self.variable.shape[0]
-        number = torch.arange(k, device=fx.device)
-        change = values.unflatten(0, (k - 1, m)) - fx[self.row]
-        change = torch.cat([torch.zeros_like(change[:1]), change]) if k > 1 else fx.new_zeros(self.category.shape)
-        worth = change.to(law.real).movedim(0, -1).gather(-1, (number - self.category[0].unsqueeze(-1)) % k)
-        exact = self.probs * (worth - (self.probs * worth).sum(-1, keepdim=True))
-        here = self._own_slope(law, slope[self.row], self.variable).unsqueeze(0)
-        there = self._own_slope(law, slopes.unflatten(0, (k - 1, m)), self.variable.expand(k - 1, *self.variable.shape))
-        slopes = torch.cat([here, there])
-        drawn = (self.category.unsqueeze(-1) == number).to(law.real)
-        above = slopes - (self.probs * slopes).sum(-1, keepdim=True)
-        straight = self.probs * above
-        curved = ((drawn - self.probs) * (drawn * above).sum(-1, keepdim=True) - straight) / 2
-        chance = self.probs.movedim(-1, 0).gather(0, self.category).unsqueeze(-1)
+        self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor
+    ) -> tuple[Three, Three]:
+        (category, p, row), n, k, m = self._turns(variable), self.x.shape[0], self.p.shape[-1], variable.shape[0]
+        number = torch.arange(k, device=p.device)
+        # By category, the own one first.
+        change = (values[n:].unflatten(0, (k - 1, m)) - values[:n][row]).to(p.dtype)
+        change = torch.cat([change.new_zeros(1, *variable.shape), change])
+        at = variable[..., None, None].expand(*variable.shape, 1, k)
+        here, there = slopes[:n][row].gather(-2, at), slopes[n:].unflatten(0, (k - 1, m)).gather(-2, at.expand(k - 1, *at.shape))
+        slope = torch.cat([here.unsqueeze(0), there]).squeeze(-2)
+        chance = p.movedim(-1, 0).gather(0, category).unsqueeze(-1)
+        # By category as it is numbered.
+        worth = change.movedim(0, -1).gather(-1, (number - category[0].unsqueeze(-1)) % k)
+        exact = p * (worth - (p * worth).sum(-1, keepdim=True))
+        drawn, above = (category.unsqueeze(-1) == number).to(p.dtype), slope - (p * slope).sum(-1, keepdim=True)
+        straight = p * above
+        curved = ((drawn - p) * (drawn * above).sum(-1, keepdim=True) - straight) / 2
         means = (chance * straight).sum(0), (chance * curved).sum(0)
         s, c = straight - means[0], curved - means[1]
-        noise = [(chance * pair).sum((0, -1)) for pair in (s * s, s * c, c * c)]
-        return torch.stack([exact, *means]), torch.stack(noise)
+        ss, sc, cc = ((chance * pair).sum((0, -1)) for pair in (s * s, s * c, c * c))
+        return (exact, *means), (ss, sc, cc)
 
-    def _own_slope(self, law: Factors, slope: Float[Tensor, "*rest"], variable: Int64[Tensor, "*lead"]) -> Tensor:
-        """The slope in the variable whose turn it is, per category."""
-        if law.kind == "bits":
-            own = slope.gather(-1, variable.unsqueeze(-1))
-            return torch.cat([torch.zeros_like(own), own], -1)
-        return slope.gather(-2, variable[..., None, None].expand(*variable.shape, 1, law.k)).squeeze(-2)
+    def _turns(
+        self, variable: Int64[Tensor, "m *batch"]
+    ) -> tuple[Int64[Tensor, "k m *batch"], Float[Tensor, "m *batch k"], Int64[Tensor, " m"]]:
+        """Of the variable whose turn it is, the categories, its own first, and their probabilities; of the draws, which."""
+        m, k = variable.shape[0], self.p.shape[-1]
+        row = torch.arange(m, device=variable.device) % self.x.shape[0]
+        own = self.x.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+        p = self.p.expand(m, *self.p.shape).gather(-2, variable[..., None, None].expand(*variable.shape, 1, k)).squeeze(-2)
+        return (own + torch.arange(k, device=variable.device).view(-1, *[1] * own.dim())) % k, p, row
+
+
+def seen(law: Factors, x: Tensor) -> Bits | OneHots:
+    """The draws ``[n, *batch, *event]`` of a law, as what their slopes tell depends on its kind."""
+    probs, flat = law.probs.detach(), law.flat(x.detach()).to(law.real)
+    return Bits(flat, probs[..., 1]) if law.kind == "bits" else OneHots(flat, probs)

@@ -147,10 +147,11 @@ def choose(probs: Tensor, u: Tensor) -> Tensor:
 
     ``probs`` has the categories last; the dimensions before them and those of ``u`` broadcast.
     """
+    if probs.shape[-1] == 2:
+        first, second = probs.unbind(-1)
+        return (u >= torch.where(first + second > first, first, torch.inf)).long()
     cdf = probs.cumsum(-1)
     steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
-    if steps.shape[-1] == 1:
-        return (u >= steps[..., 0]).long()
     return (u.unsqueeze(-1) >= steps).sum(-1)
 
 

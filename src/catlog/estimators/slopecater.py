@@ -13,7 +13,7 @@ from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
 from ..logits import along_logits
-from ..slopes import Turns, chances, of_draws, systematic
+from ..slopes import chances, seen, systematic
 from ..surrogate import RELAXABLE, Function, attach
 
 RIDGE = 1.01
@@ -115,23 +115,24 @@ class SlopeCateR(nn.Module):
         often = m * chances(law.probs.detach())
         if start is None:
             start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
-        turns = Turns.at(law, x, systematic(often, m, start))
-        x = law.flat(x)
-        points = torch.cat([x, turns.points(law, x)])
+        variable, drawn = systematic(often, m, start), seen(law, x)
+        points = torch.cat([law.flat(x), drawn.turned(variable).to(law.dtype)])
         values, slopes = value_and_slope(f, law.shaped(points), law, validate=self.validate)
-        fx, slopes = values[:n], law.flat(slopes).to(law.real)
-        known = values.detach()
-        terms, noise = turns.summed_out(law, known[:n], slopes[:n], known[n:], slopes[n:])
-        weight = 1 / often.expand(m, *often.shape).gather(-1, turns.variable.unsqueeze(-1))
-        exact, straight, curved = (weight * terms).unbind()
+        slopes = law.flat(slopes).to(law.real)
+        terms, noise = drawn.summed_out(variable, values.detach(), slopes)
+        weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
+        exact, straight, curved = (weight * each for each in terms)
         alpha, beta = self.coefficients().to(law.real).unbind()
-        predicted = of_draws(law, x, slopes[:n])
-        gradient = alpha * predicted[0] + beta * predicted[1]
-        where = turns.variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, law.k)
-        gradient = gradient.scatter_add(-2, where, (exact - alpha * straight - beta * curved).movedim(0, -2))
+        first, second = drawn.predicted(slopes[:n])
+        where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
+        left = (exact - alpha * straight - beta * curved).movedim(0, -2)
+        gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
+        if law.kind == "bits":
+            gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
         if self.training and self.decay < 1 and not transformed():
-            self._learn(exact, straight, curved, weight.squeeze(-1) * noise / n)
-        value = fx.mean(0)
+            scale = weight.squeeze(-1) / n
+            self._learn(exact, straight, curved, *(scale * each for each in noise))
+        value = values[:n].mean(0)
         return attach(value, value + along_logits(law, gradient))
 
     def coefficients(self) -> Float[Tensor, "2"]:
@@ -142,11 +143,12 @@ class SlopeCateR(nn.Module):
         return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
 
     @torch.no_grad()
-    def _learn(self, exact: Tensor, straight: Tensor, curved: Tensor, noise: Float[Tensor, "3 m *batch"]) -> None:
+    def _learn(self, exact: Tensor, straight: Tensor, curved: Tensor, noise_ss: Tensor, noise_sc: Tensor, noise_cc: Tensor) -> None:
         """The running normal equations, after this call's coefficients were read."""
-        pairs = straight * straight, straight * curved, curved * curved, exact * straight, exact * curved
-        sums = torch.stack([pair.sum(-1) for pair in pairs])
-        ss, sc, cc, es, ec = torch.cat([sums[:3] + noise, sums[3:]]).flatten(1).mean(-1).unbind()
+        ss = ((straight * straight).sum(-1) + noise_ss).mean()
+        sc = ((straight * curved).sum(-1) + noise_sc).mean()
+        cc = ((curved * curved).sum(-1) + noise_cc).mean()
+        es, ec = ((exact * each).sum(-1).mean() for each in (straight, curved))
         gram, excess = torch.stack([ss, sc, sc, cc]).view(2, 2), torch.stack([es - ss - sc, ec - sc - cc])
         self.gram.lerp_(gram.to(self.gram), 1 - self.decay)
         self.excess.lerp_(excess.to(self.excess), 1 - self.decay)
