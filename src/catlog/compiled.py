@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from inspect import unwrap
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -65,10 +66,6 @@ class CompiledStep:
         self._update()
         return loss.detach()
 
-    def _plain_update(self) -> None:
-        step = type(self.optimiser).step
-        getattr(step, "__wrapped__", step)(self.optimiser)  # without torch's record for the profiler, which warns when compiled
-
     def _average(self) -> None:
         """The mean over ranks of all gradients, in one message per type of number: it can be captured, as all else here."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -86,7 +83,7 @@ class CompiledStep:
         if compiles:
             self._run = torch.compile(_own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS)
             if devices == {"cuda"} and _plain(self.optimiser):
-                self._update = torch.compile(_own_code(self._plain_update), dynamic=False)
+                self._update = _compiled_update(self.optimiser)
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
@@ -126,9 +123,15 @@ class CompiledStep:
 
 
 def _plain(optimiser: torch.optim.Optimizer) -> bool:
-    """Whether the update may be compiled: it is no kernel of its own, and no hook has to see it."""
+    """Whether the update may be compiled: it is no kernel of its own, and nothing else has to see it."""
     hooks = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
-    return not hooks and not any(group.get("fused") for group in optimiser.param_groups)
+    return not hooks and not any(group.get("fused") or group.get("differentiable") for group in optimiser.param_groups)
+
+
+def _compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
+    """The update as its author wrote it, without what torch puts around it: a record, and breaks of the graph."""
+    step = MethodType(unwrap(type(optimiser).step), optimiser)
+    return torch.no_grad()(torch.compile(_own_code(step), dynamic=False))  # type: ignore[no-any-return]
 
 
 def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
