@@ -15,7 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 import catlog
 from catlog.factors import factors
-from catlog.slopes import chances
+from catlog.slopes import chances, spread
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
 def every_start(E: catlog.SlopeCateR, case: Case, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Outcomes times the intervals of the uniform in which the corrected variables stay the same, at their middles."""
     law = factors(case.law(case.theta))
-    ends = (E.turns(law.k) * chances(law.probs)).cumsum(-1) % 1
+    size = spread(law.probs) * E._slope_sizes(law.d)
+    ends = (E.turns(law.k) * chances(size)).cumsum(-1) % 1
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
     start, length = (ends[1:] + ends[:-1]) / 2, ends.diff()
     outcomes = x.shape[1]

@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 import catlog
 from catlog import SlopeCateR
 from catlog.experiments import records
-from catlog.slopes import chances, systematic
+from catlog.slopes import chances, spread, systematic
 from enumeration import Case, cases, expectation, expected, functions
 
 CASES = {case.name: case for case in cases()}
@@ -46,6 +46,8 @@ def test_unbiased_in_any_state(case: Case, seed: int) -> None:
     root = torch.randn(2, 2, generator=generator)
     E.gram.copy_(root @ root.T)
     E.excess.copy_(3 * torch.randn(2, generator=generator))
+    E.size2.copy_(torch.rand(1024, generator=generator) * 4)
+    E.spread2.copy_(torch.rand(1024, generator=generator))
     assert (E.coefficients() - 1).abs().min() > 0.1
     for f in FUNCTIONS.values():
         for got, exact in zip(expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True):
@@ -63,17 +65,34 @@ def test_turns_are_as_expected() -> None:
     assert ((counts - often).abs() < 1).all()
 
 
-def test_chances_follow_how_undecided_a_variable_is() -> None:
-    """In proportion to p (1 - p) for bits, to the mean square of a gradient with independent slopes in general."""
+def test_spread_is_the_size_of_a_gradient() -> None:
+    """2 p (1 - p) for bits; in general the root mean square over slopes that are independent with variance 1."""
     p = torch.tensor([0.5, 0.1, 1.0, 0.9], dtype=torch.float64)
-    undecided = p * (1 - p)
-    share = chances(torch.stack([1 - p, p], -1))
-    torch.testing.assert_close(share, 0.9 * undecided / undecided.sum() + 0.025)
-    torch.testing.assert_close(chances(torch.eye(3)), torch.full((3,), 1 / 3))  # nothing is left to chance
+    torch.testing.assert_close(spread(torch.stack([1 - p, p], -1)), 2 * p * (1 - p))
     probs = torch.tensor([[0.2, 0.5, 0.3], [0.7, 0.3, 0.0]], dtype=torch.float64)
     jacobian = torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
-    size = jacobian.square().sum((-1, -2)).sqrt()
-    torch.testing.assert_close(chances(probs), 0.9 * size / size.sum() + 0.05)
+    torch.testing.assert_close(spread(probs), jacobian.square().sum((-1, -2)).sqrt())
+
+
+def test_chances() -> None:
+    torch.testing.assert_close(chances(torch.zeros(4)), torch.full((4,), 0.25))
+    torch.testing.assert_close(chances(torch.tensor([0.0, 0.0, 5.0, 0.0])), torch.tensor([0.025, 0.025, 0.925, 0.025]))
+
+
+@pytest.mark.parametrize(("law", "factor"), [("bits", 1.0), ("one-hot", 2.0)])
+@pytest.mark.parametrize("places", [0, 3, 1024])
+def test_remembers_the_sizes_of_slopes(law: str, factor: float, places: int) -> None:
+    """Of f(x) = w . x all slopes are known; variables that share a place have the root mean square of theirs."""
+    w = torch.tensor([1.0, -2.0, 0.0, 3.0, 0.5])
+    logits = torch.zeros(7, 5)  # all equally undecided
+    q = bits(logits) if law == "bits" else Independent(OneHotCategorical(logits=torch.stack([logits, logits], -1)), 1)
+    E = SlopeCateR(4, places=places)
+    for _ in range(3):
+        E((lambda x: x @ w) if law == "bits" else (lambda x: (x * torch.stack([-w, w], -1)).sum((-1, -2))), q)
+    alone = w.abs() * factor / 2**0.5
+    shared = torch.stack([(alone[0] ** 2 + alone[3] ** 2) / 2, (alone[1] ** 2 + alone[4] ** 2) / 2, alone[2] ** 2]).sqrt()
+    expected = {0: torch.ones(5), 3: shared.repeat(2)[:5], 1024: alone}[places]
+    torch.testing.assert_close(E._slope_sizes(5), expected)
 
 
 def test_no_noise_from_corrections_of_quadratic_functions() -> None:

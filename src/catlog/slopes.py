@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .factors import Factors
 
@@ -13,17 +14,31 @@ Three = tuple[Tensor, Tensor, Tensor]
 LEAST = 0.1  # of the corrections are dealt to all variables alike
 
 
-def chances(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
-    r"""pi_i: in proportion to the size of the gradient in the logits where all slopes are alike, but for a tenth.
+def spread(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
+    r"""How undecided a variable is: the size of a gradient in its logits for slopes that are independent with variance 1.
 
-    For slopes that are independent with variance 1 its mean square is :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`; a bit
-    has the size 2 p (1 - p).
+    That is :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`, rooted; 2 p (1 - p) for a bit.
     """
     square = probs.square()
-    size = (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
+    return (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
+
+
+def chances(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """pi_i: in proportion to the sizes, but for a tenth."""
     total = size.sum(-1, keepdim=True)
     share = torch.where(total > 0, size / total, 1 / size.shape[-1])
     return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), LEAST)
+
+
+def folded(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:
+    """The sums of all values that share a place: variable i has place i mod ``places``.
+
+    >>> folded(torch.arange(5.0), 3)
+    tensor([3., 5., 2.])
+    """
+    if len(values) <= places:
+        return values
+    return pad(values, (0, -len(values) % places)).view(-1, places).sum(0)
 
 
 def systematic(often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]) -> Int64[Tensor, "m *batch"]:
@@ -52,6 +67,10 @@ class Bits:
         straight = self.p * (1 - self.p) * slope.mean(0)
         curved = (0.5 - self.p) * (slope * (self.x - self.p)).mean(0)
         return straight.unsqueeze(-1), curved.unsqueeze(-1)
+
+    def size2(self, slope: Float[Tensor, "n *batch d"]) -> Float[Tensor, "*batch d"]:
+        """The squared norm of the straight prediction over both categories, averaged over the draws."""
+        return 2 * (self.p * (1 - self.p)).square() * slope.square().mean(0)
 
     def turned(self, variable: Int64[Tensor, "m *batch"]) -> Float[Tensor, "m *batch d"]:
         """The draws in their order, with one bit flipped, unless that is impossible."""
@@ -93,6 +112,9 @@ class OneHots:
         above, mean = ((self.x - self.p) * slope).sum(-1, keepdim=True), slope.mean(0)
         straight = self.p * (mean - (self.p * mean).sum(-1, keepdim=True))
         return straight, (((self.x - self.p) * above).mean(0) - straight) / 2
+
+    def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
+        return (self.p * (slope - (self.p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
 
     def turned(self, variable: Int64[Tensor, "m *batch"]) -> Float[Tensor, "km *batch d k"]:
         """Every other category in turn; in place of an impossible one, its own."""

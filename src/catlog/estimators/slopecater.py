@@ -13,7 +13,7 @@ from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
 from ..logits import along_logits
-from ..slopes import chances, seen, systematic
+from ..slopes import chances, folded, seen, spread, systematic
 from ..surrogate import RELAXABLE, Function, attach
 
 RIDGE = 1.01
@@ -37,8 +37,9 @@ class SlopeCateR(nn.Module):
 
     where :math:`\hat f_i` is the prediction's own mean over :math:`x_i`, from the slopes at the same points. So the noise of the
     drawn value cancels, and what is left is third-order in each variable. The expected number of turns :math:`M \pi_i` follows
-    how undecided a variable is, p (1 - p) for a bit (a tenth of the turns goes to all alike), by systematic sampling. Any
-    :math:`\pi_i > 0` and any coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
+    how undecided a variable is, p (1 - p) for a bit, times how large its slopes were in earlier calls (a tenth of the turns
+    goes to all alike), by systematic sampling. So all points are known before f is called, once. Any :math:`\pi_i > 0` and any
+    coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
     least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
     say nothing; they are frozen by ``eval()`` and inside ``torch.func`` transforms. The value is the mean of f over the N draws.
 
@@ -51,7 +52,8 @@ class SlopeCateR(nn.Module):
         corrections: number M of exact sums over one variable, dealt to the draws in turn; None: as many as take two fifths of
             the evaluations, 2 N / (3 (k - 1)). More of them pay where f is far from quadratic in its variables.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified).
-        decay: of the running fit; 1 keeps alpha = beta = 1.
+        decay: of the running fit, and of the sizes of slopes; 1 keeps alpha = beta = 1.
+        places: for the sizes of slopes, one for every variable (more variables share them); 0: none are kept.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -72,6 +74,7 @@ class SlopeCateR(nn.Module):
         corrections: int | None = None,
         draws: Draws = "latin",
         decay: float = 0.98,
+        places: int = 1024,
         validate: bool = True,
     ) -> None:
         super().__init__()
@@ -81,12 +84,19 @@ class SlopeCateR(nn.Module):
         check_choice("SlopeCateR", "draws", draws, DRAWS)
         if not 0 <= decay <= 1:
             raise ValueError(f"SlopeCateR: `decay` must be in [0, 1], but {decay} was given.")
-        self.samples, self.corrections, self.draws, self.decay, self.validate = samples, corrections, draws, decay, validate
+        check_count("SlopeCateR", "places", places, least=0)
+        self.samples, self.corrections, self.draws = samples, corrections, draws
+        self.decay, self.places, self.validate = decay, places, validate
         # The normal equations of (alpha, beta), running means: the matrix and the right-hand side less the matrix times (1, 1).
         self.register_buffer("gram", torch.zeros(2, 2))
         self.register_buffer("excess", torch.zeros(2))
+        # By place, running sums over the variables: the squared size of straight predictions, and what it is for slopes of size 1.
+        self.register_buffer("size2", torch.zeros(places))
+        self.register_buffer("spread2", torch.zeros(places))
         self.gram: Tensor
         self.excess: Tensor
+        self.size2: Tensor
+        self.spread2: Tensor
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -112,7 +122,8 @@ class SlopeCateR(nn.Module):
         relaxable(q, law, "SlopeCateR")
         x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
         n, m = x.shape[0], self.turns(law.k)
-        often = m * chances(law.probs.detach())
+        undecided = spread(law.probs.detach())
+        often = m * chances(undecided * self._slope_sizes(law.d).to(law.real))
         if start is None:
             start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
         variable, drawn = systematic(often, m, start), seen(law, x)
@@ -132,6 +143,7 @@ class SlopeCateR(nn.Module):
         if self.training and self.decay < 1 and not transformed():
             scale = weight.squeeze(-1) / n
             self._learn(exact, straight, curved, *(scale * each for each in noise))
+            self._remember(drawn.size2(slopes[:n]), undecided.square())
         value = values[:n].mean(0)
         return attach(value, value + along_logits(law, gradient))
 
@@ -141,6 +153,20 @@ class SlopeCateR(nn.Module):
         scale = torch.where(size > 0, size, torch.inf).rsqrt()
         overlap, given = self.gram[0, 1] * scale.prod(), self.excess * scale
         return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
+
+    def _slope_sizes(self, d: int) -> Float[Tensor, " d"]:
+        """The root mean square of every variable's slopes in earlier calls; 1 where there were none."""
+        if self.places == 0:
+            return torch.ones(d, device=self.gram.device)
+        size = torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
+        return size.repeat(ceil(d / self.places))[:d]
+
+    @torch.no_grad()
+    def _remember(self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"]) -> None:
+        if self.places > 0:
+            for kept, new in ((self.size2, size2), (self.spread2, spread2)):
+                new = folded(new.flatten(0, -2).mean(0) if new.dim() > 1 else new, self.places)
+                kept[: len(new)].lerp_(new.to(kept), 1 - self.decay)
 
     @torch.no_grad()
     def _learn(self, exact: Tensor, straight: Tensor, curved: Tensor, noise_ss: Tensor, noise_sc: Tensor, noise_cc: Tensor) -> None:
