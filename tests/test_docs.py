@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from inspect import getdoc, isclass, isfunction, ismodule
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -188,6 +189,19 @@ def test_choose_slopes() -> None:
     for epochs in ("8 epochs", "20 epochs", "40 epochs"):
         error = {row["method"]: row["mse"] for row in rows if row["part"] == "dvae" and row["problem"] == epochs}
         assert 8 < error["GumbelSoftmax n=400, hard, temperature 1"] / error["SlopeCateR n=240, m=160"] < 13
+
+
+def test_race() -> None:
+    """Run docs/make_race.py after its results changed. SlopeCateR is before all others with every seed."""
+    made = run_path(str(ROOT / "docs" / "make_race.py"))
+    race, addition = (records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64"))
+    assert (ROOT / "docs" / "race.md").read_text() == made["page"](race, addition)
+    times = {name: [made["reached"](curve, 100.0) for curve in each.values()] for name, each in made["curves"](race).items()}
+    slowest = max(times["SlopeCateR-8"])
+    for name, found in times.items():
+        assert not name.startswith("SlopeCateR") or None not in found
+        assert name.startswith("SlopeCateR") or all(each is None or each > slowest for each in found)
+    assert max(times["SlopeCateR-4"]) < min(times["GS-S"])
 
 
 def test_choose_structured() -> None:

@@ -79,9 +79,7 @@ class Bits:
         x = self.x[torch.arange(m, device=self.x.device) % n]
         return torch.where(here & (torch.where(x > 0, 1 - self.p, self.p) > 0), 1 - x, x)
 
-    def summed_out(
-        self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor
-    ) -> tuple[Three, Three]:
+    def summed_out(self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
         """From values and slopes at the draws and, after them, at :meth:`turned`, for the bit whose turn it is.
 
         First, gradients in its logit, [m, *batch, 1]: of f, and the means of the two predictions over the bit. Second, the
@@ -124,9 +122,7 @@ class OneHots:
         value = other[..., None, None] == torch.arange(k, device=p.device)
         return torch.where(here.unsqueeze(-1), value.to(self.x.dtype), self.x[row]).flatten(0, 1)
 
-    def summed_out(
-        self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor
-    ) -> tuple[Three, Three]:
+    def summed_out(self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
         (category, p, row), n, k, m = self._turns(variable), self.x.shape[0], self.p.shape[-1], variable.shape[0]
         number = torch.arange(k, device=p.device)
         # By category, the own one first.

@@ -169,7 +169,9 @@ class SlopeCateR(nn.Module):
                 kept[: len(new)].lerp_(new.to(kept), 1 - self.decay)
 
     @torch.no_grad()
-    def _learn(self, exact: Tensor, straight: Tensor, curved: Tensor, noise_ss: Tensor, noise_sc: Tensor, noise_cc: Tensor) -> None:
+    def _learn(
+        self, exact: Tensor, straight: Tensor, curved: Tensor, noise_ss: Tensor, noise_sc: Tensor, noise_cc: Tensor
+    ) -> None:
         """The running normal equations, after this call's coefficients were read."""
         ss = ((straight * straight).sum(-1) + noise_ss).mean()
         sc = ((straight * curved).sum(-1) + noise_sc).mean()
