@@ -16,6 +16,7 @@ import csv
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -92,7 +93,7 @@ def measured(task: DVAETask) -> dict[str, float]:
 def reached(curve: list[dict[str, Any]], target: float) -> float | None:
     """Seconds of training until the bound was reached, between two measurements by a straight line."""
     points = [(float(row["seconds"]), float(row["train"])) for row in curve]
-    for (t0, y0), (t1, y1) in zip(points, points[1:], strict=False):
+    for (t0, y0), (t1, y1) in pairwise(points):
         if y1 <= target < y0:
             return t0 + (t1 - t0) * (y0 - target) / (y0 - y1)
     return None

@@ -4,6 +4,7 @@ python docs/make_race.py
 """
 
 import sys
+from itertools import pairwise
 from math import exp
 from pathlib import Path
 from statistics import mean
@@ -40,9 +41,10 @@ PAGE = """\
 
 <!-- made by docs/make_race.py from results/race_cuda.csv and results/addition_64.csv: do not edit -->
 
-A gradient with less noise is worth what it saves in time. `benchmarks/race.py` trains the paper's discrete autoencoder (MNIST, 200
-bits, batch 100, Adam) with every method alone on one {device}, the whole step compiled and captured in a CUDA graph, until the
-negated evidence bound of all training images, with one draw each, is 100 or less. The clock runs for training steps only.
+A gradient with less noise is worth what it saves in time. `benchmarks/race.py` trains the paper's discrete autoencoder
+(MNIST, 200 bits, batch 100, Adam) with every method alone on one {device}, the whole step compiled and captured in a CUDA
+graph, until the negated evidence bound of all training images, with one draw each, is 100 or less. The clock runs for
+training steps only.
 
 ![The negated train bound over seconds of training, and the addition of 64 digits over epochs](race.png)
 
@@ -50,23 +52,24 @@ negated evidence bound of all training images, with one draw each, is 100 or les
 |---|---|---|---|---|---|
 {table}
 
-**SlopeCateR is first with every seed**, also before GS-S, the straight-through Gumbel-Softmax estimator with two draws, whose steps
-are the cheapest and whose gradient is biased: it takes {slower:.2f} times as long. Plain IndeCateR takes {indecater:.2f} times as
-long, and RLOO-S, RLOO-F and GS-F had not reached 100 when they were stopped. SlopeCateR-8 has 8 draws and corrects 6 variables,
-SlopeCateR-4 has 4 and 3; here they keep no sizes of slopes (`places=0`), which the default does and was not raced. More draws cost
-little on a GPU, since most of a step is the time to launch small kernels, and they also make the decoder's gradient less noisy.
+**SlopeCateR is first with every seed**, also before GS-S, the straight-through Gumbel-Softmax estimator with two draws, whose
+steps are the cheapest and whose gradient is biased: it takes {slower:.2f} times as long. Plain IndeCateR takes
+{indecater:.2f} times as long, and RLOO-S, RLOO-F and GS-F had not reached 100 when they were stopped. SlopeCateR-8 has 8
+draws and corrects 6 variables, SlopeCateR-4 has 4 and 3; here they keep no sizes of slopes (`places=0`), which the default
+does and was not raced. More draws cost little on a GPU, since most of a step is the time to launch small kernels, and they
+also make the decoder's gradient less noisy.
 
-A profile of the step showed torch's fused Adam to be its longest kernel (it deals 65,536 numbers to each block of a GPU, and this
-model has a million), and a kernel per parameter that adds gradients to zeros. So `compiled_step` compiles the update as well,
-and lets go of old gradients: for all methods alike.
+A profile of the step showed torch's fused Adam to be its longest kernel (it deals 65,536 numbers to each block of a GPU, and
+this model has a million), and a kernel per parameter that adds gradients to zeros. So `compiled_step` compiles the update as
+well, and lets go of old gradients: for all methods alike.
 
 ## Addition of 64 digits
 
-IndeCateR-D with 200 or with 100 draws, gradients with a norm of at most 1, 300 epochs, 3 seeds each. At the end {accuracy_low:.0%} to
-{accuracy_high:.0%} of the test sums are right ({best:.0%} at best), where guessing the likeliest sum would give about 2 %; of single
-digits, which were never labelled, {digit_low:.0%} to {digit_high:.0%}. It is not for want of a gradient: the training loss falls to
-{loss_low:.2f} to {loss_high:.2f}, a geometric mean probability of the right sum above {likely:.0%}. But 60,000 images make only 937
-sums of 64 digits, and the network learns these by heart.
+IndeCateR-D with 200 or with 100 draws, gradients with a norm of at most 1, 300 epochs, 3 seeds each. At the end
+{accuracy_low:.0%} to {accuracy_high:.0%} of the test sums are right ({best:.0%} at best), where guessing the likeliest sum
+would give about 2 %; of single digits, which were never labelled, {digit_low:.0%} to {digit_high:.0%}. It is not for want of
+a gradient: the training loss falls to {loss_low:.2f} to {loss_high:.2f}, a geometric mean probability of the right sum above
+{likely:.0%}. But 60,000 images make only 937 sums of 64 digits, and the network learns these by heart.
 """
 
 
@@ -79,7 +82,7 @@ def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
 
 def after(curve: list[Row], seconds: float) -> float:
     """The bound so many seconds into the training, by a straight line between two measurements."""
-    for one, two in zip(curve, curve[1:], strict=False):
+    for one, two in pairwise(curve):
         if two["seconds"] >= seconds:
             share = (seconds - one["seconds"]) / (two["seconds"] - one["seconds"])
             return float(one["train"] + share * (two["train"] - one["train"]))

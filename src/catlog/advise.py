@@ -44,6 +44,7 @@ FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter 
 MOST = 256  # repeats of any
 ENOUGH = 8  # repeats that tell something of the spread of their distances from the mean
 SURE, CONFIRMATIONS = 0.25, 4  # the best is looked at again until its variance is known so well, at most so many times
+LONGER = 1.1  # the pilot may take for that, times what it was given
 RARE = 64  # fewer estimates, where more are cheap, may have missed what is rare and large
 ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
 
@@ -131,9 +132,9 @@ def _black_box_larger_than(m: int) -> Callable[[Structure], bool]:
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate(Exact()),
     Candidate(IndeCateR(draws="latin")),
-    Candidate(RLOO()),
     Candidate(SlopeCateR(), promising=True),
     Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
+    Candidate(RLOO()),
     Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
     Candidate(DoubleCV(), coefficients=("alpha",)),
     Candidate(MuProp(), lambda structure: structure.relaxed),
@@ -230,7 +231,7 @@ def advise(
     *,
     budget: int | None = None,
     biased: bool = False,
-    steps: float = 36,
+    steps: float = 32,
     candidates: Sequence[Candidate] = CANDIDATES,
     seed: int = 0,
     clock: Clock = time.perf_counter,
@@ -297,7 +298,8 @@ def advise(
     for _ in range(CONFIRMATIONS):  # few estimates flatter the one that looks best
         merit = _merits(trials)
         first = min(trials, key=lambda trial: merit[trial.name])
-        if isinstance(first.estimator, Exact) or (first.error <= SURE and not pilot.may_miss(first)):
+        known = isinstance(first.estimator, Exact) or (first.error <= SURE and not pilot.may_miss(first))
+        if known or clock() - start > LONGER * steps * first.seconds:
             break
         pilot.confirm(first)
     merit = _merits(trials)
@@ -360,11 +362,13 @@ class _Pilot:
         step = task.timer(E, self.clock, self.generator)
         seconds, gradient = step()
         trial.times.append(seconds)
-        further = 0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients))
+        learns = isinstance(E, nn.Module) and any(True for _ in E.buffers())
+        further = 0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients)) + learns
         if further * trial.seconds > (left if trial.candidate.promising else left / 2):
             raise late
-        if isinstance(E, nn.Module) and any(True for _ in E.buffers()):
-            task.value(E, 2 if alone else FEWEST, self.generator)  # one with a memory learns by being called
+        if learns:  # by being called: the first gradient was that of one that knew nothing
+            seconds, gradient = step()
+            trial.times.append(seconds)
         if isinstance(E, Exact):
             trial.add(torch.stack([gradient, gradient]))  # the same each time
         elif trial.candidate.coefficients:

@@ -90,7 +90,7 @@ class SlopeCateR(nn.Module):
         # The normal equations of (alpha, beta), running means: the matrix and the right-hand side less the matrix times (1, 1).
         self.register_buffer("gram", torch.zeros(2, 2))
         self.register_buffer("excess", torch.zeros(2))
-        # By place, running sums over the variables: the squared size of straight predictions, and what it is for slopes of size 1.
+        # By place, running means: the squared size of straight predictions, and what it would be for slopes of size 1.
         self.register_buffer("size2", torch.zeros(places))
         self.register_buffer("spread2", torch.zeros(places))
         self.gram: Tensor
