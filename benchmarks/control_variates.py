@@ -8,8 +8,8 @@ over logits, over the squared norm of the gradient; `mse`: variance and squared 
 gradient is the mean of all unbiased estimates. Intervals (95 %) are from a jackknife over 20 groups of repeats.
 
 *residuals*, on the same decoder: the mean squared error of four predictions of what a bit is worth, times p (1 - p), as the
-relative variance that one correction per variable would have if corrections were dealt alike to all bits, by p (1 - p) (as
-SlopeCateR does), by the size of the predictions, or by what is left over itself (which nobody knows: the least possible).
+relative variance that one correction per variable would have if corrections were dealt alike to all bits, by p (1 - p), by the
+size of the predictions (SlopeCateR: of earlier ones), or by what is left over itself (which nobody knows: the least possible).
 
 `evaluations` counts points of f; `backward` says how many of them are differentiated, too.
 """
@@ -51,7 +51,8 @@ DVAE: dict[str, catlog.Estimator] = {
     "IndeCateR n=200, m=1, Taylor, Latin": IndeCateR(200, variables=1, draws="latin"),
     REFERENCE: SlopeCateR(240),
     "SlopeCateR n=240, m=160, independent draws": SlopeCateR(240, draws="independent"),
-    "SlopeCateR n=240, m=160, alpha = beta = 1": SlopeCateR(240, decay=1.0),
+    "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, places=0),
+    "SlopeCateR n=240, m=160, nothing learned": SlopeCateR(240, decay=1.0),
     ALIKE: SlopeCateR(240),
     "SlopeCateR n=320, m=80": SlopeCateR(320, corrections=80),
     "SlopeCateR n=100, m=300": SlopeCateR(100, corrections=300),

@@ -28,8 +28,9 @@ what f was at the points of earlier calls, and is summed out exactly. Both are u
    the draws, only one end is known; weighted by the chance of the drawn value this is ReinMax, which has the right mean. At a
    corrected variable f is evaluated at all its categories anyway, and a backward pass there gives the slopes, too: then the
    prediction's mean over the variable is exact, and the noise of the drawn value is not in what is left over.
-2. **Corrections where predictions are large.** How often a variable is corrected follows the size of its predictions over the
-   draws of the same call (weights make up for it): nothing needs to be remembered.
+2. **Corrections where slopes are large.** How often a variable is corrected follows how undecided it is, times how large its
+   slopes were in earlier calls (weights make up for it). So all points are known before f is called, and f is called once: with
+   the predictions of the same call it would take two calls, one after the other.
 3. **Many draws, few corrections.** Latin draws cancel most of the noise of the predictions, and what is left over is small, so
    a variable in two draws out of three is enough, of any number of variables.
 4. **Two coefficients from earlier calls**, of the slopes (alpha) and of their curvature (beta), by least squares: where f is
@@ -41,7 +42,7 @@ What a prediction leaves over, as the relative variance of one correction per va
 {residuals}
 
 A mean curvature per bit, even that of the same draws, is much worse than the slope at the other end: curvature depends on the
-other bits and on the image. Dealing corrections by p (1 - p) alone does not help; by the predictions, which are known, it comes
+other bits and on the image. Dealing corrections by p (1 - p) alone does not help; by the size of the predictions, it comes
 near to what is possible. The slope's mean over the bit shows how much of Taylor's error is only the noise of the drawn value.
 
 ## The decoder at 400 and at 40 evaluations
@@ -51,7 +52,8 @@ differentiated, of which Gumbel-Softmax needs as many as SlopeCateR. What they c
 
 {dvae}
 
-"variables alike": corrections go to all bits equally often. m is the number of variables per draw of IndeCateR, and of
+"variables alike": corrections go to all bits equally often; "no sizes": by p (1 - p) alone (`places=0`); "nothing learned": that,
+and alpha = beta = 1 (`decay=1`). m is the number of variables per draw of IndeCateR, and of
 corrections in all of SlopeCateR.
 
 ## What works: a memory

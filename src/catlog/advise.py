@@ -273,12 +273,34 @@ def advise(
     structure = structure_of(task, budget, clock)
     trials, skipped = listed(task, structure, candidates, biased)
     pilot = _Pilot(task, task.generator(seed), clock, start, steps)
+    trials = _explored(pilot, trials, skipped)
+    best = _chosen(pilot, trials)
+    merit = _merits(trials)
+    order = [best, *sorted((trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name])]
+    seconds = clock() - start
+    return Advice(
+        estimator=best.estimator,
+        explanation=_explained(order, merit, structure, skipped, seconds),
+        seconds=seconds,
+        step_seconds=median(best.times),
+        trials=tuple(order),
+        skipped=skipped,
+        structure=structure,
+    )
+
+
+def _explored(pilot: "_Pilot", trials: list[Trial], skipped: dict[str, str]) -> list[Trial]:
+    """All that could be observed; the others are added to ``skipped``."""
     left = list(trials)
     for number, (error, timed) in enumerate(ROUNDS):
         for place, trial in enumerate(left):
             try:
                 if number == 0:
                     pilot.look(trial, error, pilot.left(trials))
+                    if trial.variance == 0 and (exact := pilot.with_fewest_draws(trial)) is not None:
+                        others = [pilot.with_fewest_draws(each, exact.seconds) for each in left[place + 1 :]]
+                        skipped |= {each.name: f"{exact.name} has no variance" for each in left[place + 1 :]}
+                        return [each for each in trials if each.times] + [exact, *(each for each in others if each is not None)]
                 else:
                     share = pilot.left(trials) / ((len(left) - place) * (len(ROUNDS) - number))
                     pilot.observe(trial, error, timed, share)
@@ -295,37 +317,20 @@ def advise(
         left = close[: max(1, (len(left) + 1) // 2)]
         if len(left) == 1:
             break
-    for _ in range(CONFIRMATIONS):  # few estimates flatter the one that looks best
+    return trials
+
+
+def _chosen(pilot: "_Pilot", trials: list[Trial]) -> Trial:
+    """The best, looked at again: few estimates flatter the one that looks best."""
+    for _ in range(CONFIRMATIONS):
         merit = _merits(trials)
         first = min(trials, key=lambda trial: merit[trial.name])
         known = isinstance(first.estimator, Exact) or (first.error <= SURE and not pilot.may_miss(first))
-        if known or clock() - start > LONGER * steps * first.seconds:
+        if known or pilot.left(trials, LONGER) < 0:
             break
         pilot.confirm(first)
     merit = _merits(trials)
-    best = min(trials, key=lambda trial: merit[trial.name] * exp(trial.error))
-    if best.variance == 0 and best.error == 0:
-        left = [trial for trial in trials if trial.variance == 0 and trial.error == 0]
-        left.sort(key=lambda trial: trial.seconds / getattr(trial.estimator, "samples", 1))
-        for place, trial in enumerate(list(left)):
-            if place > 0 and pilot.left(trials) < 2 * trial.seconds:
-                break
-            if (fewer := pilot.with_fewest_draws(trial)) is not None:
-                left.append(fewer)
-                trials.append(fewer)
-        merit = _merits(trials)
-        best = min(left, key=lambda trial: merit[trial.name])
-    order = [best, *sorted((trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name])]
-    seconds = clock() - start
-    return Advice(
-        estimator=best.estimator,
-        explanation=_explained(order, merit, structure, skipped, seconds),
-        seconds=seconds,
-        step_seconds=median(best.times),
-        trials=tuple(order),
-        skipped=skipped,
-        structure=structure,
-    )
+    return min(trials, key=lambda trial: merit[trial.name] * exp(trial.error))
 
 
 @dataclass
@@ -341,14 +346,14 @@ class _Pilot:
     best: float = 0.0  # seconds of a step with the best so far
     dense: bool = False  # repeats together cost about as much as one by one
 
-    def left(self, trials: Sequence[Trial]) -> float:
+    def left(self, trials: Sequence[Trial], longer: float = 1.0) -> float:
         """The time that is left, which depends on how long a step with the best takes; no end where two are not known yet."""
         known = [each for each in trials if each.times]
         if len(known) < 2:
             return inf
         merit = _merits(known)
         self.best = min(known, key=lambda each: merit[each.name]).seconds
-        return self.steps * self.best - (self.clock() - self.start)
+        return longer * self.steps * self.best - (self.clock() - self.start)
 
     def look(self, trial: Trial, error: float, left: float) -> None:
         """The first observation: a timed step, and, unless that shows that the rest would take too long, a few estimates."""
@@ -439,23 +444,30 @@ class _Pilot:
             self._together(trial, min(more, most))
             more -= most
 
-    def with_fewest_draws(self, trial: Trial) -> Trial | None:
-        """Where there is no variance, further draws are for nothing: the estimator with the fewest, if it has none either."""
-        q, least = self.task.q, trial.estimator.evaluations(self.task.q) // max(1, getattr(trial.estimator, "samples", 1))
+    def with_fewest_draws(self, trial: Trial, below: float = inf) -> Trial | None:
+        """Where there is no variance, further draws are for nothing: the estimator with the fewest, if it has none either.
+
+        ``below``: the seconds that a step may take.
+        """
+        E, q = trial.estimator, self.task.q
+        if isinstance(E, Exact | nn.Module):
+            return None
+        least = E.evaluations(q) // max(1, getattr(E, "samples", 1))
         for budget in (least, 2 * least):
             try:
                 E = within(trial.estimator, q, budget)
             except ValueError:
                 continue
             fewer = Trial(label(E), E, E.evaluations(q), trial.candidate)
-            if fewer.name != trial.name:
-                step = self.task.timer(E, self.clock, self.generator)
-                self._timed(fewer, step, 2)
-                if self._alone(fewer):
-                    self._timed(fewer, step, ENOUGH - 2)
-                else:
-                    self._together(fewer, ENOUGH)
-                return fewer if fewer.variance == 0 else None
+            step = self.task.timer(E, self.clock, self.generator)
+            self._timed(fewer, step, 2)
+            if fewer.variance > 0 or fewer.seconds > below:
+                return None
+            if self._alone(fewer):
+                self._timed(fewer, step, ENOUGH - 2)
+            else:
+                self._together(fewer, ENOUGH)
+            return fewer if fewer.variance == 0 else None
         return None
 
     def _together(self, trial: Trial, repeats: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-ROUNDING = 16  # units of the last place, relative to the mean: variance below their square is rounding
+ROUNDING = 64  # units of the last place, relative to the mean: variance below their square is rounding
 
 
 class Moments:
