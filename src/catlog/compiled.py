@@ -82,7 +82,7 @@ class CompiledStep:
         if compiles:
             self._run = torch.compile(_own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS)
             if devices == {"cuda"} and _plain(self.optimiser):
-                self._update = _compiled_update(self.optimiser)
+                self._update = compiled_update(self.optimiser)
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
@@ -127,7 +127,7 @@ def _plain(optimiser: torch.optim.Optimizer) -> bool:
     return not hooks and not any(group.get("fused") or group.get("differentiable") for group in optimiser.param_groups)
 
 
-def _compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
+def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
     """The update as its author wrote it, without what torch puts around it: a record, and breaks of the graph."""
     step = MethodType(unwrap(type(optimiser).step), optimiser)
     return torch.no_grad()(torch.compile(_own_code(step), dynamic=False))  # type: ignore[no-any-return]

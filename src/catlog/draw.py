@@ -18,7 +18,7 @@ from .structured import ancestral, choose
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)
-COUNTED = 16  # keys, at most
+COUNTED = 8  # keys, at most
 
 
 def uniforms(
@@ -51,12 +51,10 @@ def uniforms(
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
     """A random order of 0, ..., n - 1 for every element.
 
-    Compiled, few keys are ranked by counting, which fuses with what follows. Two equal keys would share a rank; they are as
-    likely as the last digit of a uniform.
+    Few keys are ranked by counting, which is quicker than sorting and, compiled, fuses with what follows. Two equal keys would
+    share a rank; they are as likely as the last digit of a uniform.
     """
-    if torch.compiler.is_compiling() and len(keys) <= COUNTED:
-        return (keys < keys.unsqueeze(1)).sum(1)
-    return keys.argsort(0)
+    return (keys < keys.unsqueeze(1)).sum(1) if len(keys) <= COUNTED else keys.argsort(0)
 
 
 def categories(law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n *lead d"]:
