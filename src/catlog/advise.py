@@ -298,9 +298,9 @@ def _explored(pilot: "_Pilot", trials: list[Trial], skipped: dict[str, str]) -> 
                 if number == 0:
                     pilot.look(trial, error, pilot.left(trials))
                     if trial.variance == 0 and (exact := pilot.with_fewest_draws(trial)) is not None:
-                        others = [pilot.with_fewest_draws(each, exact.seconds) for each in left[place + 1 :]]
                         skipped |= {each.name: f"{exact.name} has no variance" for each in left[place + 1 :]}
-                        return [each for each in trials if each.times] + [exact, *(each for each in others if each is not None)]
+                        found = [each for each in trials if each.times] + [exact]
+                        return found + pilot.cheaper(left[place + 1 :], exact)
                 else:
                     share = pilot.left(trials) / ((len(left) - place) * (len(ROUNDS) - number))
                     pilot.observe(trial, error, timed, share)
@@ -443,6 +443,16 @@ class _Pilot:
         while more > 0:
             self._together(trial, min(more, most))
             more -= most
+
+    def cheaper(self, trials: Sequence[Trial], than: Trial) -> list[Trial]:
+        """What has no variance either, with the fewest draws, and takes less time than that; as long as there is time."""
+        found = []
+        for trial in trials:
+            if self.clock() - self.start > self.steps * than.seconds:
+                break
+            if (fewer := self.with_fewest_draws(trial, than.seconds)) is not None:
+                found.append(fewer)
+        return found
 
     def with_fewest_draws(self, trial: Trial, below: float = inf) -> Trial | None:
         """Where there is no variance, further draws are for nothing: the estimator with the fewest, if it has none either.
