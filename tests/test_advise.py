@@ -95,7 +95,7 @@ def test_differentiable_pairwise() -> None:
     """Slopes tell every difference where f is linear in each bit; without SlopeCateR, m = 1 leaves the most draws."""
     f = Counted(quadratic(20))
     advice = advise(f, bits(20), budget=100, clock=f.clock)
-    assert advice.trials[0].name == "SlopeCateR(60)"
+    assert {trial.name for trial in advice.trials[:2]} == {"SlopeCateR(60)", "IndeCateR(50, draws=latin, variables=1)"}
     others = [each for each in CANDIDATES if not isinstance(each.estimator, SlopeCateR)]
     second = advise(f, bits(20), budget=100, candidates=others, clock=f.clock)
     assert second.estimator == IndeCateR(50, draws="latin", variables=1)
@@ -265,7 +265,9 @@ def test_an_f_that_cannot_take_relaxed_points() -> None:
 def test_explanation() -> None:
     f = Counted(quadratic(20))
     lines = str(advise(f, bits(20), budget=100, clock=f.clock)).split("\n")
-    assert lines[0].startswith("SlopeCateR(60): 100 evaluations, ")
+    assert lines[0].startswith(
+        ("SlopeCateR(60): 100 evaluations, ", "IndeCateR(50, draws=latin, variables=1): 100 evaluations, ")
+    )
     assert lines[2].startswith("Next in variance x time: ")
     assert "within the budget of 100 evaluations" in lines[3]
     assert lines[3].endswith(" steps.")

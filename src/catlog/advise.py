@@ -43,8 +43,8 @@ TOGETHER = 2**12  # evaluations of f in one vectorised call of the pilot, about
 FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter they are made one by one
 MOST = 256  # repeats of any
 ENOUGH = 8  # repeats that tell something of the spread of their distances from the mean
-SURE, CONFIRMATIONS = 0.25, 4  # the best is looked at again until its variance is known so well, at most so many times
-LONGER = 1.1  # the pilot may take for that, times what it was given
+SURE, CONFIRMATIONS = 0.25, 6  # the best is looked at again until its variance is known so well, at most so many times
+LONGER = 1.1  # times what it was given, after which the pilot makes no more than a few steps for that
 RARE = 64  # fewer estimates, where more are cheap, may have missed what is rare and large
 ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
 
@@ -231,7 +231,7 @@ def advise(
     *,
     budget: int | None = None,
     biased: bool = False,
-    steps: float = 32,
+    steps: float = 30,
     candidates: Sequence[Candidate] = CANDIDATES,
     seed: int = 0,
     clock: Clock = time.perf_counter,
@@ -325,10 +325,12 @@ def _chosen(pilot: "_Pilot", trials: list[Trial]) -> Trial:
     for _ in range(CONFIRMATIONS):
         merit = _merits(trials)
         first = min(trials, key=lambda trial: merit[trial.name])
-        known = isinstance(first.estimator, Exact) or (first.error <= SURE and not pilot.may_miss(first))
-        if known or pilot.left(trials, LONGER) < 0:
+        late = pilot.left(trials, LONGER) < 0
+        ahead = all(merit[each.name] > merit[first.name] * _doubt(first, each) for each in trials if each is not first)
+        sure = first.error <= SURE or (ahead and first.seen.count >= FEWEST)
+        if isinstance(first.estimator, Exact) or (sure and (late or not pilot.may_miss(first))):
             break
-        pilot.confirm(first)
+        pilot.confirm(first, late)
     merit = _merits(trials)
     return min(trials, key=lambda trial: merit[trial.name] * exp(trial.error))
 
@@ -403,10 +405,10 @@ class _Pilot:
         else:
             self._until(trial, error, share)
 
-    def confirm(self, trial: Trial) -> None:
-        """Two more steps, and estimates together where these are cheap."""
+    def confirm(self, trial: Trial, late: bool) -> None:
+        """Two more steps and, unless it is late, estimates together where these are cheap."""
         self._timed(trial, self.task.timer(trial.estimator, self.clock, self.generator), 2)
-        if self.may_miss(trial):
+        if not late and self.may_miss(trial):
             self._together(trial, min(RARE, self._most(trial)))
         elif not self._alone(trial):
             self._until(trial, SURE, 2 * trial.seconds)

@@ -130,7 +130,7 @@ def _plain(optimiser: torch.optim.Optimizer) -> bool:
 def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
     """The update as its author wrote it, without what torch puts around it: a record, and breaks of the graph."""
     step = MethodType(unwrap(type(optimiser).step), optimiser)
-    return torch.no_grad()(torch.compile(_own_code(step), dynamic=False))  # type: ignore[no-any-return]
+    return torch.no_grad()(torch.compile(_own_code(step), dynamic=False))
 
 
 def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -92,11 +92,12 @@ class Bits:
         here, there = (each.gather(-1, at).squeeze(-1) for each in (slopes[:n][row], slopes[n:]))
         at_0, at_1 = torch.where(one, there, here), torch.where(one, here, there)
         change = (values[n:] - values[:n][row]).to(p.dtype)
-        spread, curve = p * (1 - p), at_1 - at_0
-        exact = spread * torch.where(one, -change, change)
-        straight, curved = spread * ((1 - p) * at_0 + p * at_1), spread * (0.5 - p) * curve
-        s, c = spread * curve, (0.5 - p) * ((1 - p) * at_1 + p * at_0)  # at one less at zero
-        return (exact[..., None], straight[..., None], curved[..., None]), (spread * s * s, spread * s * c, spread * c * c)
+        undecided, curve = p * (1 - p), at_1 - at_0
+        exact = undecided * torch.where(one, -change, change)
+        straight, curved = undecided * ((1 - p) * at_0 + p * at_1), undecided * (0.5 - p) * curve
+        s, c = undecided * curve, (0.5 - p) * ((1 - p) * at_1 + p * at_0)  # at one less at zero
+        noise = undecided * s * s, undecided * s * c, undecided * c * c
+        return (exact[..., None], straight[..., None], curved[..., None]), noise
 
 
 @dataclass(frozen=True)
