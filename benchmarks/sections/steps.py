@@ -52,6 +52,7 @@ BINARY = [
     Method("GS-S", "GS-S"),
     Method("RLOO-F", "RLOO-F"),
     Method("GS-F", "GS-F"),
+    Method("SlopeCateR, n=8, m=6", "SlopeCateR"),
 ]
 CATEGORICAL = [Method(label, label) for label in ("IndeCateR", "IndeCateR-D", "RLOO-S", "GS-S", "RLOO-F", "GS-F")]
 ADDITION = [Method(label, label) for label in ("IndeCateR", "IndeCateR-D", "RLOO-S", "RLOO-F")]
