@@ -4,11 +4,11 @@
     python benchmarks/advise.py --sizes small --repeats 50 --rounds 5 --output /tmp/advise.csv     # some minutes
 
 On every problem three pilots, with seeds 500, 501 and 502, choose an estimator. Then every candidate of the pilot and, unless
---candidates-only, every unbiased estimator of the registry (but MemoryCateR) with as many draws as the budget allows, is measured by
-`catlog.compare` with another seed: `ratio` is the chosen one's variance x time relative to the lowest of them all (`best`), with
-a 95 % interval; where the best has no variance, it is the ratio of times, or infinite if the chosen one has some. Small
+--candidates-only, every unbiased estimator of the registry (but MemoryCateR) with as many draws as the budget allows is measured
+by `catlog.compare` with another seed: `ratio` is the chosen one's variance x time relative to the lowest of them all (`best`),
+with a 95 % interval; where the best has no variance, it is the ratio of times, or infinite if the chosen one has some. Small
 problems have a budget of 64 evaluations, large ones the default. Where the problem has f as a function that knows its own table,
-that is a problem of its own ("with table").
+that is a problem of its own ("with table"). `measured`: how many estimators were.
 
 `pilot_steps` is the pilot's time in steps with the chosen estimator (its gradient alone, without an optimiser): less than 50 are
 less than 5 % of a training run of 1000 steps. Rows are written as problems are done; those that are in the file are left alone.

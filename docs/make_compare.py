@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
+from catlog.experiments import records
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "compare.md"
+BEGIN, END = "<!-- advice: begin (made by docs/make_compare.py from results/advise.csv) -->", "<!-- advice: end -->"
 
 
 def executed(text: str) -> tuple[str, dict[str, Any]]:
@@ -28,10 +31,32 @@ def executed(text: str) -> tuple[str, dict[str, Any]]:
     return re.sub(r"```python\n(.*?)```\n\n```text\n.*?```", run, text, flags=re.DOTALL), names
 
 
+def advice(rows: list[dict[str, Any]]) -> str:
+    """How often the advice is right, a line per size; of the three pilots on a problem, the one in the middle and the worst."""
+    lines = ["| size | problems | within 1.3 | worst in the middle | worst pilot | under 50 steps |", "|---|---|---|---|---|---|"]
+    for size in ("small", "large"):
+        here = [row for row in rows if row["size"] == size]
+        cases: dict[tuple[str, str], list[float]] = {}
+        for row in here:
+            cases.setdefault((row["problem"], row["table"] or ""), []).append(row["ratio"])
+        middle, every = [sorted(each)[len(each) // 2] for each in cases.values()], [row["ratio"] for row in here]
+        steps = [row["pilot_steps"] for row in here]
+        quick = f"{sum(each < 50 for each in steps)} of {len(steps)}, at most {max(steps):.0f}"
+        cells = [size, len(cases), sum(each <= 1.3 for each in middle), f"{max(middle):.2f}", f"{max(every):.2f}", quick]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def with_advice(text: str) -> str:
+    head, rest = text.split(BEGIN)
+    rows = records.read(ROOT / "results" / "advise.csv")
+    return f"{head}{BEGIN}\n\n{advice(rows)}\n\n{END}{rest.split(END)[1]}"
+
+
 def main() -> None:
     torch.set_num_threads(1)
     text, names = executed(PAGE.read_text())
-    PAGE.write_text(text)
+    PAGE.write_text(with_advice(text))
     names["result"].to_csv(ROOT / "results" / "compare_example.csv")
     names["result"].plot(ROOT / "docs" / "compare.png")
     print(names["result"], names["advice"], sep="\n\n")

@@ -204,6 +204,21 @@ def test_race() -> None:
     assert max(times["SlopeCateR-4"]) < min(times["GS-S"])
 
 
+def test_advice_is_good() -> None:
+    """What docs/compare.md says of `advise`: run docs/make_compare.py after results/advise.csv changed."""
+    rows = records.read(ROOT / "results" / "advise.csv")
+    assert run_path(str(ROOT / "docs" / "make_compare.py"))["advice"](rows) in (ROOT / "docs" / "compare.md").read_text()
+    for size in ("small", "large"):
+        cases: dict[tuple[str, str], list[float]] = {}
+        for row in rows:
+            if row["size"] == size:
+                cases.setdefault((row["problem"], row["table"] or ""), []).append(row["ratio"])
+        assert len({problem for problem, _ in cases}) == 17
+        middle = [sorted(each)[1] for each in cases.values()]
+        assert sum(each <= 1.3 for each in middle) >= len(middle) * 10 / 12
+        assert max(middle) < 2
+
+
 def test_choose_structured() -> None:
     rows = records.read(ROOT / "results" / "structured_variance.csv")
     assert len({row["problem"] for row in rows}) == 5
