@@ -139,7 +139,7 @@ def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
 def every_start(E: catlog.SlopeCateR, case: Case, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Outcomes times the intervals of the uniform in which the corrected variables stay the same, at their middles."""
     law = factors(case.law(case.theta))
-    size = spread(law.probs) * E._slope_sizes(law.d)
+    size = spread(law.probs) * E.sizes(law.d)
     ends = (E.turns(law.k) * chances(size)).cumsum(-1) % 1
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
     start, length = (ends[1:] + ends[:-1]) / 2, ends.diff()

@@ -44,10 +44,10 @@ def test_unbiased_in_any_state(case: Case, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     E = SlopeCateR(2, corrections=1 + seed)
     root = torch.randn(2, 2, generator=generator)
-    E.gram.copy_(root @ root.T)
-    E.excess.copy_(3 * torch.randn(2, generator=generator))
-    E.size2.copy_(torch.rand(1024, generator=generator) * 4)
-    E.spread2.copy_(torch.rand(1024, generator=generator))
+    E.coefficients.gram.copy_(root @ root.T)
+    E.coefficients.excess.copy_(3 * torch.randn(2, generator=generator))
+    E.sizes.size2.copy_(torch.rand(1024, generator=generator) * 4)
+    E.sizes.spread2.copy_(torch.rand(1024, generator=generator))
     assert (E.coefficients() - 1).abs().min() > 0.1
     for f in FUNCTIONS.values():
         for got, exact in zip(expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True):
@@ -92,7 +92,7 @@ def test_remembers_the_sizes_of_slopes(law: str, factor: float, places: int) -> 
     alone = w.abs() * factor / 2**0.5
     shared = torch.stack([(alone[0] ** 2 + alone[3] ** 2) / 2, (alone[1] ** 2 + alone[4] ** 2) / 2, alone[2] ** 2]).sqrt()
     expected = {0: torch.ones(5), 3: shared.repeat(2)[:5], 1024: alone}[places]
-    torch.testing.assert_close(E._slope_sizes(5), expected)
+    torch.testing.assert_close(E.sizes(5), expected)
 
 
 def test_no_noise_from_corrections_of_quadratic_functions() -> None:

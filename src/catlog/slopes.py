@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import pad
 
 from .factors import Factors
 
@@ -28,17 +27,6 @@ def chances(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     total = size.sum(-1, keepdim=True)
     share = torch.where(total > 0, size / total, 1 / size.shape[-1])
     return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), LEAST)
-
-
-def folded(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:
-    """The sums of all values that share a place: variable i has place i mod ``places``.
-
-    >>> folded(torch.arange(5.0), 3)
-    tensor([3., 5., 2.])
-    """
-    if len(values) <= places:
-        return values
-    return pad(values, (0, -len(values) % places)).view(-1, places).sum(0)
 
 
 def systematic(often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]) -> Int64[Tensor, "m *batch"]:

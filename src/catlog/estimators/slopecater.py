@@ -12,11 +12,10 @@ from ..checks import check_choice, check_count, transformed
 from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
+from ..learned_slopes import Coefficients, Sizes
 from ..logits import along_logits
-from ..slopes import chances, folded, seen, spread, systematic
+from ..slopes import chances, seen, spread, systematic
 from ..surrogate import RELAXABLE, Function, attach
-
-RIDGE = 1.01
 
 
 class SlopeCateR(nn.Module):
@@ -85,18 +84,8 @@ class SlopeCateR(nn.Module):
         if not 0 <= decay <= 1:
             raise ValueError(f"SlopeCateR: `decay` must be in [0, 1], but {decay} was given.")
         check_count("SlopeCateR", "places", places, least=0)
-        self.samples, self.corrections, self.draws = samples, corrections, draws
-        self.decay, self.places, self.validate = decay, places, validate
-        # The normal equations of (alpha, beta), running means: the matrix and the right-hand side less the matrix times (1, 1).
-        self.register_buffer("gram", torch.zeros(2, 2))
-        self.register_buffer("excess", torch.zeros(2))
-        # By place, running means: the squared size of straight predictions, and what it would be for slopes of size 1.
-        self.register_buffer("size2", torch.zeros(places))
-        self.register_buffer("spread2", torch.zeros(places))
-        self.gram: Tensor
-        self.excess: Tensor
-        self.size2: Tensor
-        self.spread2: Tensor
+        self.samples, self.corrections, self.draws, self.decay, self.validate = samples, corrections, draws, decay, validate
+        self.coefficients, self.sizes = Coefficients(), Sizes(places)
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -123,7 +112,7 @@ class SlopeCateR(nn.Module):
         x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
         n, m = x.shape[0], self.turns(law.k)
         undecided = spread(law.probs.detach())
-        often = m * chances(undecided * self._slope_sizes(law.d).to(law.real))
+        often = m * chances(undecided * self.sizes(law.d).to(law.real))
         if start is None:
             start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
         variable, drawn = systematic(often, m, start), seen(law, x)
@@ -141,42 +130,7 @@ class SlopeCateR(nn.Module):
         if law.kind == "bits":
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
         if self.training and self.decay < 1 and not transformed():
-            scale = weight.squeeze(-1) / n
-            self._learn(exact, straight, curved, *(scale * each for each in noise))
-            self._remember(drawn.size2(slopes[:n]), undecided.square())
+            self.coefficients.learn((exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay)
+            self.sizes.learn(drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay)
         value = values[:n].mean(0)
         return attach(value, value + along_logits(law, gradient))
-
-    def coefficients(self) -> Float[Tensor, "2"]:
-        """alpha and beta from earlier calls: the solution of the normal equations, drawn a little towards (1, 1)."""
-        size = self.gram.diagonal()
-        scale = torch.where(size > 0, size, torch.inf).rsqrt()
-        overlap, given = self.gram[0, 1] * scale.prod(), self.excess * scale
-        return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
-
-    def _slope_sizes(self, d: int) -> Float[Tensor, " d"]:
-        """The root mean square of every variable's slopes in earlier calls; 1 where there were none."""
-        if self.places == 0:
-            return torch.ones(d, device=self.gram.device)
-        size = torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
-        return size.repeat(ceil(d / self.places))[:d]
-
-    @torch.no_grad()
-    def _remember(self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"]) -> None:
-        if self.places > 0:
-            for kept, new in ((self.size2, size2), (self.spread2, spread2)):
-                new = folded(new.flatten(0, -2).mean(0) if new.dim() > 1 else new, self.places)
-                kept[: len(new)].lerp_(new.to(kept), 1 - self.decay)
-
-    @torch.no_grad()
-    def _learn(
-        self, exact: Tensor, straight: Tensor, curved: Tensor, noise_ss: Tensor, noise_sc: Tensor, noise_cc: Tensor
-    ) -> None:
-        """The running normal equations, after this call's coefficients were read."""
-        ss = ((straight * straight).sum(-1) + noise_ss).mean()
-        sc = ((straight * curved).sum(-1) + noise_sc).mean()
-        cc = ((curved * curved).sum(-1) + noise_cc).mean()
-        es, ec = ((exact * each).sum(-1).mean() for each in (straight, curved))
-        gram, excess = torch.stack([ss, sc, sc, cc]).view(2, 2), torch.stack([es - ss - sc, ec - sc - cc])
-        self.gram.lerp_(gram.to(self.gram), 1 - self.decay)
-        self.excess.lerp_(excess.to(self.excess), 1 - self.decay)

@@ -1,0 +1,83 @@
+"""What SlopeCateR learns from its calls: how far slopes are to be trusted, and how large those of every variable are."""
+
+from math import ceil
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from .slopes import Three
+
+RIDGE = 1.01
+
+
+class Coefficients(nn.Module):
+    """alpha and beta, a running least-squares fit of what f is worth by the two predictions of it.
+
+    Kept are means of the normal equations: the matrix, and the right-hand side less the matrix times (1, 1).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("gram", torch.zeros(2, 2))
+        self.register_buffer("excess", torch.zeros(2))
+        self.gram: Tensor
+        self.excess: Tensor
+
+    def forward(self) -> Float[Tensor, "2"]:
+        """The solution, drawn a little towards (1, 1), where it starts."""
+        size = self.gram.diagonal()
+        scale = torch.where(size > 0, size, torch.inf).rsqrt()
+        overlap, given = self.gram[0, 1] * scale.prod(), self.excess * scale
+        return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
+
+    @torch.no_grad()
+    def learn(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> None:
+        """From what f and the predictions gave, [..., k], and the noise in these, times ``scale``: (co)variances."""
+        exact, straight, curved = terms
+        pairs = (straight, straight), (straight, curved), (curved, curved)
+        ss, sc, cc = (((a * b).sum(-1) + scale * more).mean() for (a, b), more in zip(pairs, noise, strict=True))
+        es, ec = ((exact * each).sum(-1).mean() for each in (straight, curved))
+        self.gram.lerp_(torch.stack([ss, sc, sc, cc]).view(2, 2).to(self.gram), rate)
+        self.excess.lerp_(torch.stack([es - ss - sc, ec - sc - cc]).to(self.excess), rate)
+
+
+class Sizes(nn.Module):
+    """The root mean square of every variable's slopes, in so many places; more variables share them.
+
+    Kept are, by place, means of the squared size of straight predictions and of what it would be for slopes of size 1.
+    """
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.register_buffer("size2", torch.zeros(places))
+        self.register_buffer("spread2", torch.zeros(places))
+        self.size2: Tensor
+        self.spread2: Tensor
+
+    def forward(self, d: int) -> Float[Tensor, " d"]:
+        """Of d variables; 1 where nothing was seen."""
+        places = len(self.size2)
+        if places == 0:
+            return torch.ones(d, device=self.size2.device)
+        size = torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
+        return size.repeat(ceil(d / places))[:d]
+
+    @torch.no_grad()
+    def learn(self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float) -> None:
+        for kept, new in ((self.size2, size2), (self.spread2, spread2)):
+            if len(kept) > 0:
+                new = folded(new.reshape(-1, new.shape[-1]).mean(0), len(kept))
+                kept[: len(new)].lerp_(new.to(kept), rate)
+
+
+def folded(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:
+    """The sums of all values that share a place: variable i has place i mod ``places``.
+
+    >>> folded(torch.arange(5.0), 3)
+    tensor([3., 5., 2.])
+    """
+    if len(values) <= places:
+        return values
+    return pad(values, (0, -len(values) % places)).view(-1, places).sum(0)
