@@ -135,6 +135,33 @@ def test_captured_step_equals_eager(how: str) -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
+def test_a_captured_step_goes_on_from_a_saved_state(compile: bool) -> None:
+    """Model and optimiser saved after three steps and loaded into others, whose step is captured anew."""
+
+    def made() -> tuple[nn.Linear, torch.optim.Adam, catlog.compiled.CompiledStep]:
+        torch.manual_seed(0)
+        model = nn.Linear(5, 1).cuda()
+        optimiser = torch.optim.Adam(model.parameters(), 0.1, capturable=True)
+        return model, optimiser, catlog.compiled_step(lambda x: model(x).square(), optimiser, compile=compile)
+
+    batches = [torch.full((4, 5), 0.1 * i, device="cuda") for i in range(6)]
+    whole, _, step = made()
+    for batch in batches:
+        step(batch)
+    first, optimiser, step = made()
+    for batch in batches[:3]:
+        step(batch)
+    saved = deepcopy(first.state_dict()), deepcopy(optimiser.state_dict())
+    second, optimiser, step = made()
+    second.load_state_dict(saved[0])
+    optimiser.load_state_dict(saved[1])
+    for batch in batches[3:]:
+        step(batch)
+    torch.testing.assert_close(second.weight, whole.weight)
+
+
 def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
     """nccl with one rank: the mean of one gradient is itself, and the message is part of the graph."""
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

@@ -81,8 +81,6 @@ class CompiledStep:
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
             self._run = torch.compile(_own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS)
-            if devices == {"cuda"} and _plain(self.optimiser):
-                self._update = compiled_update(self.optimiser)
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
@@ -91,6 +89,8 @@ class CompiledStep:
         if unfit:
             self.why = f"{type(self.optimiser).__name__} was not made with capturable=True, so its step cannot be captured."
             return
+        if compiles and _plain(self.optimiser):
+            self._update = compiled_update(self.optimiser)
         self._capture(inputs)
         self.mode = "compiled, captured" if compiles else "captured"
 
@@ -98,7 +98,7 @@ class CompiledStep:
         """Warm up on a side stream, put everything back, and record one step."""
         self._inputs = tuple(given.clone() for given in inputs)
         before = [parameter.detach().clone() for parameter in self.parameters]
-        state: dict[str, Any] = deepcopy(self.optimiser.state_dict())
+        state = {parameter: deepcopy(slots) for parameter, slots in self.optimiser.state.items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -108,13 +108,11 @@ class CompiledStep:
         with torch.no_grad():
             for parameter, value in zip(self.parameters, before, strict=True):
                 parameter.copy_(value)
-            if state["state"]:
-                self.optimiser.load_state_dict(state)
-            else:  # fresh: what the warm-up steps gathered is forgotten, in place, so that the graph finds it
-                for slots in self.optimiser.state.values():
-                    for slot in slots.values():
-                        if isinstance(slot, Tensor):
-                            slot.zero_()
+            # The optimiser's state in place, so that the graph and the compiled update find it; where it had none, zeros.
+            for parameter, slots in self.optimiser.state.items():
+                for name, slot in slots.items():
+                    if isinstance(slot, Tensor):
+                        slot.copy_(state[parameter][name]) if parameter in state else slot.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._loss = self._step(*self._inputs)
