@@ -6,12 +6,15 @@
 One row per pair of problem and estimator, written as soon as it is measured; a pair that the file has is not measured again, so
 a run that was cut goes on from there. `catlog.compare` measures: see there for the columns. Every estimator may spend as many
 evaluations of f as IndeCateR needs for two draws. f is a black box, but for IndeCateR-Table, which reads the neighbours from the
-function itself where it has a table. `norm`: of the reference gradient; `reference`: where that is from.
+function itself where it has a table. `norm`: of the reference gradient; `reference`: where that is from. Estimators that
+take long get fewer repeats and steps to learn (columns `repeats` and `trained`): see --seconds.
 """
 
 import argparse
 import csv
 import sys
+import time
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from math import isnan
 from pathlib import Path
@@ -25,6 +28,8 @@ from catlog import ESTIMATORS, problems
 from catlog.compare import Row, compare
 from catlog.conditionals import view
 from catlog.experiments import records
+from catlog.repeats import Repeats
+from catlog.sizes import within
 from catlog.surrogate import Estimator, Function
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +83,16 @@ def budget(problem: problems.Problem) -> int:
     """Evaluations of f for two draws of IndeCateR."""
     sizes = view(problem.q(), validate=False).cardinalities
     return 2 * (1 + sum(sizes) - len(sizes))
+
+
+def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
+    """How many steps with the estimator take so many seconds, by its first one; as many as are wanted where it cannot be used."""
+    task = Repeats(entry.f, problem.law, problem.parameters)
+    try:
+        E = within(deepcopy(entry.E), task.q, budget(problem))
+        return int(seconds / task.timer(E, time.perf_counter, task.generator(0))()[0])
+    except (ValueError, TypeError, RuntimeError, NotImplementedError):
+        return sys.maxsize  # measure() says why
 
 
 def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int, training: int) -> dict[str, Any]:
@@ -134,6 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", type=int, default=100, help="steps for estimators that learn")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for a pair: slow estimators get fewer repeats, at least 20")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "suite.csv")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -156,7 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
             for entry in listed:
                 bar.update(line, description=f"{name}: {entry.name}")
                 if (name, given.size, given.seed, entry.name) not in done:
-                    row = measure(problem, entry, given.repeats, given.rounds, given.training)
+                    steps = affordable(problem, entry, given.seconds)
+                    repeats, training = min(given.repeats, max(20, steps)), min(given.training, max(5, steps // 3))
+                    row = measure(problem, entry, repeats, given.rounds, training)
                     writer.writerow({key: text(cell) for key, cell in row.items()})
                     file.flush()
                 bar.advance(line)
