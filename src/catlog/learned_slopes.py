@@ -7,9 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from .near_one import near_one
 from .slopes import Three
-
-RIDGE = 1.01
 
 
 class Coefficients(nn.Module):
@@ -26,11 +25,7 @@ class Coefficients(nn.Module):
         self.excess: Tensor
 
     def forward(self) -> Float[Tensor, "2"]:
-        """The solution, drawn a little towards (1, 1), where it starts."""
-        size = self.gram.diagonal()
-        scale = torch.where(size > 0, size, torch.inf).rsqrt()
-        overlap, given = self.gram[0, 1] * scale.prod(), self.excess * scale
-        return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)
+        return near_one(self.gram, self.excess)
 
     @torch.no_grad()
     def learn(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> None:

@@ -89,12 +89,6 @@ def agreement(
     return torch.einsum("cir,cjr->ij", feature, feature) / left.numel(), torch.einsum("cir,cr->i", feature, left) / left.numel()
 
 
-def trusted(gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
-    """Their solution, drawn a little towards 1, in [0, 1]."""
-    ridge = 0.01 * gram.diagonal() + torch.finfo(gram.dtype).tiny
-    return (1 + torch.linalg.solve_ex(gram + ridge.diag(), excess)[0]).clamp(0, 1)
-
-
 def places(new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]) -> Int64[Tensor, "c r"]:
     """Where to keep new points, r <= m of them: in the place of the same point, else in that of the least recently seen.
 

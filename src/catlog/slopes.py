@@ -49,6 +49,8 @@ class Bits:
 
     x: Float[Tensor, "n *batch d"]
     p: Float[Tensor, "*batch d"]
+    variable: Int64[Tensor, "m *batch"]
+    row: Int64[Tensor, " m"]
 
     def predicted(self, slope: Float[Tensor, "n *batch d"]) -> Pair:
         """What alpha and what beta multiply, averaged over the draws, [*batch, d, 1]."""
@@ -60,23 +62,20 @@ class Bits:
         """The squared norm of the straight prediction over both categories, averaged over the draws."""
         return 2 * (self.p * (1 - self.p)).square() * slope.square().mean(0)
 
-    def turned(self, variable: Int64[Tensor, "m *batch"]) -> Float[Tensor, "m *batch d"]:
-        """The draws in their order, with one bit flipped, unless that is impossible."""
-        m, n = variable.shape[0], self.x.shape[0]
-        here = variable.unsqueeze(-1) == torch.arange(self.p.shape[-1], device=self.x.device)
-        x = self.x[torch.arange(m, device=self.x.device) % n]
+    def turned(self) -> Float[Tensor, "m *batch d"]:
+        """The draws in their order, with the bit whose turn it is flipped, unless that is impossible."""
+        x, here = self.x[self.row], self.variable.unsqueeze(-1) == torch.arange(self.p.shape[-1], device=self.x.device)
         return torch.where(here & (torch.where(x > 0, 1 - self.p, self.p) > 0), 1 - x, x)
 
-    def summed_out(self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
+    def summed_out(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
         """From values and slopes at the draws and, after them, at :meth:`turned`, for the bit whose turn it is.
 
         First, gradients in its logit, [m, *batch, 1]: of f, and the means of the two predictions over the bit. Second, the
         variances of the predictions over the bit, [m, *batch], which are noise, and in the middle their covariance.
         """
-        m, n = variable.shape[0], self.x.shape[0]
-        row, at = torch.arange(m, device=self.x.device) % n, variable.unsqueeze(-1)
+        n, row, at = self.x.shape[0], self.row, self.variable.unsqueeze(-1)
         one = self.x[row].gather(-1, at).squeeze(-1) > 0
-        p = self.p.expand(m, *self.p.shape).gather(-1, at).squeeze(-1)
+        p = self.p.expand(len(row), *self.p.shape).gather(-1, at).squeeze(-1)
         here, there = (each.gather(-1, at).squeeze(-1) for each in (slopes[:n][row], slopes[n:]))
         at_0, at_1 = torch.where(one, there, here), torch.where(one, here, there)
         change = (values[n:] - values[:n][row]).to(p.dtype)
@@ -90,10 +89,17 @@ class Bits:
 
 @dataclass(frozen=True)
 class OneHots:
-    """Draws of a one-hot law: gradients are those in the logits of the k categories. The methods are those of :class:`Bits`."""
+    """Draws of a one-hot law: gradients are those in the logits of the k categories. The methods are those of :class:`Bits`.
+
+    category, own: of the variable whose turn it is, the categories, that of the draw first, and their probabilities.
+    """
 
     x: Float[Tensor, "n *batch d k"]
     p: Float[Tensor, "*batch d k"]
+    variable: Int64[Tensor, "m *batch"]
+    row: Int64[Tensor, " m"]
+    category: Int64[Tensor, "k m *batch"]
+    own: Float[Tensor, "m *batch k"]
 
     def predicted(self, slope: Float[Tensor, "n *batch d k"]) -> Pair:
         above, mean = ((self.x - self.p) * slope).sum(-1, keepdim=True), slope.mean(0)
@@ -103,16 +109,17 @@ class OneHots:
     def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
         return (self.p * (slope - (self.p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
 
-    def turned(self, variable: Int64[Tensor, "m *batch"]) -> Float[Tensor, "km *batch d k"]:
+    def turned(self) -> Float[Tensor, "km *batch d k"]:
         """Every other category in turn; in place of an impossible one, its own."""
-        (d, k), (category, p, row) = self.p.shape[-2:], self._turns(variable)
-        other = torch.where(p.movedim(-1, 0).gather(0, category) > 0, category, category[:1])[1:]
-        here = variable.unsqueeze(-1) == torch.arange(d, device=p.device)
-        value = other[..., None, None] == torch.arange(k, device=p.device)
-        return torch.where(here.unsqueeze(-1), value.to(self.x.dtype), self.x[row]).flatten(0, 1)
+        (d, k), device = self.p.shape[-2:], self.x.device
+        other = torch.where(self.own.movedim(-1, 0).gather(0, self.category) > 0, self.category, self.category[:1])[1:]
+        here = self.variable.unsqueeze(-1) == torch.arange(d, device=device)
+        value = other[..., None, None] == torch.arange(k, device=device)
+        return torch.where(here.unsqueeze(-1), value.to(self.x.dtype), self.x[self.row]).flatten(0, 1)
 
-    def summed_out(self, variable: Int64[Tensor, "m *batch"], values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
-        (category, p, row), n, k, m = self._turns(variable), self.x.shape[0], self.p.shape[-1], variable.shape[0]
+    def summed_out(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
+        variable, row, category, p = self.variable, self.row, self.category, self.own
+        n, m, k = self.x.shape[0], len(row), self.p.shape[-1]
         number = torch.arange(k, device=p.device)
         # By category, the own one first.
         change = (values[n:].unflatten(0, (k - 1, m)) - values[:n][row]).to(p.dtype)
@@ -132,18 +139,15 @@ class OneHots:
         ss, sc, cc = ((chance * pair).sum((0, -1)) for pair in (s * s, s * c, c * c))
         return (exact, *means), (ss, sc, cc)
 
-    def _turns(
-        self, variable: Int64[Tensor, "m *batch"]
-    ) -> tuple[Int64[Tensor, "k m *batch"], Float[Tensor, "m *batch k"], Int64[Tensor, " m"]]:
-        """Of the variable whose turn it is, the categories, its own first, and their probabilities; of the draws, which."""
-        m, k = variable.shape[0], self.p.shape[-1]
-        row = torch.arange(m, device=variable.device) % self.x.shape[0]
-        own = self.x.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
-        p = self.p.expand(m, *self.p.shape).gather(-2, variable[..., None, None].expand(*variable.shape, 1, k)).squeeze(-2)
-        return (own + torch.arange(k, device=variable.device).view(-1, *[1] * own.dim())) % k, p, row
 
-
-def seen(law: Factors, x: Tensor) -> Bits | OneHots:
-    """The draws ``[n, *batch, *event]`` of a law, as what their slopes tell depends on its kind."""
+def seen(law: Factors, x: Tensor, variable: Int64[Tensor, "m *batch"]) -> Bits | OneHots:
+    """The draws ``[n, *batch, *event]`` of a law, and the variables whose turn it is, which go round the draws."""
     probs, flat = law.probs.detach(), law.flat(x.detach()).to(law.real)
-    return Bits(flat, probs[..., 1]) if law.kind == "bits" else OneHots(flat, probs)
+    m, k = variable.shape[0], law.k
+    row = torch.arange(m, device=variable.device) % x.shape[0]
+    if law.kind == "bits":
+        return Bits(flat, probs[..., 1], variable, row)
+    drawn = flat.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+    category = (drawn + torch.arange(k, device=variable.device).view(-1, *[1] * drawn.dim())) % k
+    own = probs.expand(m, *probs.shape).gather(-2, variable[..., None, None].expand(*variable.shape, 1, k)).squeeze(-2)
+    return OneHots(flat, probs, variable, row, category, own)

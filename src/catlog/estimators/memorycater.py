@@ -14,7 +14,8 @@ from ..checks import check_count, transformed
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import Factors, factors
-from ..memory import agreement, encoded, fitted, means, parts, places, put, trusted
+from ..memory import agreement, encoded, fitted, means, parts, places, put
+from ..near_one import near_one
 from ..surrogate import INDEPENDENT, Function, attach
 
 DECAY = 0.95
@@ -131,8 +132,8 @@ class MemoryCateR(nn.Module):
         return attach(value, value + (advantage * law.log_prob(index)).mean(0))
 
     def coefficients(self) -> Float[Tensor, "2"]:
-        """alpha and beta from earlier calls."""
-        return trusted(self.gram, self.excess)
+        """alpha and beta from earlier calls, in [0, 1]."""
+        return near_one(self.gram, self.excess).clamp(0, 1)
 
     def _check(self, law: Factors) -> None:
         check_count("MemoryCateR", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")

@@ -171,7 +171,7 @@ class DVAETask:
         def mean(f: nn.Module, q: Distribution) -> Tensor:
             return f(q.sample((samples,))).mean(0)
 
-        parts = [self.bound(part, mean, relaxed=False).sum() for part in images.split(10_000 // samples)]
+        parts = [self.bound(part, mean, relaxed=False).sum() for part in images.split(max(1, 10_000 // samples))]
         return float(torch.stack(parts).sum()) / len(images)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,19 @@
+"""How far to trust two predictions, from the normal equations of a least-squares fit."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+TOWARDS = 1.01  # times the diagonal: draws the coefficients to 1
+
+
+def near_one(gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+    """Two coefficients c with gram (c - 1) = excess, drawn a little towards (1, 1), which they are where nothing is known.
+
+    >>> near_one(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([-2.0, 0.0]))
+    tensor([0.0099, 1.0000])
+    """
+    size = gram.diagonal()
+    scale = torch.where(size > 0, size, torch.inf).rsqrt()
+    overlap, given = gram[0, 1] * scale.prod(), excess * scale
+    return 1 + scale * (TOWARDS * given - overlap * given.flip(0)) / (TOWARDS**2 - overlap**2)
