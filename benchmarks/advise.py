@@ -29,6 +29,7 @@ import catlog
 from catlog import ESTIMATORS, problems
 from catlog.advise import CANDIDATES, Structure, listed, structure_of
 from catlog.compare import Comparison, Row
+from catlog.experiments import records
 from catlog.repeats import Repeats
 from catlog.sizes import label, misfit, within
 
@@ -142,26 +143,24 @@ def measured(name: str, size: problems.problem.Size, table: bool, settings: Sett
     return rows
 
 
-def summary(rows: list[dict[str, str]]) -> None:
-    """Per problem the median over pilots; the worst of all pilots; the pilots' cost."""
-    cases: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+def in_the_middle(rows: list[records.Row]) -> list[float]:
+    """Per problem the ratio of the median pilot."""
+    cases: dict[tuple[str, str, str | None], list[float]] = {}
     for row in rows:
-        cases.setdefault((row["problem"], row["size"], row["table"]), []).append(row)
-    ratios = [sorted(float(row["ratio"]) for row in case)[len(case) // 2] for case in cases.values()]
-    every = [float(row["ratio"]) for row in rows]
-    steps = [float(row["pilot_steps"]) for row in rows]
-    print(f"\n{len(cases)} problems, {len(rows)} pilots")
+        cases.setdefault((row["problem"], row["size"], row["table"]), []).append(row["ratio"])
+    return [sorted(each)[len(each) // 2] for each in cases.values()]
+
+
+def summary(rows: list[records.Row]) -> None:
+    """Per problem the median over pilots; the worst of all pilots; the pilots' cost."""
+    ratios, every, steps = in_the_middle(rows), [row["ratio"] for row in rows], [row["pilot_steps"] for row in rows]
+    print(f"\n{len(ratios)} problems, {len(rows)} pilots")
     near = sum(each <= 1.3 for each in ratios), sum(each <= 1.3 for each in every)
     print(f"within 1.3 of the best: {near[0]} problems (median pilot), {near[1]} pilots")
     print(
         f"beyond 2: {sum(each > 2 for each in ratios)} problems, {sum(each > 2 for each in every)} pilots; worst {max(every):.2f}"
     )
     print(f"pilot: at most {max(steps):.0f} steps, {sum(each < 50 for each in steps)} of {len(steps)} under 50")
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def main() -> None:
@@ -180,8 +179,8 @@ def main() -> None:
     clock = time.process_time if given.cpu_time else time.perf_counter
     settings = Settings(given.repeats, given.rounds, given.candidates_only, clock)
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    known = read(given.output) if given.output.exists() else []
-    done = {(row["problem"], row["size"], row["table"]) for row in known}
+    known = records.read(given.output) if given.output.exists() else []
+    done = {(row["problem"], row["size"], row["table"] or "") for row in known}
     with given.output.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
@@ -194,7 +193,7 @@ def main() -> None:
                     for row in measured(name, size, table, settings):
                         writer.writerow({key: f"{cell:.5g}" if isinstance(cell, float) else cell for key, cell in row.items()})
                     file.flush()
-    summary(read(given.output))
+    summary(records.read(given.output))
 
 
 if __name__ == "__main__":

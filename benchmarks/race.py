@@ -7,7 +7,7 @@ Every method trains alone on the device, the same model from the same start with
 step compiled and captured in a CUDA graph. The clock runs for training steps only: not while the step is compiled (column
 `setup`, in seconds), nor during the measurement of the bound over all training images (one draw each) every 600 steps, an epoch.
 A run ends when it has reached the target, or after `--limit` seconds of training. The file has the curves; runs that it has are
-not made again. `summary` is printed at the end. "SlopeCateR-8" has 8 draws and keeps no sizes of slopes (places=0); with "sizes"
+not made again. A summary is printed at the end. "SlopeCateR-8" has 8 draws and keeps no sizes of slopes (places=0); with "sizes"
 it does, which is the default.
 """
 
@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
-from catlog.experiments import DVAE
+from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
 
 ROOT = Path(__file__).parent.parent
+Row = dict[str, Any]
 COLUMNS = ("method", "seed", "step", "seconds", "train", "test", "setup", "device", "torch")
 
 
@@ -50,35 +51,29 @@ RACERS = {
 }
 
 
-class Clock:
-    """Seconds of training alone."""
-
-    def __init__(self, device: str) -> None:
-        self.device, self.seconds = device, 0.0
-
-    def now(self) -> float:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
+def now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
-def race(name: str, seed: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+def race(name: str, seed: int, given: argparse.Namespace) -> list[Row]:
     """The curve of one run, a row per measurement."""
-    racer, clock = RACERS[name], Clock(given.device)
+    racer = RACERS[name]
     torch.manual_seed(seed)
-    begin = clock.now()
+    begin = now(given.device)
     settings = {"data": given.data, "device": given.device, "seed": seed, "gradient_repeats": 0} | racer.settings
     task = DVAETask(DVAE(estimator=racer.label, **settings))
     start = {"step": 0, "seconds": 0.0, **measured(task)}
     task.step(0)  # compiles; its own time is taken to be that of the steps after it
-    setup = clock.now() - begin
+    setup = now(given.device) - begin
     curve, seconds, i = [start], 0.0, 1
     while curve[-1]["train"] > given.target and seconds < given.limit:
-        before, first = clock.now(), i
+        before, first = now(given.device), i
         while i % given.every or i == first:
             task.step(i)
             i += 1
-        took = clock.now() - before
+        took = now(given.device) - before
         seconds += took * (1 + 1 / (i - first)) if first == 1 else took
         curve.append({"step": i, "seconds": seconds, **measured(task)})
     where = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
@@ -90,28 +85,25 @@ def measured(task: DVAETask) -> dict[str, float]:
     return {"train": task.mean_bound(task.train, 1), "test": task.mean_bound(task.test, 1)}
 
 
-def reached(curve: list[dict[str, Any]], target: float) -> float | None:
+def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
+    """By method and seed."""
+    found: dict[str, dict[int, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    return found
+
+
+def reached(curve: list[Row], target: float) -> float | None:
     """Seconds of training until the bound was reached, between two measurements by a straight line."""
-    points = [(float(row["seconds"]), float(row["train"])) for row in curve]
-    for (t0, y0), (t1, y1) in pairwise(points):
-        if y1 <= target < y0:
-            return t0 + (t1 - t0) * (y0 - target) / (y0 - y1)
+    for one, two in pairwise(curve):
+        if two["train"] <= target < one["train"]:
+            share = (one["train"] - target) / (one["train"] - two["train"])
+            return float(one["seconds"] + share * (two["seconds"] - one["seconds"]))
     return None
 
 
-def summary(rows: list[dict[str, Any]], target: float) -> list[tuple[str, float, float, list[float | None], float]]:
-    """By method: milliseconds per step, the last step, seconds to the target by seed, and the lowest bound."""
-    found = []
-    for name in dict.fromkeys(row["method"] for row in rows):
-        curves = [
-            [row for row in rows if row["method"] == name and row["seed"] == seed]
-            for seed in dict.fromkeys(row["seed"] for row in rows if row["method"] == name)
-        ]
-        ms = mean(1000 * float(curve[-1]["seconds"]) / int(curve[-1]["step"]) for curve in curves)
-        last = mean(int(curve[-1]["step"]) for curve in curves)
-        lowest = mean(min(float(row["train"]) for row in curve) for curve in curves)
-        found.append((name, ms, last, [reached(curve, target) for curve in curves], lowest))
-    return found
+def step_ms(each: dict[int, list[Row]]) -> float:
+    return mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in each.values())
 
 
 def main() -> int:
@@ -127,8 +119,8 @@ def main() -> int:
     given = parser.parse_args()
     output: Path = given.output or ROOT / "results" / f"race_{given.device}.csv"
     output.parent.mkdir(parents=True, exist_ok=True)
-    known: list[dict[str, Any]] = list(csv.DictReader(output.open(newline=""))) if output.exists() else []
-    done = {(row["method"], int(row["seed"])) for row in known}
+    known = records.read(output) if output.exists() else []
+    done = {(row["method"], row["seed"]) for row in known}
     with output.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
@@ -145,10 +137,12 @@ def main() -> int:
                     {key: f"{cell:.6g}" if isinstance(cell, float) else cell for key, cell in row.items()} for row in curve
                 )
                 file.flush()
-                del curve
-    for name, ms, last, seconds, lowest in summary(list(csv.DictReader(output.open(newline=""))), given.target):
-        times = ", ".join("-" if each is None else f"{each:.2f}" for each in seconds)
-        print(f"{name:18}{ms:8.4f} ms/step{last:9.0f} steps  target after {times} s; lowest {lowest:.2f}")
+    for name, each in curves(records.read(output)).items():
+        times = [reached(curve, given.target) for curve in each.values()]
+        told = ", ".join("-" if time is None else f"{time:.2f}" for time in times)
+        last = mean(curve[-1]["step"] for curve in each.values())
+        lowest = mean(min(row["train"] for row in curve) for curve in each.values())
+        print(f"{name:20}{step_ms(each):8.4f} ms/step{last:9.0f} steps  target after {told} s; lowest {lowest:.2f}")
     return 0
 
 

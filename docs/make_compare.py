@@ -6,6 +6,7 @@ python docs/make_compare.py     # some seconds, on a quiet machine
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import torch
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from advise import in_the_middle  # noqa: E402
+
 PAGE = ROOT / "docs" / "compare.md"
 BEGIN, END = "<!-- advice: begin (made by docs/make_compare.py from results/advise.csv) -->", "<!-- advice: end -->"
 
@@ -36,13 +41,10 @@ def advice(rows: list[dict[str, Any]]) -> str:
     lines = ["| size | problems | within 1.3 | worst in the middle | worst pilot | under 50 steps |", "|---|---|---|---|---|---|"]
     for size in ("small", "large"):
         here = [row for row in rows if row["size"] == size]
-        cases: dict[tuple[str, str], list[float]] = {}
-        for row in here:
-            cases.setdefault((row["problem"], row["table"] or ""), []).append(row["ratio"])
-        middle, every = [sorted(each)[len(each) // 2] for each in cases.values()], [row["ratio"] for row in here]
+        middle, every = in_the_middle(here), [row["ratio"] for row in here]
         steps = [row["pilot_steps"] for row in here]
         quick = f"{sum(each < 50 for each in steps)} of {len(steps)}, at most {max(steps):.0f}"
-        cells = [size, len(cases), sum(each <= 1.3 for each in middle), f"{max(middle):.2f}", f"{max(every):.2f}", quick]
+        cells = [size, len(middle), sum(each <= 1.3 for each in middle), f"{max(middle):.2f}", f"{max(every):.2f}", quick]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

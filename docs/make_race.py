@@ -8,7 +8,6 @@ from itertools import pairwise
 from math import exp
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -19,14 +18,14 @@ from catlog.plots import styled
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from race import reached  # noqa: E402
+from race import Row, curves, reached, step_ms  # noqa: E402
 
 TARGET = 100.0
-Row = dict[str, Any]
 # method: colour and line; the unbiased ones are solid
 LOOKS = {
     "SlopeCateR-8": ("#b91c1c", "-"),
     "SlopeCateR-4": ("#f59e0b", "-"),
+    "SlopeCateR-8, sizes": ("#ec4899", "-"),
     "GS-S": ("#0f766e", "--"),
     "IndeCateR-Latin": ("#60a5fa", "-"),
     "IndeCateR": ("#1d4ed8", "-"),
@@ -73,11 +72,8 @@ a gradient: the training loss falls to {loss_low:.2f} to {loss_high:.2f}, a geom
 """
 
 
-def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
-    found: dict[str, dict[int, list[Row]]] = {}
-    for row in rows:
-        found.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
-    return dict(sorted(found.items(), key=lambda item: list(LOOKS).index(item[0])))
+def in_order(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
+    return dict(sorted(curves(rows).items(), key=lambda item: list(LOOKS).index(item[0])))
 
 
 def after(curve: list[Row], seconds: float) -> float:
@@ -100,12 +96,12 @@ def table(by_method: dict[str, dict[int, list[Row]]]) -> str:
         times = [reached(curve, TARGET) for curve in each.values()]
         known = [time for time in times if time is not None]
         last = [curve[-1] for curve in each.values()]
-        ms = mean(1000 * row["seconds"] / row["step"] for row in last)
         cells = ", ".join("-" if time is None else f"{time:.2f}" for time in times)
         text = f"**{mean(known):.2f}**" if len(known) == len(times) else f"not in {min(row['seconds'] for row in last):.0f}"
         bound = mean(after(curve, common) for curve in each.values())
         biased = " (biased)" if name.startswith("GS") else ""
-        lines.append(f"| {name}{biased} | {cells} | {text} | {mean(row['step'] for row in last):,.0f} | {ms:.3f} | {bound:.2f} |")
+        steps = mean(row["step"] for row in last)
+        lines.append(f"| {name}{biased} | {cells} | {text} | {steps:,.0f} | {step_ms(each):.3f} | {bound:.2f} |")
     return "\n".join(lines)
 
 
@@ -121,7 +117,7 @@ def by_run(rows: list[Row]) -> list[list[Row]]:
 
 
 def page(race: list[Row], addition: list[Row]) -> str:
-    by_method, runs = curves(race), by_run(addition)
+    by_method, runs = in_order(race), by_run(addition)
     last = [run[-1] for run in runs]
     loss = [mean(row["train"] for row in run[-10:]) for run in runs]  # an epoch has 93 steps
     return PAGE.format(
@@ -144,7 +140,7 @@ def page(race: list[Row], addition: list[Row]) -> str:
 @styled
 def figure(race: list[Row], addition: list[Row]) -> Figure:
     drawn, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), width_ratios=(1.6, 1))
-    for name, each in curves(race).items():
+    for name, each in in_order(race).items():
         colour, line = LOOKS[name]
         for number, curve in enumerate(each.values()):
             shown = [row for row in curve if row["seconds"] > 0]
