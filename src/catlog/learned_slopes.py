@@ -10,6 +10,8 @@ from torch.nn.functional import pad
 from .near_one import near_one
 from .slopes import Three
 
+Updates = list[tuple[Tensor, Tensor]]  # buffers, and what to write into them
+
 
 class Coefficients(nn.Module):
     """alpha and beta, a running least-squares fit of what f is worth by the two predictions of it.
@@ -28,14 +30,14 @@ class Coefficients(nn.Module):
         return near_one(self.gram, self.excess)
 
     @torch.no_grad()
-    def learn(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> None:
+    def updates(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> Updates:
         """From what f and the predictions gave, [..., k], and the noise in these, times ``scale``: (co)variances."""
         exact, straight, curved = terms
         pairs = (straight, straight), (straight, curved), (curved, curved)
         ss, sc, cc = (((a * b).sum(-1) + scale * more).mean() for (a, b), more in zip(pairs, noise, strict=True))
         es, ec = ((exact * each).sum(-1).mean() for each in (straight, curved))
-        self.gram.lerp_(torch.stack([ss, sc, sc, cc]).view(2, 2).to(self.gram), rate)
-        self.excess.lerp_(torch.stack([es - ss - sc, ec - sc - cc]).to(self.excess), rate)
+        gram, excess = torch.stack([ss, sc, sc, cc]).view(2, 2), torch.stack([es - ss - sc, ec - sc - cc])
+        return [(kept, kept.lerp(new.to(kept), rate)) for kept, new in ((self.gram, gram), (self.excess, excess))]
 
 
 class Sizes(nn.Module):
@@ -60,11 +62,13 @@ class Sizes(nn.Module):
         return size.repeat(ceil(d / places))[:d]
 
     @torch.no_grad()
-    def learn(self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float) -> None:
-        for kept, new in ((self.size2, size2), (self.spread2, spread2)):
-            if len(kept) > 0:
-                new = folded(new.reshape(-1, new.shape[-1]).mean(0), len(kept))
-                kept[: len(new)].lerp_(new.to(kept), rate)
+    def updates(self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float) -> Updates:
+        places = len(self.size2)
+        if places == 0:
+            return []
+        means = (folded(each.reshape(-1, each.shape[-1]).mean(0), places) for each in (size2, spread2))
+        seen = ((kept[: len(mean)], mean) for kept, mean in zip((self.size2, self.spread2), means, strict=True))
+        return [(kept, kept.lerp(mean.to(kept), rate)) for kept, mean in seen]
 
 
 def folded(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from ..checks import check_choice, check_count
 from ..conditionals import Conditionals, view
 from ..factors import Factors
+from ..learning import frozen, learns
 from ..remainder import likeliest, sum_and_sample
 from ..surrogate import ANY, Function
 
@@ -83,7 +84,7 @@ class MAPO(nn.Module):
         estimate, values, drawn = sum_and_sample(
             f, law, members, valid, self.samples, x, least=self.clip, generator=generator, validate=self.validate
         )
-        if self.training:
+        if learns(self):
             self._remember(values, valid, drawn)
         return estimate
 
@@ -91,7 +92,8 @@ class MAPO(nn.Module):
     def _recall(self, law: Factors | Conditionals, unchecked: Factors | Conditionals) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
         """The remembered points, and where they are possible; elsewhere a likely one stands in."""
         check_count("MAPO", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")
-        stored, beyond = self.memory[:, : law.d], self.memory[:, law.d :]
+        (memory,) = frozen(self, self.memory)
+        stored, beyond = memory[:, : law.d], memory[:, law.d :]
         fits = ((stored >= 0) & (stored < torch.tensor(law.cardinalities, device=stored.device))).all(-1) & (beyond < 0).all(-1)
         lead = (self.size, *[1] * len(law.batch_shape))
         best, _ = likeliest(law, 1, self.validate)
@@ -102,7 +104,7 @@ class MAPO(nn.Module):
     @torch.no_grad()
     def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor) -> None:
         """The best different points of memory and draws, by f's values of this call."""
-        score = values if self.keep == "highest" else -values
+        score = (values if self.keep == "highest" else -values).masked_fill(~values.isfinite(), -torch.inf)
         old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
         score = torch.cat([old, score[self.size :].flatten()])
         pool = torch.cat([self.memory, pad(drawn.flatten(0, -2), (0, self.length - drawn.shape[-1]), value=-1)])

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..checks import check_count, transformed
+from ..checks import check_count
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import Factors, factors
+from ..learning import frozen, learns, write
 from ..memory import agreement, encoded, fitted, means, parts, places, put
 from ..near_one import near_one
 from ..surrogate import INDEPENDENT, Function, attach
@@ -117,17 +118,16 @@ class MemoryCateR(nn.Module):
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.
         probs = law.probs.reshape(-1, self.critics, law.d * law.k).movedim(1, 0).double()
         drawn = index.reshape(-1, self.critics, law.d).movedim(1, 0)
-        points = encoded(self.points[..., : law.d], law.k)
-        weight, rho = (each.to(torch.float64, copy=True) for each in (self.weight, self.rho))  # backward needs them as they are
+        points, weight, rho, trust = frozen(self, self.points, self.weight, self.rho, self.coefficients())
+        points, weight, rho, trust = encoded(points[..., : law.d], law.k), weight.double(), rho.double(), trust.double().unsqueeze(-1)
         at_draws = parts(encoded(drawn, law.k), points, weight, rho, law.d)
         on_average = means(probs, points, weight, rho, law.d)
-        trust = self.coefficients().double().unsqueeze(-1)
         critic = (trust * at_draws).sum(1).T.reshape(fx.shape).to(fx)
         mean = (trust * on_average).sum(1).T.reshape(law.batch_shape).to(law.real)
         left = fx - critic
         advantage = (left - left.mean(0)).detach() * (n / (n - 1))
         value = left.mean(0) + mean
-        if self.training and not transformed():
+        if learns(self):
             self._learn(law, drawn, fx.detach(), at_draws, on_average.detach())
         return attach(value, value + (advantage * law.log_prob(index)).mean(0))
 
@@ -146,19 +146,26 @@ class MemoryCateR(nn.Module):
 
     @torch.no_grad()
     def _learn(self, law: Factors, drawn: Int64[Tensor, "c r d"], fx: Tensor, at_draws: Tensor, on_average: Tensor) -> None:
-        """What h was worth at this call's draws; then the draws go into the memory, and h is fitted anew."""
+        """Fit alpha and beta to what h was worth at this call's draws, put the draws into the memory, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
-        for kept, seen in zip((self.gram, self.excess), agreement(value, at_draws, on_average), strict=True):
-            kept.lerp_(seen.to(kept), 1 - DECAY)
+        gram, excess = agreement(value, at_draws, on_average)
         new = pad(drawn[:, : self.size], (0, self.length - law.d), value=-1)
         where = places(new, self.points, self.age)
-        self.points.copy_(put(self.points, where, new))
-        self.values.copy_(put(self.values, where, value[:, : self.size]))
-        self.age.copy_(put(self.age, where, self.clock.expand(where.shape)))
-        self.clock.add_(1)
+        points, values = put(self.points, where, new), put(self.values, where, value[:, : self.size])
+        age = put(self.age, where, self.clock.expand(where.shape))
         alike = min(law.cardinalities) == law.k
-        inside = self.points[..., : law.d] < (law.k if alike else torch.tensor(law.cardinalities, device=self.points.device))
-        used = (self.age > 0) & inside.all(-1) & (self.points >= 0).sum(-1).eq(law.d)  # not points of another law
-        weight, rho = fitted(encoded(self.points[..., : law.d], law.k), self.values.double(), used, law.d)
-        self.weight.copy_(weight)
-        self.rho.copy_(rho)
+        inside = points[..., : law.d] < (law.k if alike else torch.tensor(law.cardinalities, device=points.device))
+        used = (age > 0) & inside.all(-1) & (points >= 0).sum(-1).eq(law.d)  # not points of another distribution
+        weight, rho = fitted(encoded(points[..., : law.d], law.k), values.double(), used, law.d)
+        write(
+            [
+                (self.gram, self.gram.lerp(gram.to(self.gram), 1 - DECAY)),
+                (self.excess, self.excess.lerp(excess.to(self.excess), 1 - DECAY)),
+                (self.points, points),
+                (self.values, values),
+                (self.age, age),
+                (self.clock, self.clock + 1),
+                (self.weight, weight),
+                (self.rho, rho),
+            ]
+        )

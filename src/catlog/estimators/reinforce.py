@@ -13,6 +13,7 @@ from ..checks import check_count
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
+from ..learning import frozen, learns, write
 from ..surrogate import ANY, Function, attach
 
 
@@ -94,8 +95,10 @@ class MovingAverage(nn.Module):
         self.weight: Tensor
 
     def forward(self, values: Tensor) -> Tensor:
-        with torch.no_grad():
-            baseline = self.mean / self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)
-            self.mean.lerp_(values.mean().to(self.mean), 1 - self.decay)
-            self.weight.lerp_(torch.ones_like(self.weight), 1 - self.decay)
+        weight = self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)
+        (baseline,) = frozen(self, self.mean / weight)
+        if learns(self):
+            rate = 1 - self.decay
+            mean = values.detach().mean().to(self.mean)
+            write([(self.mean, self.mean.lerp(mean, rate)), (self.weight, self.weight.lerp(torch.ones_like(self.weight), rate))])
         return baseline

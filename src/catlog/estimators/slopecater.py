@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_count, transformed
+from ..checks import check_choice, check_count
 from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
 from ..learned_slopes import Coefficients, Sizes
+from ..learning import frozen, learns, write
 from ..logits import along_logits
 from ..slopes import chances, seen, spread, systematic
 from ..surrogate import RELAXABLE, Function, attach
@@ -112,7 +113,8 @@ class SlopeCateR(nn.Module):
         x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
         n, m = x.shape[0], self.turns(law.k)
         undecided = spread(law.probs.detach())
-        often = m * chances(undecided * self.sizes(law.d).to(law.real))
+        coefficients, sizes = (each.to(law.real) for each in frozen(self, self.coefficients(), self.sizes(law.d)))
+        often = m * chances(undecided * sizes)
         if start is None:
             start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
         variable = systematic(often, m, start)
@@ -123,15 +125,15 @@ class SlopeCateR(nn.Module):
         terms, noise = drawn.summed_out(values.detach(), slopes)
         weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
         exact, straight, curved = (weight * each for each in terms)
-        alpha, beta = self.coefficients().to(law.real).unbind()
+        alpha, beta = coefficients.unbind()
         first, second = drawn.predicted(slopes[:n])
         where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
         left = (exact - alpha * straight - beta * curved).movedim(0, -2)
         gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
         if law.kind == "bits":
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
-        if self.training and self.decay < 1 and not transformed():
-            self.coefficients.learn((exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay)
-            self.sizes.learn(drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay)
+        if self.decay < 1 and learns(self):
+            fit = self.coefficients.updates((exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay)
+            write([*fit, *self.sizes.updates(drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay)])
         value = values[:n].mean(0)
         return attach(value, value + along_logits(law, gradient))

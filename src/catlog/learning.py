@@ -1,0 +1,63 @@
+"""What an estimator learns between calls: read once, written once, and never while the backward pass may still read it."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from .checks import transformed
+
+_LIBRARY = torch.library.Library("catlog", "FRAGMENT")
+_LIBRARY.define("frozen(Tensor[] learned) -> Tensor[]")
+
+
+def _copies(learned: list[Tensor]) -> list[Tensor]:
+    return [each.clone() for each in learned]
+
+
+_LIBRARY.impl("frozen", _copies, "CompositeExplicitAutograd")
+
+
+def learns(module: nn.Module) -> bool:
+    """Return whether this call may change what ``module`` has learned: in training mode, outside of torch.func's transforms."""
+    return module.training and not transformed()
+
+
+def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
+    """Return copies of what was learned in earlier calls, which no later write can reach.
+
+    A compiler may recompute in the backward pass whatever the forward pass computed, and would read buffers that learning has
+    overwritten since. The copies are made by an operation that compilers do not look into and do not repeat.
+
+    Raise inside the recomputation of ``torch.utils.checkpoint``: the forward pass has learned by then, so that the second
+    pass would not repeat the first.
+
+    >>> module = nn.BatchNorm1d(1)
+    >>> (mean,) = frozen(module, module.running_mean)
+    >>> _ = module.running_mean.fill_(3.0)
+    >>> mean
+    tensor([0.])
+    """
+    if torch.compiler.is_compiling():
+        return list(torch.ops.catlog.frozen(list(learned)))
+    if learns(module) and torch._C._current_graph_task_id() != -1:
+        name = type(module).__name__
+        raise RuntimeError(
+            f"{name} learns from every call, so that torch.utils.checkpoint cannot repeat one: the recomputation would see another "
+            f"state than the forward pass did. Put the checkpoint around the network inside f, or freeze {name} with eval()."
+        )
+    return _copies(list(learned))
+
+
+@torch.no_grad()
+def write(updates: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Write every new tensor into its buffer; where any of them holds NaN or an infinity, leave all buffers alone.
+
+    >>> kept = torch.zeros(2)
+    >>> write([(kept, torch.tensor([1.0, torch.inf]))]); kept
+    tensor([0., 0.])
+    """
+    pairs = [(kept, new.to(kept)) for kept, new in updates]
+    finite = torch.stack([new.isfinite().all() for _, new in pairs if new.is_floating_point()]).all()
+    for kept, new in pairs:
+        kept.copy_(torch.where(finite, new, kept))
