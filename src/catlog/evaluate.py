@@ -33,6 +33,7 @@ def value_and_slope(f: Function, x: Tensor, law: Factors | Conditionals, *, vali
             "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a "
             "black-box estimator (IndeCateR without `variables`, or with control='none'), or make f differentiable."
         )
+    check_finite(slope, "f's derivative in x must have", validate)
     return fx, slope
 
 
@@ -49,17 +50,17 @@ def checked(fx: object, x: Tensor, law: Factors | Conditionals, *, validate: boo
         return fx.to(law.real)
     if not fx.is_floating_point():
         raise TypeError(f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` (or `.double()`).")
-    check_finite(fx, "f", validate)
+    check_finite(fx, "f must return", validate)
     return fx
 
 
-def check_finite(values: Tensor, source: str, validate: bool) -> None:
+def check_finite(values: Tensor, claim: str, validate: bool) -> None:
     """Raise where a value is NaN or infinite, where Python may look (see :func:`catlog.checks.may_look`)."""
     if may_look(validate, values) and not bool(values.isfinite().all()):
         bad = (~values.isfinite()).nonzero()
         first = tuple(bad[0].tolist())
         raise ValueError(
-            f"{source} must return finite numbers, but {len(bad)} of {values.numel()} are NaN or infinite, the first "
+            f"{claim} finite numbers, but {len(bad)} of {values.numel()} are NaN or infinite, the first "
             f"({cast(float, values[first].item())}) at index {first}. Pass validate=False to the estimator to let them through."
         )
 

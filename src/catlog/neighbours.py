@@ -59,7 +59,7 @@ def differences(
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
             table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
-            check_finite(table, "f.neighbours", validate)
+            check_finite(table, "f.neighbours must return", validate)
             return table
         return _evaluated(f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate)
 

@@ -83,7 +83,7 @@ class MemoryCateR(nn.Module):
             "points": torch.full((critics, size, length), -1),  # category numbers, then -1
             "values": empty,
             "age": torch.zeros(critics, size, dtype=torch.int64),  # the call at which a point was last seen; 0: no point
-            "clock": torch.ones((), dtype=torch.int64),
+            "clock": torch.ones(1, dtype=torch.int64),
             "weight": empty.unsqueeze(1).repeat(1, 2, 1),
             "rho": torch.ones_like(empty[:, :1]).repeat(1, 2),
             "gram": torch.zeros(2, 2, dtype=torch.float64),  # normal equations of alpha and beta, and ...

@@ -89,8 +89,9 @@ class MovingAverage(nn.Module):
         if not 0 <= decay < 1:
             raise ValueError(f"MovingAverage: `decay` must be in [0, 1), but {decay} was given.")
         self.decay = decay
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("weight", torch.zeros(()))
+        # One element each, not none: torch.compile takes a float64 tensor without dimensions for a number, and does not write it.
+        self.register_buffer("mean", torch.zeros(1))
+        self.register_buffer("weight", torch.zeros(1))
         self.mean: Tensor
         self.weight: Tensor
 
@@ -101,4 +102,4 @@ class MovingAverage(nn.Module):
             rate = 1 - self.decay
             mean = values.detach().mean().to(self.mean)
             write([(self.mean, self.mean.lerp(mean, rate)), (self.weight, self.weight.lerp(torch.ones_like(self.weight), rate))])
-        return baseline
+        return baseline.squeeze(0)
