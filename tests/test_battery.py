@@ -364,7 +364,7 @@ def test_moving_average_baseline() -> None:
     case, f = CASES["bits"], FUNCTIONS["sine"]
     baseline = catlog.MovingAverage(decay=0.5).double()
     baseline(torch.full((3,), 4.0, dtype=torch.float64))
-    torch.testing.assert_close(baseline.mean / baseline.weight, torch.tensor(4.0, dtype=torch.float64))
+    torch.testing.assert_close(baseline.mean / baseline.weight, torch.tensor([4.0], dtype=torch.float64))
     copy = catlog.MovingAverage(decay=0.5).double()
     copy.load_state_dict(baseline.state_dict())
     got = expectation(catlog.Reinforce(1, baseline=baseline), case, f, PARAMETER)

@@ -1,12 +1,10 @@
 """Estimators inside the transforms of torch.func: the same numbers as by ``backward``."""
 
-from itertools import product
-
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent
-from torch.func import functional_call, grad, hessian, jvp, vmap
+from torch.func import functional_call, grad, jvp, vmap
 
 import catlog
 from catlog import ESTIMATORS
@@ -107,23 +105,3 @@ def test_per_example_gradients_of_a_module() -> None:
     for name, whole in zip(parameters, expected, strict=True):
         assert each[name].shape == (4, *whole.shape)
         torch.testing.assert_close(each[name].sum(0), whole, rtol=1e-12, atol=1e-12)
-
-
-def test_second_derivatives_are_right_with_exact_alone() -> None:
-    """An estimate's gradient is unbiased; its gradient's gradient is not, unless the whole sum is there."""
-    points = torch.tensor(list(product([0.0, 1.0], repeat=3))).double()
-
-    def by_hand(logits: Tensor) -> Tensor:
-        p = logits.sigmoid()
-        return ((points * p + (1 - points) * (1 - p)).prod(-1) * f(points)).sum()
-
-    expected = hessian(by_hand)(LOGITS[0])
-    torch.testing.assert_close(hessian(lambda logits: loss(catlog.Exact(), logits))(LOGITS[0]), expected, rtol=1e-10, atol=1e-12)
-    x = points.unsqueeze(0)  # every point is one batch element, weighted by its probability
-
-    def average(logits: Tensor) -> Tensor:
-        weight = (points * LOGITS[0].sigmoid() + (1 - points) * (1 - LOGITS[0].sigmoid())).prod(-1)
-        return (weight * loss(catlog.IndeCateR(1), logits.expand(8, 3), x)).sum()
-
-    torch.testing.assert_close(grad(average)(LOGITS[0]), grad(by_hand)(LOGITS[0]), rtol=1e-10, atol=1e-12)
-    assert (hessian(average)(LOGITS[0]) - expected).abs().max() > 0.01

@@ -147,7 +147,7 @@ def test_one_wrong_call_harms_no_later_one(name: str, wrong: str) -> None:
 def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
     E = catlog.SlopeCateR(samples=2)
     before = [each.clone() for each in E.buffers()]
-    with pytest.raises(ValueError, match="f.* finite numbers, but"):
+    with pytest.raises(ValueError, match=r"f.* finite numbers, but"):
         E(WRONG[wrong], law(LOGITS.float()), x=torch.zeros(2, 4))
     assert all(torch.equal(*pair) for pair in zip(before, E.buffers(), strict=True))
 

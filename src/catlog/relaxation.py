@@ -10,7 +10,7 @@ from .checks import transformed
 from .evaluate import checked
 from .factors import Factors
 from .perturb import perturbed
-from .surrogate import Function
+from .surrogate import Function, once
 
 
 def tied(
@@ -41,7 +41,7 @@ def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
 def through(f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool) -> Float[Tensor, "*batch"]:
     """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
     points = x + (mean - mean.detach()).to(law.dtype)
-    return checked(f(points), points, law, validate=validate).mean(0)
+    return once(checked(f(points), points, law, validate=validate).mean(0))
 
 
 def slopes(

@@ -15,6 +15,11 @@ RELAXABLE = frozenset({"bits", "one-hot"})
 INDEPENDENT = frozenset({"bits", "index", "one-hot", "mixed"})
 ANY = frozenset({"bits", "index", "one-hot", "mixed", "structured"})
 
+TWICE = (
+    "E(f, q): this estimate has an unbiased first derivative, but not a second one. For second derivatives (create_graph=True, "
+    "hessian) use Reinforce, RLOO or, where q has few points, Exact."
+)
+
 
 @runtime_checkable
 class Estimator(Protocol):
@@ -29,7 +34,9 @@ class Estimator(Protocol):
 
     Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by ``backward``) is this method's
     estimate of the expectation's gradient, in the law's parameters and in f's own. Values compose: ``E(f, q).log()``, sums
-    and products are differentiated by the ordinary chain rule.
+    and products are differentiated by the ordinary chain rule. *Second* derivatives (``create_graph=True``, ``hessian``) are
+    right with Exact, Reinforce and RLOO, and with GumbelSoftmax those of the relaxation that it differentiates; the other
+    estimators refuse to be differentiated twice.
 
     ``laws`` names what q may be: "bits" (Bernoulli), "index" (Categorical), "one-hot" (OneHotCategorical), "mixed" (variables
     with different numbers of categories) and "structured" (variables that depend on each other).
@@ -77,8 +84,77 @@ def attach(
     >>> y.item(), theta.grad.item()
     (10.0, 6.0)
     """
-    attached = value.detach() + (surrogate - surrogate.detach())
-    return attached if objective is None else _Objective.apply(attached, objective)  # type: ignore[no-untyped-call]
+    attached = tie(value, surrogate)
+    return once(attached if objective is None else _Objective.apply(attached, objective))  # type: ignore[no-untyped-call]
+
+
+def tie(value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """A tensor with the value of ``value`` and all derivatives of ``surrogate``, the second ones too."""
+    return value.detach() + (surrogate - surrogate.detach())
+
+
+def likelihood_ratio(log_prob: Tensor) -> Tensor:
+    r""":math:`q(x) / q(x)`, the denominator held fixed: 1, with the derivatives of q(x) over q(x), of any order.
+
+    The first one is the score. A mean of f times this ratio has, in expectation, all derivatives of E[f].
+
+    Reference: Foerster et al., "DiCE: The infinitely differentiable Monte Carlo estimator", 2018.
+    """
+    return (log_prob - log_prob.detach()).exp()
+
+
+def once(estimate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """``estimate``, with a gradient that raises an error when it is differentiated again.
+
+    A surrogate is made to have the right first derivative; its second one is that of a formula in which the weights are
+    constants. Compiled code has no second derivatives anyway.
+    """
+    return estimate if torch.compiler.is_compiling() else _Once.apply(estimate)  # type: ignore[no-untyped-call]
+
+
+class _Once(torch.autograd.Function):
+    """Its argument; the gradient (or tangent) goes through :class:`_Refused`, which also hangs on all that the estimate does."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(estimate: Tensor) -> Tensor:
+        return estimate.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _Refused.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _Refused.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+
+
+class _Refused(torch.autograd.Function):
+    """Its first argument; an error where anything differentiates this."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, estimate: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        raise RuntimeError(TWICE)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        raise RuntimeError(TWICE)
 
 
 class _Objective(torch.autograd.Function):

@@ -119,7 +119,12 @@ class MemoryCateR(nn.Module):
         probs = law.probs.reshape(-1, self.critics, law.d * law.k).movedim(1, 0).double()
         drawn = index.reshape(-1, self.critics, law.d).movedim(1, 0)
         points, weight, rho, trust = frozen(self, self.points, self.weight, self.rho, self.coefficients())
-        points, weight, rho, trust = encoded(points[..., : law.d], law.k), weight.double(), rho.double(), trust.double().unsqueeze(-1)
+        points, weight, rho, trust = (
+            encoded(points[..., : law.d], law.k),
+            weight.double(),
+            rho.double(),
+            trust.double().unsqueeze(-1),
+        )
         at_draws = parts(encoded(drawn, law.k), points, weight, rho, law.d)
         on_average = means(probs, points, weight, rho, law.d)
         critic = (trust * at_draws).sum(1).T.reshape(fx.shape).to(fx)

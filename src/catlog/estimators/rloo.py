@@ -12,7 +12,8 @@ from ..checks import check_count
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
-from ..surrogate import ANY, Function, attach
+from ..logits import leave_one_out
+from ..surrogate import ANY, Function, likelihood_ratio, tie
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class RLOO:
         \frac1N \sum_n \partial f(x^{(n)})
         + \frac{1}{N-1} \sum_n \bigl(f(x^{(n)}) - \overline{f}\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased, without hyper-parameters, and hard to beat where only a few evaluations are affordable.
+    Unbiased, without hyper-parameters, and hard to beat where only a few evaluations are affordable. Its second derivatives are
+    unbiased, too.
 
     VarGrad is RLOO on an ELBO: for :math:`f = \log q - \log p` the second sum is the derivative of half the sample variance of
     f (that with :math:`1/(N-1)`), the draws held fixed. The first sum is then the mean score, of expectation zero: write
@@ -67,10 +69,8 @@ class RLOO:
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count("RLOO", "x.shape[0]", n, least=2, hint="One draw has no others to leave out: use Reinforce.")
+        check_count("RLOO", "x.shape[0]", x.shape[0], least=2, hint="One draw has no others to leave out: use Reinforce.")
         fx = evaluate(f, x, law, validate=self.validate)
-        value = fx.mean(0)
-        advantage = (fx - value).detach() * (n / (n - 1))
-        score = law.log_prob(law.index(x))
-        return attach(value, value + (advantage * score).mean(0))
+        baseline = leave_one_out(fx.detach())
+        ratio = likelihood_ratio(law.log_prob(law.index(x)))
+        return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))

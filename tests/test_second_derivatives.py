@@ -1,0 +1,85 @@
+"""Second derivatives: unbiased by enumeration for the estimators that say so, refused by all others."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import hessian, jacfwd, jacrev
+
+import catlog
+from catlog.surrogate import TWICE
+from enumeration import Case, cases, functions, outcomes
+from variants import estimators, supports
+
+CASES = {case.name: case for case in cases()}
+F = functions()["sine"]
+PARAMETER = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
+RIGHT = {"Exact", "Reinforce", "RLOO"}
+RELAXED = {"GumbelSoftmax"}  # its second derivatives are those of the relaxed function
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"sum": lambda value: value, "composed": lambda value: (value + 3).log()}
+
+
+def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tensor]:
+    """The estimate averaged over all outcomes of the sampler, as a function of theta and of f's parameter.
+
+    The probabilities of the outcomes are constants: they stand for the frequencies of a sampler.
+    """
+    if isinstance(E, catlog.Exact):
+        return lambda theta, c: E(lambda x: F(case.features(x), c), case.law(theta))
+    x, weight = outcomes(case, E.rows(case.law(case.theta)))
+
+    def average(theta: Tensor, c: Tensor) -> Tensor:
+        return (weight * E(lambda x: F(case.features(x), c), case.law(theta.expand(x.shape[1], *theta.shape)), x=x)).sum()
+
+    return average
+
+
+def second(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, c: Tensor) -> list[Tensor]:
+    """The derivative of the gradient along a direction, in theta and in c: all four blocks of the Hessian enter."""
+    theta, c = theta.clone().requires_grad_(), c.clone().requires_grad_()
+    first = torch.autograd.grad(function(theta, c), [theta, c], create_graph=True)
+    along = sum((each * torch.linspace(1, 2, each.numel(), dtype=each.dtype).view_as(each)).sum() for each in first)
+    return list(torch.autograd.grad(along, [theta, c]))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("E", [catlog.Exact(), catlog.Reinforce(1), catlog.Reinforce(2, baseline=0.7), catlog.RLOO(2)], ids=str)
+def test_unbiased(E: catlog.Estimator, case: Case) -> None:
+    def by_hand(theta: Tensor, c: Tensor) -> Tensor:
+        return (case.probabilities(theta) * F(case.features(case.points), c)).sum()
+
+    expected = second(by_hand, case.theta, PARAMETER)
+    for got, exact in zip(second(weighted(E, case), case.theta, PARAMETER), expected, strict=True):
+        torch.testing.assert_close(got, exact, rtol=1e-10, atol=1e-11)
+
+
+def loss_of(E: catlog.Estimator, case: Case, outer: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    torch.manual_seed(0)
+    return lambda theta: outer(E(lambda x: F(case.features(x), PARAMETER), case.law(theta)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("E", estimators())
+def test_right_or_refused(E: catlog.Estimator, loss: str) -> None:
+    """By create_graph, and by every order of forward and reverse mode."""
+    name = type(E).__name__
+    if name in RIGHT | RELAXED:
+        pytest.skip("it has second derivatives")
+    case = next(case for case in CASES.values() if supports(E, case.kind))
+    function, theta = loss_of(E, case, LOSSES[loss]), case.theta.clone().requires_grad_()
+    (first,) = torch.autograd.grad(function(theta), theta, create_graph=True)  # the first one is there, whatever is asked for
+    with pytest.raises(RuntimeError, match="use Reinforce, RLOO or"):
+        torch.autograd.grad(first.sum(), theta)
+
+
+@pytest.mark.parametrize(
+    "transform", [hessian, lambda g: jacrev(jacrev(g)), lambda g: jacrev(jacfwd(g)), lambda g: jacfwd(jacfwd(g))]
+)
+@pytest.mark.parametrize("E", [catlog.IndeCateR(1), catlog.StraightThrough(1), catlog.LEG(1)], ids=str)
+def test_refused_inside_transforms(E: catlog.Estimator, transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
+    case = CASES["bits"]
+    x = case.points[:1]
+    with pytest.raises(RuntimeError) as error:
+        transform(lambda theta: E(lambda x: F(case.features(x), PARAMETER), case.law(theta), x=x))(case.theta)
+    assert str(error.value) == TWICE
