@@ -18,11 +18,6 @@ OTHER_TARGETS = {"VIMCO": "the importance-weighted bound of its draws, E[log mea
 # Estimators that make noise of a constant f; for all others its gradient is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
 
-# Estimators that do not compile with fullgraph=True, and why.
-NOT_COMPILED: dict[str, str] = {
-    "MAPO": "it does (test_sets_and_relaxations.py), but its memory makes the second of two calls differ from the first",
-}
-
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "Exact": [{}, {"chunk_size": 2}],
     "Reinforce": [{"samples": 1}, {"samples": 2, "baseline": 0.7}],
@@ -78,6 +73,12 @@ def estimators(**wanted: bool) -> list[object]:
             if all(told.get(key, getattr(E, key, None)) == value for key, value in wanted.items()):
                 listed.append(pytest.param(E, id=f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})"))
     return listed
+
+
+def one_of_each() -> list[object]:
+    """Every estimator in the first of its settings."""
+    first = {name: cls(**VARIANTS.get(name, [{}])[0]) for name, cls in ESTIMATORS.items()}
+    return [pytest.param(E, id=name) for name, E in first.items()]
 
 
 def continuous(E: catlog.Estimator) -> bool:

@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .factors import Factors
+from .randomness import rand
 
 
 def own_noise(
@@ -23,7 +24,7 @@ def own_noise(
         if noise.shape != shape:
             raise ValueError(f"noise must have shape {shape} for {owner} with this q, but {tuple(noise.shape)} was given.")
         return noise.detach()
-    u = torch.rand(shape, dtype=law.real, device=law.device, generator=generator)
+    u = rand(shape, dtype=law.real, device=law.device, generator=generator)
     if simplex is None:
         return u
     exponential = -u.clamp(min=torch.finfo(u.dtype).tiny).log()

@@ -14,6 +14,7 @@ from torch import Tensor
 from .checks import may_look
 from .conditionals import Conditionals
 from .factors import Factors
+from .randomness import rand
 from .structured import ancestral, choose
 
 Draws = Literal["independent", "antithetic", "latin"]
@@ -37,15 +38,15 @@ def uniforms(
     latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element (McKay et al., 1979).
     """
 
-    def rand(rows: int) -> Tensor:
-        return torch.rand((rows, *shape), dtype=dtype, device=device, generator=generator)
+    def fresh(rows: int) -> Tensor:
+        return rand((rows, *shape), dtype=dtype, device=device, generator=generator)
 
     if draws == "antithetic":
-        half = rand((n + 1) // 2)
+        half = fresh((n + 1) // 2)
         return torch.cat([half, 1 - half])[:n]
     if draws == "latin":
-        return (_permutations(rand(n)) + rand(n)) / n
-    return rand(n)
+        return (_permutations(fresh(n)) + fresh(n)) / n
+    return fresh(n)
 
 
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:

@@ -142,7 +142,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             given = base.probs if _is_wide(base.probs) else base.probs.float()
             probs = torch.stack([1 - given, given], -1)
         dtype = base._param.dtype
-    elif isinstance(base, Categorical | OneHotCategorical | Categoricals):
+    elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
         kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
         inner: Categorical | Categoricals = base._categorical if isinstance(base, OneHotCategorical) else base
         dtype = inner._param.dtype if kind == "one-hot" else torch.int64

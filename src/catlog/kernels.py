@@ -24,10 +24,9 @@ AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
 FEWEST = 63  # changes of a point, for which the kernels are made
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def tf32_allowed() -> bool:
     """Whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
-    return torch.get_float32_matmul_precision() != "highest"
+    return torch.backends.cuda.matmul.allow_tf32  # torch.compile reads this one by itself, torch.get_float32_matmul_precision not
 
 
 def usable(x: Tensor, slots: int) -> bool:

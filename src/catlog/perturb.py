@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from .factors import Factors
+from .randomness import rand
 
 
 @torch.no_grad()
@@ -24,7 +25,7 @@ def perturbed(
     """
     shape = (*repeats, *index.shape, law.k)
     if noise is None:
-        noise = torch.rand(shape, dtype=law.real, device=law.device, generator=generator)
+        noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
     elif noise.shape != shape:
         given = tuple(noise.shape)
         raise ValueError(f"noise must hold uniforms of shape {shape} ([..., n, *batch, d, k]), but {given} was given.")

@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 from ..checks import check_count
 from ..evaluate import checked
 from ..factors import Factors, factors, relaxable
+from ..randomness import rand
 from ..surrogate import RELAXABLE, Function
 
 
@@ -77,7 +78,7 @@ class GumbelSoftmax:
 
     def _relaxed(self, law: Factors, generator: torch.Generator | None) -> Tensor:
         shape = (self.samples, *law.batch_shape, law.d) + ((law.k,) if law.kind == "one-hot" else ())
-        u = torch.rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
+        u = rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
         u = u.clamp(min=torch.finfo(u.dtype).tiny)
         log_probs = law.log_probs
         if law.kind == "bits":

@@ -13,6 +13,7 @@ from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import evaluate, value_and_slope
 from ..factors import Factors, factors, relaxable
 from ..neighbours import differences
+from ..randomness import rand
 from ..surrogate import INDEPENDENT, Function, attach
 
 
@@ -141,7 +142,7 @@ class IndeCateR:
                 given = tuple(chosen.shape)
                 raise ValueError(f"chosen must have shape {expected} ([n, *batch, variables]), but {given} was given.")
             return chosen
-        deck = torch.rand((*law.batch_shape, law.d), device=law.probs.device, generator=generator).argsort(-1)
+        deck = rand((*law.batch_shape, law.d), device=law.probs.device, generator=generator).argsort(-1)
         turn = torch.arange(n * m, device=deck.device) % law.d
         return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
 

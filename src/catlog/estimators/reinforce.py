@@ -51,7 +51,7 @@ class Reinforce:
 
     def __post_init__(self) -> None:
         check_count("Reinforce", "samples", self.samples)
-        if not callable(self.baseline) and not isinstance(self.baseline, int | float):
+        if not callable(self.baseline) and not isinstance(self.baseline, (int, float)):
             raise TypeError(f"Reinforce: `baseline` must be a number or a callable, but {self.baseline!r} was given.")
 
     def rows(self, q: Distribution) -> int:

@@ -15,6 +15,7 @@ from ..draw import base_draws
 from ..evaluate import checked, evaluate
 from ..factors import Factors
 from ..neighbours import chunks
+from ..randomness import rand
 from ..surrogate import ANY, Function, attach
 
 
@@ -122,14 +123,14 @@ class SCateR:
         n = self.samples if given is None else given.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
         if noise is None:
-            noise = torch.rand(shape, dtype=law.real, device=law.device, generator=generator)
+            noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
         elif noise.shape != shape:
             raise ValueError(f"noise must have shape {shape} ([groups, n, *batch, d]), but {tuple(noise.shape)} was given.")
         with torch.no_grad():
             if self.variables is None:
                 return sweep(ordered, noise, given, self.suffix, self.categories, self.validate)
             if chosen is None:
-                order = torch.rand((n, *law.batch_shape, law.d), device=law.device, generator=generator)
+                order = rand((n, *law.batch_shape, law.d), device=law.device, generator=generator)
                 chosen = order.argsort(-1)[..., : self.variables]
             return sweep_chosen(ordered, noise, chosen, given, self.suffix, self.validate)
 

@@ -15,6 +15,7 @@ from ..factors import factors, relaxable
 from ..learned_slopes import Coefficients, Sizes
 from ..learning import frozen, learns, write
 from ..logits import along_logits
+from ..randomness import rand
 from ..slopes import chances, seen, spread, systematic
 from ..surrogate import RELAXABLE, Function, attach
 
@@ -116,7 +117,7 @@ class SlopeCateR(nn.Module):
         coefficients, sizes = (each.to(law.real) for each in frozen(self, self.coefficients(), self.sizes(law.d)))
         often = m * chances(undecided * sizes)
         if start is None:
-            start = torch.rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
+            start = rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
         variable = systematic(often, m, start)
         drawn = seen(law, x, variable)
         points = torch.cat([law.flat(x), drawn.turned().to(law.dtype)])

@@ -1,0 +1,82 @@
+"""A loss called with several sizes in turn, in eager mode and compiled."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from shutil import which
+from sysconfig import get_path
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+
+import catlog
+from variants import supports
+
+LAWS = {
+    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "index": lambda logits: Independent(Categorical(logits=logits), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "mixed": lambda logits: catlog.Categoricals(logits, (3, 2, 3, 2)[: logits.shape[-2]]),
+}
+BATCHES = [(5, 3), (3, 3), (7, 3)]  # batch elements, variables
+
+
+def widest(E: catlog.Estimator) -> str:
+    """The most general kind of law that E takes."""
+    return next(law for law in ("mixed", "one-hot", "index", "bits") if supports(E, law))
+
+
+def why_not_inductor() -> str:
+    """What Inductor lacks on this machine; empty where it can work."""
+    if not any(map(which, ("g++", "clang++", "c++"))):
+        return "Inductor needs a C++ compiler, and this machine has none"
+    return (
+        "" if (Path(get_path("include")) / "Python.h").exists() else "Inductor needs Python's headers, and this machine has none"
+    )
+
+
+def f(x: Tensor, scale: Tensor) -> Tensor:
+    x = x.to(scale.dtype)
+    x = x.flatten(-2) if x.dim() == 4 else x
+    return (x * scale[: x.shape[-1]]).sum(-1).sin() * x[..., 0]
+
+
+def both(
+    E: catlog.Estimator,
+    law: str,
+    sizes: list[tuple[int, int]] = BATCHES[:1],
+    graphs: list[int] | None = None,
+    **options: object,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Values, gradients and what E has learned, compiled and in eager mode, each with a copy of E and the same seeds.
+
+    ``graphs`` is given the number of graphs compiled so far, after every size.
+    """
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = outcomes(E, law, sizes, lambda loss: torch.compile(loss, fullgraph=True, **options), graphs)
+    return compiled, outcomes(E, law, sizes, lambda loss: loss)
+
+
+def outcomes(
+    E: catlog.Estimator,
+    law: str,
+    sizes: list[tuple[int, int]],
+    prepared: Callable[[Callable[..., Tensor]], Callable[..., Tensor]],
+    graphs: list[int] | None = None,
+) -> list[Tensor]:
+    own = deepcopy(E)
+    call = prepared(lambda logits, scale: own(lambda x: f(x, scale), LAWS[law](logits)))
+    found = []
+    for batch, d in sizes:
+        torch.manual_seed(batch)
+        logits = torch.randn(batch, d, 3, dtype=torch.float64).requires_grad_()
+        scale = torch.linspace(0.5, 1.5, 3 * d, dtype=torch.float64).requires_grad_()
+        value = call(logits, scale)
+        gradients = torch.autograd.grad(value.sum(), [logits, scale])
+        learned = [each.clone() for each in own.buffers()] if isinstance(own, nn.Module) else []
+        found += [value.detach(), *gradients, *learned]
+        if graphs is not None:
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    return found
