@@ -27,6 +27,11 @@ def widest(E: catlog.Estimator) -> str:
     return next(law for law in ("mixed", "one-hot", "index", "bits") if supports(E, law))
 
 
+def learns(E: catlog.Estimator) -> bool:
+    """Whether E keeps something from one call to the next."""
+    return isinstance(E, nn.Module) and any(True for _ in E.buffers())
+
+
 def why_not_inductor() -> str:
     """What Inductor lacks on this machine; empty where it can work."""
     if not any(map(which, ("g++", "clang++", "c++"))):
@@ -47,6 +52,7 @@ def both(
     law: str,
     sizes: list[tuple[int, int]] = BATCHES[:1],
     graphs: list[int] | None = None,
+    device: str = "cpu",
     **options: object,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Values, gradients and what E has learned, compiled and in eager mode, each with a copy of E and the same seeds.
@@ -55,8 +61,8 @@ def both(
     """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = outcomes(E, law, sizes, lambda loss: torch.compile(loss, fullgraph=True, **options), graphs)
-    return compiled, outcomes(E, law, sizes, lambda loss: loss)
+    compiled = outcomes(E, law, sizes, lambda loss: torch.compile(loss, fullgraph=True, **options), device, graphs)
+    return compiled, outcomes(E, law, sizes, lambda loss: loss, device)
 
 
 def outcomes(
@@ -64,15 +70,16 @@ def outcomes(
     law: str,
     sizes: list[tuple[int, int]],
     prepared: Callable[[Callable[..., Tensor]], Callable[..., Tensor]],
+    device: str,
     graphs: list[int] | None = None,
 ) -> list[Tensor]:
-    own = deepcopy(E)
+    own = deepcopy(E).to(device) if isinstance(E, nn.Module) else E
     call = prepared(lambda logits, scale: own(lambda x: f(x, scale), LAWS[law](logits)))
     found = []
     for batch, d in sizes:
         torch.manual_seed(batch)
-        logits = torch.randn(batch, d, 3, dtype=torch.float64).requires_grad_()
-        scale = torch.linspace(0.5, 1.5, 3 * d, dtype=torch.float64).requires_grad_()
+        logits = torch.randn(batch, d, 3, dtype=torch.float64).to(device).requires_grad_()
+        scale = torch.linspace(0.5, 1.5, 3 * d, dtype=torch.float64).to(device).requires_grad_()
         value = call(logits, scale)
         gradients = torch.autograd.grad(value.sum(), [logits, scale])
         learned = [each.clone() for each in own.buffers()] if isinstance(own, nn.Module) else []
