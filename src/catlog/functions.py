@@ -6,7 +6,10 @@ Any f with a method ``neighbours(x, variables=None)`` is read by :class:`catlog.
 - ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns ``[n, *batch, m, k]`` for those only.
 
 It is called without autograd. The entry of x's own category is f(x) as the table has it: differences are taken to it, so that
-both sides are rounded alike. The entries of impossible categories are not used.
+both sides are rounded alike. The entries of impossible categories are not used. A few entries are compared with f itself at the
+first use (eager mode with ``validate=True``, see :mod:`catlog.neighbours`).
+
+Sums are taken in float32 or wider, whatever the type of the costs, of x, or of autocast: f is large and its changes are small.
 
 Points are read as laws write them: int64 categories (Categorical), 0/1 floats (Bernoulli), or one-hot floats, for which
 the constructors take ``one_hot=True``. All functions here extend to relaxed points (between 0 and 1), so estimators that
@@ -14,6 +17,7 @@ differentiate f can use them as well.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import cast
 
@@ -38,6 +42,43 @@ def _hold(module: nn.Module, **tensors: Tensor | None) -> None:
             module.register_parameter(name, tensor)
         else:
             module.register_buffer(name, tensor, persistent=False)
+
+
+def _changed(module: nn.Module, kind: type[nn.Module]) -> str:
+    """How a call of ``module`` may differ from ``kind.forward``, in words; empty where it does not."""
+    if type(module).forward is not kind.forward or type(module).__call__ is not nn.Module.__call__:
+        return f"{type(module).__name__} has a forward of its own"
+    if "forward" in module.__dict__:
+        return f"a forward was put into this {type(module).__name__}"
+    if module._forward_hooks or module._forward_pre_hooks:
+        return f"this {type(module).__name__} has forward hooks (weight_norm and spectral_norm of torch.nn.utils are such, too)"
+    return ""
+
+
+def _exactly(module: object, kind: type[nn.Module]) -> bool:
+    """Whether ``module`` is a ``kind`` and nothing else, so that what it computes may be computed in another way."""
+    return type(module) is kind and not _changed(module, kind)
+
+
+def _check_own(f: nn.Module, kind: type[nn.Module]) -> None:
+    """Raise where f has another forward than ``kind``, but the same table."""
+    inherited = type(f).neighbours is kind.neighbours and "neighbours" not in f.__dict__  # type: ignore[attr-defined]
+    if inherited and (how := _changed(f, kind)):
+        raise TypeError(
+            f"{type(f).__name__}: {how}, which its table does not know of. Give it a method `neighbours` of its own as well, or "
+            "hand the estimator `lambda x: f(x)`, which evaluates f at every neighbour."
+        )
+
+
+def _wide(values: Tensor) -> Tensor:
+    """``values``, in float32 where they are in fewer bits."""
+    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Autocast turned off where it is on."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
@@ -95,11 +136,12 @@ class Additive(nn.Module):
         _hold(self, costs=costs)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        return (_one_hot(x, self.costs.shape[-1], self.one_hot) * self.costs).sum((-1, -2))
+        return (_one_hot(x, self.costs.shape[-1], self.one_hot) * _wide(self.costs)).sum((-1, -2))
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        costs = self.costs.expand(x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:])
-        return self(x)[..., None, None] + _changes(costs, x, self.one_hot, variables)
+        _check_own(self, Additive)
+        costs = _wide(self.costs).expand(x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:])
+        return Additive.forward(self, x)[..., None, None] + _changes(costs, x, self.one_hot, variables)
 
 
 class Pairwise(nn.Module):
@@ -140,15 +182,17 @@ class Pairwise(nn.Module):
         """x as one-hot, and the cost that the couplings add to each category of each variable, given the others."""
         d, k = self.fields.shape
         upper = torch.ones(d, d, dtype=torch.bool, device=x.device).triu(1)[:, None, :, None]
-        half = torch.where(upper, self.couplings, 0.0).reshape(d * k, d * k)
+        half = torch.where(upper, _wide(self.couplings), 0.0).reshape(d * k, d * k)
         points = _one_hot(x, k, self.one_hot).to(half.dtype)
-        return points, (points.flatten(-2) @ (half + half.mT)).unflatten(-1, (d, k))
+        with _full_precision(x):
+            return points, (points.flatten(-2) @ (half + half.mT)).unflatten(-1, (d, k))
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         points, felt = self._felt(x)
         return (points * (self.fields + felt / 2)).sum((-1, -2))
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        _check_own(self, Pairwise)
         points, felt = self._felt(x)
         value = (points * (self.fields + felt / 2)).sum((-1, -2))
         return value[..., None, None] + _changes(self.fields + felt, x, self.one_hot, variables)
@@ -185,9 +229,10 @@ class Potts(nn.Module):
         _hold(self, couplings=couplings, fields=fields)
 
     def _felt(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        half = self.couplings.triu(1)
+        half = _wide(self.couplings).triu(1)
         points = _one_hot(x, self.fields.shape[-1], self.one_hot).to(half.dtype)
-        return points, (half + half.mT) @ points
+        with _full_precision(x):
+            return points, (half + half.mT) @ points
 
     forward = Pairwise.forward
     neighbours = Pairwise.neighbours
@@ -232,13 +277,16 @@ class OfSum(nn.Module):
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Every variable's number, and their weighted sum."""
-        number = x @ torch.arange(self.categories, dtype=x.dtype, device=x.device) if self.one_hot else x
-        return number, (number if self.weights is None else number * self.weights).sum(-1)
+        x = _wide(x)
+        with _full_precision(x):
+            number = x @ torch.arange(self.categories, dtype=x.dtype, device=x.device) if self.one_hot else x
+        return number, (number if self.weights is None else number * _wide(self.weights)).sum(-1)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self.g(self._sum(x)[1])
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        _check_own(self, OfSum)
         number, total = self._sum(x)
         k = self.categories
         if variables is not None:
@@ -249,7 +297,7 @@ class OfSum(nn.Module):
             values = self._rows(total.unsqueeze(-1) + shifts)
             where = (category - number.unsqueeze(-1)).long() + (k - 1)
             return values.unsqueeze(-2).expand(*number.shape, 2 * k - 1).gather(-1, where)
-        weights = self.weights if variables is None else self.weights[variables]
+        weights = _wide(self.weights if variables is None else self.weights[variables])
         sums = total[..., None, None] + weights.unsqueeze(-1) * (category - number.unsqueeze(-1))
         return self._rows(sums.flatten(-2)).unflatten(-1, (-1, k))
 
@@ -280,27 +328,32 @@ class BernoulliCrossEntropy(nn.Module):
         _hold(self, targets=targets)
 
     def forward(self, logits: Float[Tensor, "n *batch pixels"]) -> Float[Tensor, "n *batch"]:
+        logits = _wide(logits)
         return (nn.functional.softplus(logits) - logits * self.targets).sum(-1)
 
     def after(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
         """This head as a function of the last layer's input.
 
-        Without autograd one buffer holds the logits of all calls: on a CPU, memory that is asked for anew for every slice of
-        neighbours is given back and mapped in again each time, at a sixth of the step's time.
+        In fewer than 32 bits the logits are rounded, which the two terms must see alike: there the head is called. Without
+        autograd one buffer holds the logits of all calls: on a CPU, memory that is asked for again for every slice of neighbours
+        is given back and mapped in again each time, at a sixth of the step's time.
         """
-        slope = self.targets @ linear.weight
-        offset = 0.0 if linear.bias is None else self.targets @ linear.bias
+        weight, bias = linear.weight, linear.bias
+        if weight.dtype.itemsize < 4 or torch.is_autocast_enabled(weight.device.type):
+            return lambda hidden: self(linear(hidden))
+        slope = self.targets @ weight
+        offset = 0.0 if bias is None else self.targets @ bias
         buffers: dict[int, Tensor] = {}
 
         def softplus(hidden: Tensor) -> Tensor:
-            if torch.is_grad_enabled() or torch.compiler.is_compiling() or hidden.dtype != linear.weight.dtype:
+            if torch.is_grad_enabled() or torch.compiler.is_compiling() or hidden.dtype != weight.dtype:
                 return nn.functional.softplus(linear(hidden))
             rows = hidden.flatten(0, -2)
             if len(rows) not in buffers:
                 buffers[len(rows)] = rows.new_empty(len(rows), linear.out_features)
-            logits = torch.mm(rows, linear.weight.mT, out=buffers[len(rows)])
-            if linear.bias is not None:
-                logits += linear.bias
+            logits = torch.mm(rows, weight.mT, out=buffers[len(rows)])
+            if bias is not None:
+                logits += bias
             torch.logaddexp(logits, logits.new_zeros(()), out=logits)
             return logits.view(*hidden.shape[:-1], -1)
 
@@ -318,6 +371,9 @@ class FirstLayerLinear(nn.Module):
     A change of variable i moves the first layer's output by one column of W, so the table needs no first product; the rest
     of the network runs on slices that fit the cache. On a CPU, for bits or numbers, linear layers with ReLUs between them and
     :class:`BernoulliCrossEntropy`, hidden units that are off at a point and all its neighbours are left out of the products.
+
+    A changed first layer or container (hooks, a subclass with a forward of its own) is refused; so is batch normalisation in
+    training mode, which makes f depend on other points. Later modules and the head are called as they are, unless they are plain.
 
     Args:
         network: an ``nn.Sequential`` whose first module is ``nn.Linear``; its input is the event, flattened.
@@ -363,6 +419,39 @@ class FirstLayerLinear(nn.Module):
         self.network, self.head, self.one_hot, self.chunk_size = network, head, one_hot, chunk_size
         self.categories, self.precision = categories, precision
         self.event_dims = (2 if one_hot else 1) if event_dims is None else event_dims
+        self._check_network()
+
+    def _check_network(self) -> None:
+        """Raise where the table would leave something out."""
+        for name, module, kind in (("network", self.network, nn.Sequential), ("network[0]", self.network[0], nn.Linear)):
+            if how := _changed(module, kind):
+                raise TypeError(
+                    f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but {how}, which the table does not know of. "
+                    "Take that away (norms: torch.nn.utils.parametrizations), or hand the estimator a function that calls the "
+                    "network, without a table."
+                )
+
+    def _check_rows(self) -> None:
+        """Raise where the network mixes points."""
+        for name, module in self.network.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+                raise ValueError(
+                    f"FirstLayerLinear: `network` normalises by the batch in {type(module).__name__} at {name!r}, so that f(x) "
+                    "depends on the points beside x. Call `network.eval()`, or use LayerNorm or GroupNorm."
+                )
+
+    @property
+    def table_checked(self) -> bool:
+        """Whether a table of this network, read like this, was compared with brute force (heads change from step to step)."""
+        return self._reads() in self.network.__dict__.get("_tables_checked", ())
+
+    @table_checked.setter
+    def table_checked(self, checked: bool) -> None:
+        known = self.network.__dict__.setdefault("_tables_checked", set())
+        (known.add if checked else known.discard)(self._reads())
+
+    def _reads(self) -> tuple[object, ...]:
+        return self.one_hot, self.categories, self.event_dims, self.precision, type(self.head).__qualname__
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._reduce(self.network(self._input(x)))
@@ -384,24 +473,28 @@ class FirstLayerLinear(nn.Module):
 
     def _rest(self) -> Callable[[Tensor], Tensor]:
         """What follows the first layer, as a function of a tensor that it may write into."""
-        modules = list(self.network.children())[1:]
+        modules = list(self.network)[1:]  # children() would leave out a module that comes a second time
         reduce: Callable[[Tensor], Tensor] = self._reduce
-        if isinstance(self.head, BernoulliCrossEntropy) and modules and isinstance(modules[-1], nn.Linear):
-            reduce = self.head.after(cast(nn.Linear, modules.pop()))
+        if _exactly(self.head, BernoulliCrossEntropy) and modules and _exactly(modules[-1], nn.Linear):
+            reduce = cast(BernoulliCrossEntropy, self.head).after(cast(nn.Linear, modules.pop()))
 
         def values(hidden: Tensor) -> Tensor:
             for module in modules:
-                hidden = hidden.relu_() if type(module) is nn.ReLU else module(hidden)
+                hidden = hidden.relu_() if _exactly(module, nn.ReLU) else module(hidden)
             return reduce(hidden)
 
         return values
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        _check_own(self, FirstLayerLinear)
+        self._check_network()
+        self._check_rows()
         first, rest = cast(nn.Linear, self.network[0]), self._rest()
         flat = self._input(x)
         if self._fits_kernel(flat, variables):
             return self._by_kernel(flat, variables)
-        base = first(flat)
+        weight = first.weight  # read once: where it is parametrised, every look at it may be another
+        base = nn.functional.linear(flat, weight, first.bias)
         k = x.shape[-1] if self.one_hot else self.categories
         own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
         variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape) if variables is None else variables
@@ -419,7 +512,7 @@ class FirstLayerLinear(nn.Module):
             table = parts[0][0].unsqueeze(-1).expand(*own.shape[:-1], slots * k)
             return table.scatter(-1, slot * k + category, torch.cat([moved for _, moved in parts], -1)).unflatten(-1, (slots, k))
         moved_from, moved_to, which = (each.movedim(-1, 0) for each in (own[..., slot], category, variable[..., slot]))
-        columns = first.weight.mT.contiguous()
+        columns = weight.mT.contiguous()
         if variables is None and not self.one_hot:
             which = which[(slice(None),) + (slice(0, 1),) * (which.dim() - 1)]  # the same column for the whole batch
         values = [base.new_zeros((0, *base.shape[:-1]))]
@@ -431,17 +524,24 @@ class FirstLayerLinear(nn.Module):
                 change = (moved_to[part] - moved_from[part]).to(base.dtype).unsqueeze(-1)
                 hidden = torch.addcmul(base, change, columns[which[part]])
             values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(x))))
-        table = rest(base)[..., None].expand(*own.shape[:-1], slots * k)
-        return table.scatter(-1, slot * k + category, torch.cat(values).movedim(0, -1)).unflatten(-1, (slots, k))
+        still, moved = rest(base)[..., None], torch.cat(values).movedim(0, -1)
+        kind = torch.promote_types(still.dtype, moved.dtype)  # autocast may have made them different
+        table = still.to(kind).expand(*own.shape[:-1], slots * k)
+        return table.scatter(-1, slot * k + category, moved.to(kind)).unflatten(-1, (slots, k))
 
     def _skips_units(self, base: Tensor, moves: int) -> bool:
         """Whether :meth:`_by_units` gives this table, and pays."""
-        kinds = [type(layer) for layer in self.network.children()]
-        alternate = len(kinds) % 2 == 1 and set(kinds[::2]) == {nn.Linear} and set(kinds[1::2]) == {nn.ReLU}
-        fits = isinstance(self.head, BernoulliCrossEntropy) and self.head.targets.dim() < base.dim() and not self.one_hot
-        plain = base.device.type == "cpu" and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype
+        alternate = self._alternates() and not self.one_hot
+        fits = alternate and cast(BernoulliCrossEntropy, self.head).targets.dim() < base.dim()
+        plain = base.device.type == "cpu" and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype and base.itemsize >= 4
         eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        return alternate and fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+        return fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+
+    def _alternates(self) -> bool:
+        """Whether the network is plain linear layers with plain ReLUs between them, before a plain cross-entropy."""
+        layers = list(self.network)
+        fits = all(_exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers))
+        return fits and len(layers) % 2 == 1 and _exactly(self.head, BernoulliCrossEntropy)
 
     def _by_units(self, base: Tensor, change: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         """f at the points ``[n, *batch]`` and at their moves ``[n, *batch, moves]``, a few points at a time.
@@ -492,34 +592,32 @@ class FirstLayerLinear(nn.Module):
 
     def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
         """Whether :func:`catlog.kernels.bernoulli_table` gives this table, in a precision that is allowed."""
-        head, layers = self.head, list(self.network.children())
         if self.one_hot or self.categories != 2 or self.chunk_size or torch.is_grad_enabled():
             return False
-        if not isinstance(head, BernoulliCrossEntropy):
-            return False
-        if [type(layer) for layer in layers] != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]:
+        if len(self.network) != 5 or not self._alternates():
             return False
         slots = (flat if variables is None else variables).shape[-1]
-        if head.targets.dim() >= flat.dim() or not usable(flat, slots):
+        if cast(BernoulliCrossEntropy, self.head).targets.dim() >= flat.dim() or not usable(flat, slots):
             return False
         return self.precision != "float32" if self.precision else tf32_allowed()
 
     def _by_kernel(self, flat: Tensor, variables: Variables | None) -> Tensor:
         first, second, last = (cast(nn.Linear, self.network[i]) for i in (0, 2, 4))
         targets = cast(BernoulliCrossEntropy, self.head).targets.expand(*flat.shape[1:-1], -1).reshape(-1, last.out_features)
-        values = bernoulli_table(
-            flat.flatten(0, -2),
-            None if variables is None else variables.flatten(0, -2),
-            first.weight,
-            first.bias,
-            second.weight,
-            second.bias,
-            last.weight,
-            last.bias,
-            targets @ last.weight,
-            targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
-            self.precision or "half",
-        ).unflatten(0, flat.shape[:-1])
+        with _full_precision(flat):  # the kernels have precisions of their own
+            values = bernoulli_table(
+                flat.flatten(0, -2),
+                None if variables is None else variables.flatten(0, -2),
+                first.weight,
+                first.bias,
+                second.weight,
+                second.bias,
+                last.weight,
+                last.bias,
+                targets @ last.weight,
+                targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
+                self.precision or "half",
+            ).unflatten(0, flat.shape[:-1])
         own = (flat if variables is None else flat.gather(-1, variables)).bool()
         moved, still = values[..., :-1], values[..., -1:]
         return torch.stack([torch.where(own, moved, still), torch.where(own, still, moved)], -1)

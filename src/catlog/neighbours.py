@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .checks import may_look
 from .conditionals import Conditionals
 from .evaluate import check_finite, checked
 from .factors import Factors
+from .own_table import compare_with_f
 from .surrogate import Function
 
 
@@ -29,6 +31,8 @@ def differences(
     s * d + i for sample s) and slot i is a change of its own draw. The entry of x's own category is 0, and so is that of an
     impossible category, which f never sees: where it has probability zero but is within ``cardinalities`` (a mask found in
     the numbers), x itself is evaluated in its place; beyond them (a static mask) nothing is.
+
+    A table of f's own is compared with f at its first use, where Python may look at numbers.
     """
     with torch.no_grad():
         index = law.index(x)
@@ -60,6 +64,8 @@ def differences(
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
             table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
             check_finite(table, "f.neighbours must return", validate)
+            if may_look(validate, table) and not getattr(f, "table_checked", False):
+                compare_with_f(f, table, x, fx, law, index, variable, fresh)
             return table
         return _evaluated(f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate)
 

@@ -174,6 +174,15 @@ class _Folded:
 class _FoldedTable(_Folded):
     """The same for a function that knows its own table."""
 
+    @property
+    def table_checked(self) -> bool:
+        """Whether f's table was compared with f: noted on f, which outlives this view of it."""
+        return getattr(self.f, "table_checked", False)
+
+    @table_checked.setter
+    def table_checked(self, checked: bool) -> None:
+        object.__setattr__(self.f, "table_checked", checked)
+
     def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
         given = () if variables is None else (variables.flatten(0, 1),)
         table: Tensor = self.f.neighbours(x.flatten(0, 1), *given)  # type: ignore[attr-defined]

@@ -1,0 +1,467 @@
+"""Tables of changed modules: right, or refused by name; and the one comparison of a table with f."""
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.nn.utils import parametrizations
+
+from catlog import Categoricals, IndeCateR, functions
+from catlog.factors import factors
+from catlog.functions import Additive, BernoulliCrossEntropy, FirstLayerLinear, OfSum, Pairwise, Potts
+from catlog.neighbours import differences
+
+WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
+routes = pytest.mark.parametrize("route", WIDTHS)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def decoder(route: str, relu: nn.Module | None = None) -> nn.Sequential:
+    d, *widths = WIDTHS[route]
+    layers = [nn.Linear(a, b) for a, b in zip((d, *widths), widths, strict=False)]
+    net = nn.Sequential(layers[0], relu or nn.ReLU(), layers[1], relu or nn.ReLU(), layers[2]).double()
+    with torch.no_grad():
+        for seed, parameter in enumerate(net.parameters()):
+            parameter.copy_(randn(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
+    return net.requires_grad_(False)
+
+
+def points(d: int) -> Tensor:
+    return (randn(2, 3, d, seed=5) > 0).double()
+
+
+def head() -> BernoulliCrossEntropy:
+    return BernoulliCrossEntropy(randn(3, 4, seed=6).sigmoid())
+
+
+def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table equals f at every neighbour, by the route named."""
+    x = points(WIDTHS[route][0])
+    law = factors(Independent(Bernoulli(logits=torch.zeros(x.shape[1:], dtype=torch.float64)), 1))
+    f.precision = "half"
+    if route == "kernel":
+        monkeypatch.setattr(functions, "usable", lambda x, slots: True)
+    with torch.no_grad():
+        expected = differences(lambda x: f(x), x, f(x), law)
+        f.table_checked = True  # the comparison would hide what this is about
+        torch.testing.assert_close(differences(f, x, f(x), law), expected, rtol=0, atol=1e-10)
+    assert bool(expected.any(-1).all(0).any())
+
+
+@routes
+def test_a_module_that_comes_twice_runs_twice(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_right(FirstLayerLinear(decoder(route, nn.ReLU()), head()), route, monkeypatch)
+    net = decoder(route)
+    tied = nn.Sequential(net[0], nn.ReLU(), net[2], nn.ReLU(), net[2], nn.ReLU(), net[4])
+    assert_right(FirstLayerLinear(tied, head()), route, monkeypatch)
+    activation = nn.Tanh()
+    mixed = nn.Sequential(net[0], activation, net[2], activation, net[4])
+    assert_right(FirstLayerLinear(mixed, lambda out: out.square().sum(-1)), route, monkeypatch)
+
+
+class Adapter(nn.Linear):
+    """A linear layer with something beside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.3 * x.sin().sum(-1, keepdim=True)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.sum(-1, keepdim=True)
+
+
+class Weighted(BernoulliCrossEntropy):
+    def forward(self, logits: Tensor) -> Tensor:
+        return super().forward(logits) * 2 + logits[..., 0]
+
+
+class Counted(nn.ReLU):
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x) + x.cos()
+
+
+def patched(module: nn.Module) -> nn.Module:
+    before = module.forward
+    module.forward = lambda x: 2 * before(x) + 1  # type: ignore[method-assign]
+    return module
+
+
+def with_weights_of(net: nn.Sequential, at: int, module: nn.Linear) -> nn.Sequential:
+    module.load_state_dict(net[at].state_dict())
+    net[at] = module.requires_grad_(False)
+    return net
+
+
+def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -> nn.Module:
+    """Change the network (and the head, which is returned) in a way that the table has to follow."""
+    if name == "hook on a layer":
+        net[2].register_forward_hook(lambda module, given, out: out + given[0].sum(-1, keepdim=True))
+    elif name == "hook on the last layer":
+        net[4].register_forward_hook(lambda module, given, out: 2 * out)
+    elif name == "pre-hook":
+        net[4].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    elif name == "hook on an activation":
+        net[1].register_forward_hook(lambda module, given, out: out - 0.1 * given[0])
+    elif name == "adapter":
+        with_weights_of(net, 2, Adapter(6, 6).double())
+    elif name == "adapter at the end":
+        with_weights_of(net, 4, Adapter(6, 4).double())
+    elif name == "another call":
+        net[3] = Counted()
+    elif name == "patched activation":
+        patched(net[1])
+    elif name == "patched layer":
+        patched(net[4])
+    elif name == "head with a forward of its own":
+        return Weighted(reduce.targets)
+    elif name == "patched head":
+        return patched(reduce)
+    elif name == "hook on the head":
+        reduce.register_forward_hook(lambda module, given, out: out + given[0].square().sum(-1))
+    elif name == "weight norm":
+        for at in (0, 2, 4):
+            parametrizations.weight_norm(net[at])
+            net[at].parametrizations.weight.original0.data *= 1.5
+    elif name == "spectral norm":
+        for at in (0, 2, 4):
+            parametrizations.spectral_norm(net[at])
+        net.eval()
+    elif name == "weight norm as a hook":
+        with pytest.warns(FutureWarning):
+            nn.utils.weight_norm(net[4])
+        net[4].weight_g.data *= 1.5
+    elif name == "backward hook":
+        net[0].register_full_backward_hook(lambda module, given, out: tuple(None if g is None else 2 * g for g in given))
+        net[2].register_full_backward_hook(lambda module, given, out: tuple(None if g is None else 2 * g for g in given))
+    elif name == "batch norm, evaluated":
+        net.insert(1, nn.BatchNorm1d(3).double())
+        net[1].running_var *= 3.0
+        net.eval()
+    else:
+        net.insert(1, nn.Dropout(0.5))
+        net.eval()
+    return reduce
+
+
+LATER = [
+    "hook on a layer", "hook on the last layer", "pre-hook", "hook on an activation", "adapter", "adapter at the end",
+    "another call", "patched activation", "patched layer", "head with a forward of its own", "patched head", "hook on the head",
+    "weight norm", "spectral norm", "weight norm as a hook", "backward hook", "batch norm, evaluated", "dropout, evaluated",
+]  # fmt: skip
+
+
+@routes
+@pytest.mark.parametrize("name", LATER)
+def test_changed_later_modules_are_called(name: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = decoder(route)
+    f = FirstLayerLinear(net, head())
+    f.head = change_of_a_later_module(name, net, f.head)
+    assert_right(f, route, monkeypatch)
+
+
+def change_of_the_beginning(name: str, net: nn.Sequential) -> nn.Sequential:
+    if name == "hook":
+        net[0].register_forward_hook(lambda module, given, out: out + given[0].sum(-1, keepdim=True))
+    elif name == "pre-hook":
+        net[0].register_forward_pre_hook(lambda module, given: (given[0].square() + 1,))
+    elif name == "weight norm as a hook":
+        with pytest.warns(FutureWarning):
+            nn.utils.weight_norm(net[0])
+    elif name == "adapter":
+        with_weights_of(net, 0, Adapter(5, 6).double())
+    elif name == "patched":
+        patched(net[0])
+    elif name == "hook on the network":
+        net.register_forward_hook(lambda module, given, out: out + given[0].sum(-1, keepdim=True))
+    elif name == "residual":
+        return Residual(*net)
+    else:
+        patched(net)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("hook", r"`network\[0\]`.*forward hooks"),
+        ("pre-hook", r"`network\[0\]`.*forward hooks"),
+        ("weight norm as a hook", r"`network\[0\]`.*torch.nn.utils.parametrizations"),
+        ("adapter", r"`network\[0\]`.*Adapter has a forward of its own"),
+        ("patched", r"`network\[0\]`.*put into this Linear"),
+        ("hook on the network", r"`network`.*forward hooks"),
+        ("residual", r"`network`.*Residual has a forward of its own"),
+        ("patched network", r"`network`.*put into this Sequential"),
+    ],
+)
+def test_a_changed_beginning_is_refused(name: str, where: str) -> None:
+    with pytest.raises(TypeError, match=where):
+        FirstLayerLinear(change_of_the_beginning(name, decoder("few moves")), head())
+    net = decoder("few moves")
+    f = FirstLayerLinear(net, head())
+    f.network = change_of_the_beginning(name, net)
+    with pytest.raises(TypeError, match=where):
+        f.neighbours(points(5))
+    f(points(5))  # as a black box it is what it is
+
+
+def test_subclasses_that_compute_the_same_are_taken() -> None:
+    class Named(nn.Sequential):
+        pass
+
+    class Own(nn.Linear):
+        pass
+
+    net = decoder("few moves")
+    f = FirstLayerLinear(Named(*with_weights_of(net, 0, Own(5, 6).double())), head())
+    torch.testing.assert_close(f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5)))
+
+
+def test_batch_normalisation_in_training_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Sequential(nn.BatchNorm1d(3)), nn.Linear(6, 1)).double()
+    f = FirstLayerLinear(net)
+    with pytest.raises(ValueError, match=r"BatchNorm1d at '2.0'.*network.eval"):
+        f.neighbours(points(5))
+    net.eval()
+    f.neighbours(points(5))
+    net[2][0] = nn.BatchNorm1d(3, track_running_stats=False).double().eval()
+    with pytest.raises(ValueError, match="normalises by the batch"):
+        f.neighbours(points(5))
+
+
+# f itself changed
+
+OWN = {
+    "Additive": lambda kind: kind(randn(5, 2)),
+    "Pairwise": lambda kind: kind(randn(5, 2, 5, 2)),
+    "Potts": lambda kind: kind(randn(5, 5), randn(5, 2)),
+    "OfSum": lambda kind: kind(lambda s: (0.7 * s).sin(), 2, randn(5)),
+    "FirstLayerLinear": lambda kind: kind(decoder("few moves"), head()),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_function_with_another_forward_and_an_old_table_is_refused(name: str) -> None:
+    kind, x = getattr(functions, name), points(5)
+    squared = type("Squared", (kind,), {"forward": lambda self, x: kind.forward(self, x) ** 2})
+    with pytest.raises(TypeError, match=r"Squared: Squared has a forward of its own.*`neighbours` of its own"):
+        OWN[name](squared).neighbours(x)
+    both = type("Both", (squared,), {"neighbours": lambda self, x, *given: kind.neighbours(self, x, *given) ** 2})
+    table = OWN[name](both).neighbours(x)
+    torch.testing.assert_close(table, OWN[name](kind).neighbours(x) ** 2)
+    torch.testing.assert_close(table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x))
+    f = OWN[name](kind)
+    handle = f.register_forward_hook(lambda module, given, out: 2 * out)
+    with pytest.raises(TypeError, match="forward hooks"):
+        f.neighbours(x)
+    handle.remove()
+    f.neighbours(x)
+    with pytest.raises(TypeError, match=f"put into this {name}"):
+        patched(f).neighbours(x)
+
+
+# The comparison
+
+LAWS = {
+    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "index": lambda logits: Independent(Categorical(logits=logits), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3]),
+    "masked": lambda logits: Independent(Categorical(logits=logits.index_fill(-1, torch.tensor([1]), -torch.inf)), 1),
+}
+SETTINGS = [{}, {"fresh": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
+
+
+class Wave:
+    """A black box with a table of its own, right or with an error."""
+
+    def __init__(self, one_hot: bool, error: float = 0.0) -> None:
+        self.one_hot, self.error, self.calls = one_hot, error, 0
+
+    def value(self, number: Tensor) -> Tensor:
+        return (number.double() @ torch.linspace(0.3, 0.9, number.shape[-1], dtype=torch.float64)).sin() + 100
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.value(x.argmax(-1) if self.one_hot else x)
+
+    def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
+        k = 3 if self.one_hot or not x.is_floating_point() else 2
+        number = (x.argmax(-1) if self.one_hot else x).double()
+        d = number.shape[-1]
+        every = torch.stack(
+            [torch.stack([self.value(number.index_fill(-1, torch.tensor([i]), c)) for c in range(k)], -1) for i in range(d)],
+            -2,
+        )
+        own = number.long().unsqueeze(-1)
+        every = every + self.error * (every - every.gather(-1, own))
+        return every if variables is None else every.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+@pytest.mark.parametrize("kind", LAWS)
+def test_a_wrong_table_is_seen(kind: str, batch: tuple[int, ...], settings: dict[str, object]) -> None:
+    q = LAWS[kind](randn(*batch, 4, 3))
+    E = IndeCateR(**{"samples": 3, **settings})
+    good, calls = Wave(kind == "one-hot"), []
+    for _ in range(3):
+        before = good.calls
+        E(good, q, generator=torch.Generator().manual_seed(0))
+        calls.append(good.calls - before)
+    assert calls == [3, 1, 1]  # once for every f
+    for error in (-1.0, -0.5, 1.0):
+        with pytest.raises(ValueError, match=r"f.neighbours does not agree with f: variable \d set to category \d"):
+            E(Wave(kind == "one-hot", error), q, generator=torch.Generator().manual_seed(0))
+
+
+def test_where_the_comparison_is_made() -> None:
+    q, bad = LAWS["bits"](randn(4, 3)), Wave(False, error=1.0)
+    IndeCateR(validate=False)(bad, q)
+    assert not hasattr(bad, "table_checked")
+    torch.func.vmap(lambda logits: IndeCateR(1)(bad, LAWS["bits"](logits)), randomness="different")(randn(2, 4, 3))
+    with pytest.raises(ValueError, match="does not agree"):
+        IndeCateR()(bad, q)
+    compiled = torch.compile(lambda logits: IndeCateR(1)(Wave(False, 1.0), LAWS["bits"](logits)), backend="eager")
+    compiled(randn(4, 3))
+    torch._dynamo.reset()
+
+
+def test_the_note_is_on_the_network_where_heads_change() -> None:
+    net, q, seen = decoder("few moves"), LAWS["bits"](randn(3, 5, 1)), []
+    net[2].register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
+    calls = []
+    for _ in range(3):
+        IndeCateR()(FirstLayerLinear(net, head()), q)
+        calls.append(len(seen))
+        seen.clear()
+    assert calls[0] == calls[1] + 2 == calls[2] + 2
+    assert FirstLayerLinear(net, head()).table_checked
+    assert not FirstLayerLinear(net, head(), event_dims=2).table_checked
+    assert not FirstLayerLinear(net, lambda out: out.sum(-1)).table_checked
+    FirstLayerLinear(net, lambda out: out.sum(-1)).table_checked = True
+    net[2]._forward_hooks.clear()
+    for copy in (deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert copy.state_dict().keys() == decoder("few moves").state_dict().keys()
+
+
+def test_a_random_function_is_let_through_and_its_draws_stay() -> None:
+    """Dropout in training: unbiased, but no table of it equals another."""
+    net = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 1)).double()
+    q, f = LAWS["bits"](randn(3, 4, 3)), FirstLayerLinear(net)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        results.append(IndeCateR()(f, q).detach())
+        results.append(torch.rand(3))
+    assert f.table_checked
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[3])
+
+
+def test_objects_without_room_for_a_note() -> None:
+    class Slotted:
+        __slots__ = ()
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x.sum(-1)
+
+        def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
+            return Additive(torch.tensor([[0.0, 1.0]]).double().expand(4, 2)).neighbours(x, variables)
+
+    for _ in range(2):
+        IndeCateR()(Slotted(), LAWS["bits"](randn(4, 3)))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_rounding_is_no_disagreement(kind: torch.dtype) -> None:
+    """Parts a thousand times larger than f and its changes, f nearly constant, f constant, and tables of a trained size."""
+    q = Independent(Bernoulli(logits=torch.zeros(6, 40, dtype=kind)), 1)
+    for size in (1.0, 1e3, 1e-6):
+        costs = randn(40, 2).to(kind) * size
+        IndeCateR()(Additive(costs), q)
+        IndeCateR()(Additive(costs - 1e3 * size), q)
+        IndeCateR()(Additive(torch.full((40, 2), size, dtype=kind)), q)
+        IndeCateR()(Potts(size * randn(40, 40).to(kind), 1e3 * size + randn(40, 2, seed=1).to(kind)), q)
+        for reach in (1e-4, 1.0, 30.0):
+            net = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 300)).to(kind)
+            with torch.no_grad():
+                for seed, parameter in enumerate(net.parameters()):
+                    parameter.copy_(randn(*parameter.shape, seed=seed) * size ** (seed == 0))
+                net[4].weight *= reach
+            IndeCateR()(FirstLayerLinear(net, BernoulliCrossEntropy((randn(6, 300) > 0).to(kind))), q)
+
+
+# Sums in few bits
+
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_sums_are_wider_than_what_is_summed(kind: torch.dtype) -> None:
+    """300 variables: a sum that 16 bits cannot tell from its neighbours."""
+    x = (randn(2, 3, 300) > 0).to(kind)
+    costs, pairs = randn(300, 2).to(kind) + 4, randn(300, 300, seed=1).to(kind)
+    for f, wide in (
+        (Additive(costs), Additive(costs.double())),
+        (Potts(pairs, costs), Potts(pairs.double(), costs.double())),
+        (Pairwise(torch.ones(300, 2, 300, 2, dtype=kind), costs), Pairwise(torch.ones(300, 2, 300, 2).double(), costs.double())),
+        (OfSum(lambda s: s, 2), OfSum(lambda s: s, 2)),
+        (OfSum(lambda s: s, 2, costs[:, 0]), OfSum(lambda s: s, 2, costs[:, 0].double())),
+    ):
+        expected, table = wide(x.double()), wide.neighbours(x.double())
+        assert f(x).dtype == f.neighbours(x).dtype == torch.float32
+        torch.testing.assert_close(f(x).double(), expected, rtol=1e-5, atol=0)
+        torch.testing.assert_close(f.neighbours(x).double(), table, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_cross_entropy_of_few_bits_is_summed_in_float32(kind: torch.dtype) -> None:
+    logits, targets = 3 * randn(5, 784), (randn(784, seed=1) > 0).double()
+    logits = logits.to(kind)
+    value = BernoulliCrossEntropy(targets.to(kind))(logits)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0)
+
+
+class Rounded(torch.overrides.TorchFunctionMode):
+    """Products as autocast makes them, but in a way that every CPU can do: operands and results rounded to bfloat16."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if function in (torch.nn.functional.linear, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm):
+            args = tuple(each.bfloat16().float() if isinstance(each, Tensor) else each for each in args)
+            assert not kwargs, "autocast takes the way without buffers"
+            with torch.autocast("cpu", enabled=False):
+                return function(*args).bfloat16()
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_paper_s_decoder_under_autocast() -> None:
+    """The gradient by the table is as good as that of the black box, and both far better than with sums in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
+    f = FirstLayerLinear(net, BernoulliCrossEntropy((torch.rand(4, 784, generator=generator) < 0.3).float()))
+    x = (torch.rand(2, 4, 200, generator=generator) < 0.5).float()
+
+    def gradient(f: object, low: bool) -> Tensor:
+        logits = torch.zeros(4, 200, requires_grad=True)
+        q = Independent(Bernoulli(logits=logits), 1)
+        if low:
+            with torch.autocast("cpu", dtype=torch.bfloat16), Rounded():
+                IndeCateR(2)(f, q, x=x).sum().backward()
+        else:
+            IndeCateR(2)(f, q, x=x).sum().backward()
+        return logits.grad
+
+    exact = gradient(f, low=False)
+    assert (gradient(lambda x: f(x), low=True) - exact).norm() < 0.1 * exact.norm()
+    assert (gradient(f, low=True) - exact).norm() < 0.1 * exact.norm()
