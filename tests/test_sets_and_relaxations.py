@@ -6,6 +6,7 @@ in closed form or by quadrature, and a z-test compares with that.
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise, permutations, product
 
 import pytest
@@ -19,7 +20,7 @@ from catlog.conditionals import view
 from catlog.estimators import unordered_set
 from catlog.factors import factors
 from catlog.perturb import perturbed
-from catlog.remainder import draw_rest, likeliest
+from catlog.remainder import draw_rest, left_behind, likeliest
 from enumeration import Case, cases, expectation, expected, functions
 
 FUNCTIONS = functions()
@@ -151,7 +152,8 @@ def test_chances_of_the_first_two(p: list[float]) -> None:
         return result
 
     n = len(p)
-    first, second = unordered_set._chances(torch.tensor(p, dtype=torch.float64))
+    given = torch.tensor(p, dtype=torch.float64)
+    first, second = unordered_set._chances(given, 1 - given.sum())
     total = sum(chance(order) for order in permutations(range(n)))
     wanted = [sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total for s in range(n)]
     torch.testing.assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
@@ -178,7 +180,7 @@ def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     clipped.memory[:, :3] = members
     assert error(clipped, x, weight) > 0.01
     uniform = torch.ones(2, 1, dtype=torch.float64)
-    monkeypatch.setattr(unordered_set, "_chances", lambda p: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)))
+    monkeypatch.setattr(unordered_set, "_chances", lambda p, rest: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)))
     assert error(UnorderedSet(2), *without_replacement(case, 2)) > 0.01
 
 
@@ -207,6 +209,103 @@ def test_draws_from_the_rest(case: Case) -> None:
             assert drawn.tolist() == [index[row].tolist()]
     everything = draw_rest(law, index, None, torch.rand(100, law.d, dtype=torch.float64, generator=seeded()))
     assert bool((everything.unsqueeze(1) == index).all(-1).any(1).all())  # nothing left: a possible point all the same
+
+
+# Little left of q, in float32
+
+SHARP = [case for case in CASES.values() if "by probs" not in case.name]  # whose log_prob torch keeps from being small
+sharp = pytest.mark.parametrize("case", SHARP, ids=[case.name for case in SHARP])
+
+
+def sharpened(case: Case) -> tuple[Case, Tensor]:
+    """The case with logits of float32 under which a few in 10^8 or less is left beside the likeliest point."""
+    for scale in (5.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0):
+        changed = replace(case, theta=(scale * case.theta).float().double())
+        p = changed.probabilities(changed.theta)
+        if p.sort().values[:-1].sum() < 5e-8:
+            return changed, p
+    raise AssertionError(case.name)
+
+
+def masses(p: Tensor, taken: list[int]) -> Tensor:
+    """p without the taken ones, normalised, by sums of what is left."""
+    return p.index_fill(0, torch.tensor(taken, dtype=torch.int64), 0.0) / p[[i for i in range(len(p)) if i not in taken]].sum()
+
+
+def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> float:
+    """Of the mean gradient over the outcomes, relative to the exact one (of f less f at the likeliest point: no cancellation)."""
+    f = FUNCTIONS["sine"]
+    best = f(case.features(case.points), PARAMETER)[case.probabilities(case.theta).argmax()]
+    exact = expected(case, lambda x, c: f(x, c) - best, PARAMETER)[1]
+    theta = case.theta.float().requires_grad_()
+    q = case.law(theta.expand(x.shape[1], *theta.shape))
+
+    def rounded(x: Tensor) -> Tensor:
+        return f(case.features(x.double() if x.is_floating_point() else x), PARAMETER).float()
+
+    value = E(rounded, q, x=x.float() if x.is_floating_point() else x)
+    (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
+    return float((gradient.double() - exact).norm() / exact.norm())
+
+
+@sharp
+@pytest.mark.parametrize(("size", "samples"), [(1, 1), (1, 2), (2, 2)])
+def test_sums_and_draws_where_little_is_left(case: Case, size: int, samples: int) -> None:
+    case, p = sharpened(case)
+    best = p.argsort(descending=True)[:size].tolist()
+    choice = torch.tensor(list(product([i for i in range(len(p)) if i not in best], repeat=samples))).T
+    x, weight = case.points[choice], masses(p, best)[choice].prod(0)
+    memory = MAPO(size, samples=samples, length=4).eval()
+    law = view(case.law(case.theta))
+    memory.memory[:, : law.d] = law.index(case.points)[best]
+    for E in (SumAndSample(size, samples), memory):
+        assert error_in_float32(E, case, x, weight) < 1e-4
+
+
+@sharp
+@pytest.mark.parametrize("rows", [2, 3])
+def test_unordered_sets_where_little_is_left(case: Case, rows: int) -> None:
+    case, p = sharpened(case)
+    orders = list(permutations(range(len(p)), rows))
+    weight = torch.stack([torch.stack([masses(p, list(order[:i]))[order[i]] for i in range(rows)]).prod() for order in orders])
+    assert error_in_float32(UnorderedSet(rows), case, case.points[torch.tensor(orders).T], weight) < 1e-4
+
+
+@sharp
+def test_draws_where_little_is_left(case: Case) -> None:
+    """Every point is drawn from the middle of its cell of uniforms under the law without the likeliest point."""
+    case, p = sharpened(case)
+    q = case.law(case.theta.float())
+    law = view(q)
+    index, best = law.index(case.points), int(p.argmax())
+    rest = p.index_fill(0, torch.tensor([best]), 0.0)
+    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    for row in (rest > 1e-4 * rest.sum()).nonzero().flatten().tolist():
+        u, agree = torch.zeros(law.d), torch.ones(len(p), dtype=torch.bool)
+        for i in order:
+            shares = torch.stack([rest[agree & (index[:, i] == k)].sum() for k in range(law.k)]) / rest[agree].sum()
+            u[i] = shares.cumsum(0)[index[row, i]] - shares[index[row, i]] / 2
+            agree = agree & (index[:, i] == index[row, i])
+        assert draw_rest(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [index[row].tolist()]
+
+
+@everywhere
+def test_what_is_left_behind_members(case: Case) -> None:
+    """Against the sum over the points that share a member's first variables, for several members, some not valid."""
+    q = case.law(case.theta)
+    law = view(q)
+    index, p = law.index(case.points), case.probabilities(case.theta)
+    members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
+    left = left_behind(law, members, valid)
+    rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
+    torch.testing.assert_close(catlog.remainder.outside(left, valid), rest.sum(), rtol=0, atol=1e-14)
+    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    for member in valid.nonzero().flatten().tolist():
+        agree = torch.ones(len(p), dtype=torch.bool)
+        for depth in range(law.d + 1):
+            torch.testing.assert_close(left[member, depth], rest[agree].sum() / p[agree].sum(), rtol=0, atol=1e-14)
+            if depth < law.d:
+                agree = agree & (index[:, order[depth]] == members[member, order[depth]])
 
 
 @everywhere

@@ -49,42 +49,75 @@ def likeliest(
 
 
 @torch.no_grad()
+def left_behind(
+    law: Factors | Conditionals,
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"] | None = None,
+    validate: bool = True,
+) -> Float[Tensor, "m *batch d+1"]:
+    """The probability that a draw is no valid member (None: all), given that its first i variables are those of a member.
+
+    Variables are counted in drawing order, i = 0 ... d. Probabilities of what lies outside are added up, and none is taken from
+    1, so that little is known as well as much. A member that is not valid gets no meaningful number.
+    """
+    q = structure(law)
+    order = [i for block in q.blocks for i in block]
+    probs = q.log_conditionals(members, validate).exp()
+    here = torch.ones_like(members[..., 0], dtype=torch.bool) if valid is None else valid
+    here = here.unsqueeze(0).expand(len(members), *here.shape)
+    agree, shared = here.long(), here  # one more than the number of variables that two members share, 0 for an invalid one
+    for i in order:
+        shared = shared & (members[..., i].unsqueeze(1) == members[..., i])
+        agree = agree + shared
+    left = [torch.zeros_like(probs[..., 0, 0])]
+    for depth in reversed(range(len(order))):
+        p, to = probs[..., order[depth], :], members[..., order[depth]].expand(agree.shape)
+        left.append((p * _kept(p, to, agree > depth, left[-1].expand(agree.shape))).sum(-1))
+    return torch.stack(left[::-1], -1)
+
+
+def _kept(p: Tensor, to: Tensor, behind: Tensor, left: Tensor) -> Float[Tensor, "n *batch k"]:
+    """What is left of every category: ``left`` of the members that lie behind it, all of it where none does."""
+    value = torch.where(behind, left, 1.0)
+    return torch.ones_like(p).scatter_reduce(-1, to.movedim(1, -1), value.movedim(1, -1), "amin")
+
+
+def outside(left: Float[Tensor, "m *batch d+1"], valid: Bool[Tensor, "m *batch"] | None = None) -> Float[Tensor, "*batch"]:
+    """The probability of being no valid member, from what :func:`left_behind` gives."""
+    whole = left[..., 0]
+    return (whole if valid is None else torch.where(valid, whole, 1.0)).amin(0)
+
+
+@torch.no_grad()
 def draw_rest(
     law: Factors | Conditionals,
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
     validate: bool = True,
+    left: Float[Tensor, "m *batch d+1"] | None = None,
 ) -> Int64[Tensor, "n *batch d"]:
     r"""Draws of :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), by one ancestral pass without rejection.
 
-    A category keeps its conditional probability less that of the members that lie behind it. Where nothing is left (to
-    rounding) a member is drawn.
+    A category keeps its conditional probability times what is left behind it (``left``, where :func:`left_behind` has been
+    called already). Where nothing is left a member is drawn.
     """
     q = structure(law)
-    own = q.log_conditionals(members, validate).gather(-1, members.unsqueeze(-1)).squeeze(-1).exp()
-    behind, tail = torch.ones_like(own), torch.ones_like(own[..., 0])
-    for variables in reversed(q.blocks):
-        for i in reversed(variables):
-            behind[..., i] = tail
-            tail = tail * own[..., i]
-    alive = (torch.ones_like(tail, dtype=torch.bool) if valid is None else valid).unsqueeze(1).expand(-1, *u.shape[:-1])
+    left = left_behind(law, members, valid, validate) if left is None else left
+    here = torch.ones_like(left[..., 0], dtype=torch.bool) if valid is None else valid
+    alive = here.unsqueeze(0).expand(len(u), *here.shape)
     x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
     state = q.start(u.shape[:-1]) if q.incremental else None
-    previous = None
-    least = torch.finfo(own.dtype).eps * max(1, len(members))
+    previous, depth = None, 0
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         probs = q.block_log_probs(raw, block, u.shape[:-1], validate).exp()
         for position, i in enumerate(variables):
-            p = probs[..., position, :]
-            to = members[..., i].unsqueeze(1).expand(alive.shape)
-            lost = (alive * behind[..., i].unsqueeze(1)).movedim(0, -1)
-            kept = torch.ones_like(p).scatter_add(-1, to.movedim(0, -1), -lost)
-            rest = p * torch.where(kept > least, kept, 0.0)
+            p, to, depth = probs[..., position, :], members[..., i].expand(alive.shape), depth + 1
+            rest = p * _kept(p, to, alive, left[..., depth].expand(alive.shape))
             rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
             x[..., i] = choose(rest, u[..., i] * rest.sum(-1))
-            alive = alive & (x[..., i] == to)
+            alive = alive & (x[..., i].unsqueeze(1) == to)
         previous = x[..., variables[0]]
     return x
 
@@ -121,9 +154,11 @@ def sum_and_sample(
     weight of the members (above their probability it makes the estimate biased).
     """
     m = len(members)
+    left = left_behind(law, members, valid, validate)
+    remaining = outside(left, valid)
     if x is None:
         u = uniforms(samples, (*law.batch_shape, law.d), dtype=law.real, device=law.device, generator=generator)
-        drawn = draw_rest(law, members, valid, u, validate)
+        drawn = draw_rest(law, members, valid, u, validate, left)
     else:
         drawn = law.index(base_draws(law, x, samples, validate=validate))
     n = len(drawn)
@@ -131,22 +166,23 @@ def sum_and_sample(
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
     inside = among(drawn, members, valid)
-    if x is not None and may_look(validate, x) and bool((inside & (1 - total > 1e-6)).any()):
-        bad = tuple((inside & (1 - total > 1e-6)).nonzero()[0].tolist())
+    if x is not None and may_look(validate, x) and bool((inside & (remaining > 0)).any()):
+        bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
             f"x holds a point that is summed already: {drawn[bad].tolist()} at index {bad}. Give draws from the rest of q, or "
             "none."
         )
     weight = torch.where(total > 0, total.clamp(min=least, max=1.0), 0.0)
     mass = mass * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
-    rest = torch.where(inside, 0.0, 1 - weight) / n
+    remaining = torch.where((total > 0) & (total < least), 1 - least, remaining)
+    rest = torch.where(inside, 0.0, remaining) / n
 
     values = evaluate(f, law.point(torch.cat([members, drawn])), law, validate=validate)
     mean = (torch.cat([mass.detach(), rest]) * values).sum(0)
     fm, fx = values[:m].detach(), values[m:].detach()
     summed = (mass.detach() * fm).sum(0)
     if n > 1:  # a baseline for each draw from the others
-        baseline = summed + (1 - weight) * leave_one_out(fx)
+        baseline = summed + remaining * leave_one_out(fx)
     else:
         baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)
     change = (mass * (fm - baseline.mean(0))).sum(0) + (rest * (fx - baseline) * log_prob[m:]).sum(0)

@@ -12,7 +12,7 @@ from ..checks import check_count, may_look
 from ..conditionals import view
 from ..draw import base_draws, categories, uniforms
 from ..evaluate import evaluate
-from ..remainder import draw_rest, first_of_its_kind
+from ..remainder import draw_rest, first_of_its_kind, left_behind, outside
 from ..surrogate import ANY, Function, attach
 
 
@@ -79,20 +79,25 @@ class UnorderedSet:
             raise ValueError(f"x holds a point a second time at index {bad}. Give different points, or none.")
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         score = law.log_prob(index)
-        first, second = _chances(torch.where(new, score.detach().exp(), 0.0))
+        rest = outside(left_behind(law, index, validate=self.validate))
+        first, second = _chances(torch.where(new, score.detach().exp(), 0.0), rest)
         change = fx.detach().unsqueeze(1) - fx.detach()
         value = (first * fx).sum(0)
         return attach(value, value + (first * (second * change).sum(1) * score).sum(0))
 
 
-def _chances(p: Float[Tensor, "n *batch"]) -> tuple[Float[Tensor, "n *batch"], Float[Tensor, "n n *batch"]]:
-    """w and v of the docstring for points of probabilities p; H is tabled by the bits of the subset, in logarithms."""
+def _chances(
+    p: Float[Tensor, "n *batch"], rest: Float[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "n *batch"], Float[Tensor, "n n *batch"]]:
+    """w and v of the docstring for points of probabilities p, with ``rest`` for all other points.
+
+    H is tabled by the bits of the subset, in logarithms. ``rest`` is 1 less the sum of p, but known to its own last digits.
+    """
     n, real = len(p), p.dtype
     bit = 2 ** torch.arange(n, device=p.device)
     subset = torch.arange(2**n, device=p.device)
     holds = (subset.unsqueeze(1) & bit) > 0
-    rest = (1 - p.sum(0)).clamp(min=torch.finfo(real).tiny)
-    left = (rest + torch.tensordot(holds.to(real), p, 1)).log()
+    left = (rest.clamp(min=torch.finfo(real).tiny) + torch.tensordot(holds.to(real), p, 1)).log()
     empty, out = (each.view(*each.shape, *[1] * (p.dim() - 1)) for each in (subset == 0, ~holds))
     table = torch.where(empty, 0.0, -torch.inf).expand(left.shape).to(real)
     for _ in range(n):  # after i rounds subsets of i points are right
