@@ -18,9 +18,10 @@ def _copies(learned: list[Tensor]) -> list[Tensor]:
 _LIBRARY.impl("frozen", _copies, "CompositeExplicitAutograd")
 
 
-def learns(module: nn.Module) -> bool:
-    """Return whether this call may change what ``module`` has learned: in training mode, outside of torch.func's transforms."""
-    return module.training and not transformed()
+def learns(module: nn.Module, values: Tensor | None = None) -> bool:
+    """Return whether this call may change what ``module`` has learned: in training mode, outside of torch.func's transforms,
+    and from values of f, of which an empty batch has none."""
+    return module.training and not transformed() and (values is None or values.numel() > 0)
 
 
 def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:

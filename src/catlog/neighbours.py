@@ -134,6 +134,8 @@ def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
 
 def chunks(rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None, f: Function) -> list[slice]:
     """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
+    if rows == 0:
+        return []
     size = default_chunk_size(x, law) * (1 if x.is_cuda else getattr(f, "ranks", 1)) if chunk_size is None else chunk_size
     count = ceil(rows / max(1, size // max(1, law.batch_size)))
     step = ceil(rows / count)

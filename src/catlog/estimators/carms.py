@@ -102,6 +102,6 @@ def _sticks(probs: Float[Tensor, "*batch d k"]) -> tuple[Int64[Tensor, "*batch d
 def _weights(n: int, stick: Float[Tensor, "*batch d sticks"]) -> Float[Tensor, "*batch d k"]:
     """p_j p_l / P(j, l) for the stick j that comes first; the last entry is for no pair."""
     step = (1 - stick).square() / (1 - 2 * stick + both_taken(n, stick))
-    ones = torch.ones_like(stick[..., :1])
+    ones = stick.new_ones(stick.shape[:-1] + (1,))
     before = torch.cat([ones, step[..., :-1].cumprod(-1)], -1)
     return torch.cat([before[..., : stick.shape[-1]] * correction(n, stick), ones], -1)

@@ -72,8 +72,8 @@ class LEG:
         fx = evaluate(f, x, law, validate=self.validate)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
-            variable = torch.tensor([i for i, size in enumerate(law.cardinalities) for _ in range(size - 1)], device=law.device)
-            offset = torch.tensor([o for size in law.cardinalities for o in range(1, size)], device=law.device)
+            moves = [(i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)]
+            variable, offset = torch.tensor(moves, dtype=torch.int64, device=law.device).view(-1, 2).unbind(-1)
             category = (index[..., variable] + offset) % torch.tensor(law.cardinalities, device=law.device)[variable]
             slot = variable * law.k + category
             flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)

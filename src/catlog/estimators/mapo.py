@@ -84,7 +84,7 @@ class MAPO(nn.Module):
         estimate, values, drawn = sum_and_sample(
             f, law, members, valid, self.samples, x, least=self.clip, generator=generator, validate=self.validate
         )
-        if learns(self):
+        if learns(self, values):
             self._remember(values, valid, drawn)
         return estimate
 

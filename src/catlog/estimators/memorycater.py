@@ -132,7 +132,7 @@ class MemoryCateR(nn.Module):
         left = fx - critic
         advantage = (left - left.mean(0)).detach() * (n / (n - 1))
         value = left.mean(0) + mean
-        if learns(self):
+        if learns(self, fx):
             self._learn(law, drawn, fx.detach(), at_draws, on_average.detach())
         return attach(value, value + (advantage * law.log_prob(index)).mean(0))
 

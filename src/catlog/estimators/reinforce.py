@@ -98,7 +98,7 @@ class MovingAverage(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         weight = self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)
         (baseline,) = frozen(self, self.mean / weight)
-        if learns(self):
+        if learns(self, values):
             rate = 1 - self.decay
             mean = values.detach().mean().to(self.mean)
             write([(self.mean, self.mean.lerp(mean, rate)), (self.weight, self.weight.lerp(torch.ones_like(self.weight), rate))])

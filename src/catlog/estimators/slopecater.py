@@ -133,7 +133,7 @@ class SlopeCateR(nn.Module):
         gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
         if law.kind == "bits":
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
-        if self.decay < 1 and learns(self):
+        if self.decay < 1 and learns(self, values):
             fit = self.coefficients.updates((exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay)
             write([*fit, *self.sizes.updates(drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay)])
         value = values[:n].mean(0)
