@@ -1,16 +1,22 @@
 """One view of every law, and draws from it."""
 
+from copy import deepcopy
 from itertools import product
+from pickle import dumps, loads
 
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 from torch.nn.functional import one_hot
 
+import catlog
 from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
 from catlog.draw import DRAWS, categories, draw, uniforms
 from catlog.factors import factors
-from variants import supports
+from catlog.neighbours import chunks
+from enumeration import Case, expectation
+from variants import continuous, estimators, supports
 
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
@@ -119,7 +125,7 @@ def test_gradients_reach_a_law_given_by_probs():
     probs = torch.tensor([[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64, requires_grad=True)
     law = factors(Independent(Categorical(probs=probs), 1))
     law.log_prob(torch.tensor([[1, 2]])).sum().backward()
-    torch.testing.assert_close(probs.grad, torch.tensor([[-1, 0.25, -1], [-1, -1, 3]], dtype=torch.float64))
+    torch.testing.assert_close(probs.grad, torch.tensor([[-1, 0.25, 0], [-1, -1, 3]], dtype=torch.float64))  # nothing for what is impossible
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
@@ -290,3 +296,252 @@ def test_chosen_variables_are_dealt_from_one_deck():
 
     IndeCateR(samples=3, variables=2, control="none")(f, q, x=torch.zeros(3, 4, 6), generator=seeded())
     assert torch.equal(turns, torch.ones(4, 6))
+
+
+def one_hot_pair(x):
+    return one_hot(x, 3).flatten(-2).double()
+
+
+SOME_CERTAIN = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
+SOME_IMPOSSIBLE = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]], dtype=torch.float64)  # unnormalised
+WITH_ZEROS = {
+    case.name: case
+    for case in [
+        Case(
+            "bits, two of them certain",
+            SOME_CERTAIN,
+            lambda t: Independent(Bernoulli(probs=t), 1),
+            torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]], dtype=torch.float64),
+            lambda x: torch.cat([x + 1, x.square()], -1),
+        ),
+        Case(
+            "integers, some impossible",
+            SOME_IMPOSSIBLE,
+            lambda t: Independent(Categorical(probs=t), 1),
+            torch.tensor([[1, 0], [2, 0]]),
+            one_hot_pair,
+        ),
+        Case(
+            "one-hot, some impossible",
+            SOME_IMPOSSIBLE,
+            lambda t: Independent(OneHotCategorical(probs=t), 1),
+            torch.eye(3, dtype=torch.float64)[torch.tensor([[1, 0], [2, 0]])],
+            lambda x: x.flatten(-2),
+        ),
+    ]
+}
+SLOPE = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+
+
+def curved(z, c):
+    return (z @ c + 1).exp()
+
+
+def by_the_convention(case):
+    """E[f] and its gradients, the impossible held at zero: what is impossible (bits: certain) is a constant."""
+    theta, c = case.theta.clone().requires_grad_(), SLOPE.clone().requires_grad_()
+    bits = case.kind == "bits"
+    held = torch.where((theta == 0) | (theta == 1) if bits else theta == 0, theta.detach(), theta)
+    p = torch.stack([1 - held, held], -1) if bits else held / held.sum(-1, keepdim=True)
+    index = case.points.argmax(-1) if case.kind == "one-hot" else case.points.long()
+    weight = p.expand(len(index), *p.shape).gather(-1, index.unsqueeze(-1)).squeeze(-1).prod(-1)
+    value = (weight * curved(case.features(case.points), c)).sum()
+    return value.detach(), *torch.autograd.grad(value, [theta, c])
+
+
+@pytest.mark.parametrize("case", WITH_ZEROS.values(), ids=WITH_ZEROS.keys())
+@pytest.mark.parametrize("E", estimators())
+def test_a_category_of_probability_zero_gets_no_gradient(E, case):
+    """One convention for all, whatever the constant in f; and the rest of the gradient is right."""
+    if not supports(E, case.kind) or (getattr(E, "variables", None) or 0) > case.theta.shape[0]:
+        pytest.skip("not for this law")
+    theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
+    E = deepcopy(E)
+    E(lambda x: curved(case.features(x), SLOPE), case.law(theta), generator=seeded()).sum().backward()
+    certain = (theta == 0) | (theta == 1) if case.kind == "bits" else (theta == 0) | ((theta > 0).sum(-1, keepdim=True) == 1)
+    assert theta.grad.isfinite().all()
+    assert theta.grad[certain].abs().max() <= 1e-12
+    if E.unbiased and not continuous(E) and not isinstance(E, catlog.VIMCO):
+        for got, wanted in zip(expectation(E, case, curved, SLOPE), by_the_convention(case), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+def test_the_constant_in_f_does_not_matter_at_zero():
+    """E[f] = p f(1) + (1 - p) f(0) at p = 0: f(1) is never seen, and f(0) alone is no derivative."""
+    for E in (Exact(), catlog.Reinforce(3), IndeCateR(3)):
+        p = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        E(lambda x: x.sum(-1) * 11.5 + 0.9, Independent(Bernoulli(probs=p), 1)).backward()
+        assert p.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+def _asked(q):
+    for _ in range(2):
+        q = q.expand((2, *q.batch_shape))
+    return q
+
+
+CHANGES = {
+    "entropy, expand": lambda q: (q.entropy(), q.expand((4, *q.batch_shape)))[1],
+    "entropy, Independent, expand": lambda q: (q.entropy(), Independent(q, 1).expand((4, *q.batch_shape[:-1])))[1],
+    "logits and probs, expand twice": lambda q: (q.logits, q.probs, _asked(q))[2],
+    "expand, entropy, expand": lambda q: _asked((wide := q.expand((4, *q.batch_shape)), wide.entropy())[0]),
+    "enumerate_support, entropy": lambda q: (q.enumerate_support(), q.entropy(), q)[2],
+    "entropy, deepcopy": lambda q: (q.entropy(), deepcopy(q))[1],
+    "entropy, expand, deepcopy": lambda q: deepcopy((q.entropy(), q.expand((4, *q.batch_shape)))[1]),
+    "entropy, pickle": lambda q: loads(dumps((q.entropy(), q)[1])),
+    "entropy, expand, pickle": lambda q: loads(dumps((q.entropy(), q.expand((4, *q.batch_shape)))[1])),
+}
+EXTREME = {
+    "bits": {"probs": [0.0, 1.0, 0.3, 1e-10], "logits": [-torch.inf, 200.0, 20.0, 0.3]},
+    "index": {
+        "probs": [[0.0, 1.0, 0.0], [0.0, 0.4, 0.6], [1e-10, 1 - 1e-10, 0.0], [0.2, 0.2, 0.6]],
+        "logits": [[-torch.inf, 0.0, 0.0], [0.0, 30.0, -30.0], [0.0, -200.0, -16.0], [0.0, 1.0, 2.0]],
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("by", ["probs", "logits"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_view_survives_what_torch_does_to_a_law(kind, change, by, dtype):
+    """Extreme probabilities, where torch's other form of the parameter is clamped: the view is that of the law as given."""
+    parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=dtype)
+    untouched = factors(TYPES[kind](**{by: parameter}))
+    seen = factors(change(TYPES[kind](**{by: parameter})))
+    for got, wanted in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
+        wanted = wanted.reshape(4, -1)  # one row per variable
+        torch.testing.assert_close(got.reshape(-1, *wanted.shape), wanted.expand(got.numel() // wanted.numel(), *wanted.shape))
+    assert torch.equal(seen.possible.reshape(-1, *wanted.shape)[0], untouched.possible.reshape(wanted.shape))
+
+
+@pytest.mark.parametrize("by", ["probs", "logits"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_gradient_survives_entropy_and_expand(kind, by):
+    parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=torch.float64, requires_grad=True)
+    slope = torch.linspace(-1, 2, 8 if kind == "bits" else 12, dtype=torch.float64).view(4, -1)
+
+    def f(x):
+        mass = one_hot(x, 3).double() if kind == "index" else torch.stack([1 - x, x], -1) if kind == "bits" else x
+        return (mass * slope).sum((-1, -2)).exp()
+
+    found = []
+    for change in (lambda q: q, lambda q: (q.entropy(), q.expand((1, *q.batch_shape)))[1]):
+        law = Independent(change(TYPES[kind](**{by: parameter})), 1)
+        for E in (Exact(), catlog.Reinforce(1)):
+            x = {} if isinstance(E, Exact) else {"x": factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)}
+            found.append(torch.autograd.grad(E(f, law, **x).sum(), parameter, retain_graph=True)[0])
+    assert found[0].abs().max() > 0.1
+    for plain, changed in zip(found[:2], found[2:], strict=True):
+        torch.testing.assert_close(changed, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_a_law_whose_form_is_unknown_serves_twice_and_compiles():
+    """Given by logits, both forms known, expanded: no graph of torch's cache is in the way of a second backward pass."""
+    logits = torch.zeros(3, requires_grad=True)
+    base = Bernoulli(logits=logits)
+    base.entropy()
+    q = Independent(base.expand((2, 3)), 1)
+    for _ in range(2):
+        Exact()(lambda x: x.sum(-1), q).sum().backward()
+    torch.testing.assert_close(logits.grad, torch.ones(3))
+
+    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=False)
+    def view_of(probs):
+        law = Bernoulli(probs=probs, validate_args=False)
+        law.entropy()
+        return factors(law.expand((2, 3))).log_probs
+
+    seen = view_of(torch.tensor([0.0, 0.5, 1.0])).exp().view(2, 3, 2)
+    assert torch.equal(seen, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]).expand(2, 3, 2))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_comparisons_never_show_the_impossible(kind):
+    """compare and advise rebuild a law from what it was given by."""
+    probs = torch.tensor(EXTREME["bits" if kind == "bits" else "index"]["probs"], dtype=torch.float64, requires_grad=True)
+    base = TYPES[kind](probs=probs)
+    base.entropy()
+    q = Independent(base.expand((1, 4)), 1)
+    possible = factors(q).possible
+
+    def f(x):
+        mass = one_hot(x, 3) if kind == "index" else torch.stack([1 - x, x], -1) if kind == "bits" else x
+        assert not bool((mass.bool() & ~possible).any())
+        return mass.double().flatten(-2).cumsum(-1).sin().sum(-1)
+
+    got = catlog.repeats.Repeats(f, q).gradients(IndeCateR(2), 5, seeded())[0]
+    assert got.isfinite().all()
+    assert got.view(5, *probs.shape)[:, probs == 0].abs().max() < 1e-12
+
+
+def every_law(batch, d, k, dtype=torch.float32):
+    """Per kind, parameters and a law of d variables of k categories (bits: two)."""
+    for kind in ("bits", "index", "one-hot", "mixed", "structured"):
+        shape = (*batch, d) if kind == "bits" else (*batch, d, k)
+        theta = torch.full(shape, 0.7, dtype=dtype, requires_grad=True)
+        if kind == "mixed":
+            yield kind, theta, Categoricals(theta, (k,) * d)
+        elif kind == "structured":
+            yield kind, theta, catlog.MarkovChain(theta[..., 0, :], torch.zeros(k, k, dtype=dtype), length=d)
+        else:
+            yield kind, theta, Independent(TYPES[kind](logits=theta), 1)
+
+
+@pytest.mark.parametrize("E", estimators())
+def test_an_empty_batch(E, monkeypatch):
+    """Nothing comes back, and a backward pass works; nothing is learned from it."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)  # torch's own check cannot do empty batches
+    E = deepcopy(E)
+    before = deepcopy(E.state_dict()) if isinstance(E, nn.Module) else {}
+    for batch in ((0,), (2, 0)):
+        for kind, theta, q in every_law(batch, 3, 3):
+            if not supports(E, kind):
+                continue
+            value = E(lambda x, lead=1 + len(batch): x.to(torch.float32).flatten(lead).sum(-1).sin(), q)
+            assert value.shape == batch
+            value.sum().backward()
+            assert theta.grad.shape == theta.shape
+    if isinstance(E, nn.Module):
+        assert all(torch.equal(before[name], now) for name, now in E.state_dict().items())
+        assert all(each.grad is None or not each.grad.any() for each in E.parameters())
+
+
+def test_a_moving_average_of_nothing_stays():
+    baseline = catlog.MovingAverage(decay=0.5)
+    baseline(torch.full((2,), 3.0))
+    theta = torch.zeros(0, 3, requires_grad=True)
+    catlog.Reinforce(2, baseline=baseline)(lambda x: x.sum(-1), Independent(Bernoulli(logits=theta), 1)).sum().backward()
+    assert baseline(torch.zeros(1)) == 3.0
+
+
+def test_no_rows_are_no_chunks():
+    law = factors(Bernoulli(logits=torch.zeros(2)))
+    assert chunks(0, torch.zeros(0, 2), law, None, torch.sum) == []
+
+
+@pytest.mark.parametrize("E", estimators())
+def test_variables_with_one_category(E):
+    """There is one point: f is exact there, and the law has nothing to learn."""
+    for batch, d in product([(), (2,)], [1, 3]):
+        for kind, theta, q in every_law(batch, d, 1, torch.float64):
+            if kind == "bits" or not supports(E, kind) or (getattr(E, "variables", None) or 0) > d:
+                continue
+            slope = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+            value = deepcopy(E)(lambda x: slope * (x.double() + 1).flatten(1 + len(batch)).sum(-1), q)  # noqa: B023
+            value.sum().backward()
+            point = 2.0 * d if kind == "one-hot" else 1.0 * d
+            torch.testing.assert_close(value, torch.full(batch, 2 * point, dtype=torch.float64), rtol=0, atol=1e-12)
+            assert theta.grad is None or theta.grad.abs().max() < 1e-12
+            torch.testing.assert_close(slope.grad, torch.full_like(slope, point * max(1, 2 * len(batch))), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("E", estimators())
+def test_one_variable(E):
+    for kind, theta, q in every_law((5,), 1, 3, torch.float64):
+        if not supports(E, kind) or (getattr(E, "variables", None) or 0) > 1:
+            continue
+        value = deepcopy(E)(lambda x: (x.double().flatten(2) * torch.arange(1.0, 1 + x[0, 0].numel())).sum(-1).sin(), q)
+        assert value.shape == (5,)
+        assert value.isfinite().all()
+        assert torch.autograd.grad(value.sum(), theta)[0].isfinite().all()

@@ -4,9 +4,12 @@ A draw by inverse CDF is a step function of its uniform, so the uniforms of one 
 same for all prefixes once the breakpoints of all prefixes are joined. Products of cells are all outcomes of the sampler.
 """
 
+import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.clamps import Clamped
+from variants import estimators
 
 
 @dataclass(frozen=True)
@@ -411,7 +415,7 @@ def test_conditional_calls_and_evaluations_as_promised() -> None:
         return x.sum(-1).float()
 
     q = Autoregressive(network, sizes)
-    E = catlog.SCateR(5)
+    E = catlog.SCateR(5, validate=False)  # without the calls that look for a network's mistakes
     E(f, q)
     assert evaluated == E.evaluations(q) == 5 * (1 + 2 + 1 + 3)
     assert calls[:3] == [5 * 1, 5 * (1 + 2), 5 * (1 + 2 + 1)]  # the sweep
@@ -518,6 +522,15 @@ BAD = {
         lambda: MarkovChain(torch.zeros(3), torch.zeros(2, 2), length=4),
         r"`transition` must have shape .*\(2, 2\) was given",
     ),
+    "transition of another batch": (
+        lambda: MarkovChain(torch.zeros(4, 3), torch.zeros(2, 3, 3), length=3),
+        r"`transition` must have shape \[3, 3\], \[4, 3, 3\] or \[4, 2, 3, 3\].*\(2, 3, 3\) was given",
+    ),
+    "emission of another batch": (
+        lambda: MarkovChain(torch.zeros(4, 3), torch.zeros(3, 3), length=3, emission=torch.zeros(2, 3, 5)),
+        r"`emission` must have shape \[\*batch, 3, o\].*\(2, 3, 5\) was given",
+    ),
+    "no dimensions": (lambda: MarkovChain(torch.zeros(()), torch.zeros(2, 2), length=2), r"`initial` must have shape \[\*batch, k\]"),
     "no length": (lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2)), "`length` is needed"),
     "wrong logits": (
         lambda: Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 5), [3, 3]).sample(),
@@ -531,7 +544,7 @@ BAD = {
         lambda: Autoregressive(type("Net", (), {"all_logits": lambda self, x: torch.zeros(*x.shape, 2)})(), [3, 3]).log_prob(
             torch.tensor([0, 1])
         ),
-        r"all_logits must return shape \(2, 3\)",
+        r"all_logits must return shape \(1, 2, 3\)",
     ),
     "impossible evidence": (
         lambda: catlog.SCateR(1)(
@@ -557,3 +570,299 @@ def test_bad_input(name: str) -> None:
     action, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
         action()
+
+
+class _Tables(torch.nn.Module):
+    """Each of 1,000 categories at each of two places, given the one before: no product, so that a CPU can do it in any type."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(logits)
+
+    def forward(self, x: Tensor, i: int) -> Tensor:
+        own = self.logits[i].expand(*x.shape[:-1], self.logits.shape[-1])
+        return own if i == 0 else own * (1 + x[..., :1] % 2)
+
+
+def narrow_laws(theta: Tensor) -> dict[str, tuple[Tensor, Ordered]]:
+    """By name, the parameter and a law of two variables whose logits are ``theta``, ``[2, k]``."""
+    k = theta.shape[-1]
+    leaves = [theta.clone().requires_grad_() for _ in range(2)]
+    network = _Tables(theta.clone())
+    chain = MarkovChain(leaves[0][0], leaves[0][1].expand(k, k), length=2)
+    nodes = {"a": Node([], leaves[1][0]), "b": Node(["a"], leaves[1][1].expand(k, k))}
+    return {
+        "MarkovChain": (leaves[0], chain),
+        "BayesianNetwork": (leaves[1], BayesianNetwork(nodes)),
+        "Autoregressive": (network.logits, Autoregressive(network, [k, k])),
+    }
+
+
+NARROW = [
+    *(E for E in estimators() if "structured" in E.values[0].laws),
+    pytest.param(catlog.SCateR(2, suffix="common"), id="SCateR common"),
+    pytest.param(catlog.SCateR(2, suffix="gumbel"), id="SCateR gumbel"),
+    pytest.param(catlog.SCateR(2, categories=1), id="SCateR categories"),
+    pytest.param(catlog.SCateR(2, variables=1, suffix="common"), id="SCateR variables common"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("E", NARROW)
+def test_narrow_types_give_what_float32_gives(E: catlog.Estimator, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same numbers in a narrow type: the same draws, value and gradient, to that type's rounding of the gradient."""
+    made: set[torch.dtype] = set()
+    rand = torch.rand
+
+    def spy(*arguments: object, **options: object) -> Tensor:
+        found = rand(*arguments, **options)
+        made.add(found.dtype)
+        return found
+
+    monkeypatch.setattr(torch, "rand", spy)
+    theta = _rand(2, 5).to(dtype)
+    for name in narrow_laws(theta):
+        results = []
+        for each in (dtype, torch.float32):
+            leaf, q = narrow_laws(theta.to(each))[name]
+            generator = torch.Generator().manual_seed(0)
+            value = deepcopy(E)(lambda x: (x * torch.tensor([1.0, 3.0])).sum(-1).sin(), q, generator=generator)
+            results.append((value.detach(), torch.autograd.grad(value, leaf)[0]))
+        (value, gradient), (wide, exact) = results
+        assert value.dtype == torch.float32
+        # A network's own arithmetic is in the narrow type; tables are not.
+        slack = 4 if name == "Autoregressive" else 1
+        rounding = slack * torch.finfo(dtype).eps
+        torch.testing.assert_close(value, wide, rtol=rounding if slack > 1 else 1e-6, atol=rounding if slack > 1 else 1e-6)
+        torch.testing.assert_close(gradient.float(), exact, rtol=rounding, atol=rounding * exact.abs().max().item() + 1e-7)
+    assert made <= {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_every_one_of_1000_categories_is_drawn_in_narrow_types(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniforms at the middles of 1,000 cells, in the type that the law asks for, draw every category of both variables once."""
+    cells = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+
+    def grid(shape: tuple[int, ...], dtype: torch.dtype, **options: object) -> Tensor:
+        return cells.to(dtype).view(-1, 1).expand(shape).clone()
+
+    theta = torch.zeros(2, 1000, dtype=dtype)
+    for name, (_, q) in narrow_laws(theta).items():
+        cdf = q.log_conditionals(torch.zeros(1, 2, dtype=torch.int64)).exp().cumsum(-1)
+        assert [len(each.unique()) for each in cdf[0]] == [1000, 1000], name
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "rand", grid)
+            drawn = [q.sample((1000,))]
+            catlog.RLOO(1000)(lambda x: (drawn.append(x), x[..., 0].float())[1], q)  # noqa: B023
+        for x in drawn:
+            assert x.shape == (1000, 2)
+            assert all(len(x[:, i].unique()) == 1000 for i in range(2)), name
+
+
+def test_entropies_in_narrow_types_and_under_autocast() -> None:
+    """In float32, without a matrix product (a bfloat16 one dies on some CPUs)."""
+    initial, transition = _rand(3).float(), _rand(3, 3).float()
+    wide = MarkovChain(initial, transition, length=3, emission=transition).entropy()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(MarkovChain(initial, transition, length=3, emission=transition).entropy(), wide)
+    narrow = MarkovChain(initial.bfloat16(), transition.bfloat16(), length=3)
+    assert torch.equal(narrow.entropy(), MarkovChain(initial.bfloat16().float(), transition.bfloat16().float(), length=3).entropy())
+
+
+@pytest.mark.parametrize("E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.LEG(1), catlog.Exact()], ids=str)
+def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
+    """E(-log q, detached) has the entropy's value and gradient; the mean of -log q over draws has no gradient on average."""
+    for name in ("chain", "recurrent with a state", "dag with a block"):
+        case = CASES[name]
+        theta = case.theta.clone().requires_grad_()
+        entropy = case.law(theta).entropy()
+        (wanted,) = torch.autograd.grad(entropy, theta)
+        q = case.law(theta)
+        points = q.enumerate_support()
+        if isinstance(E, catlog.Exact):
+            total = E(lambda x: -q.log_prob(x).detach(), q)  # noqa: B023
+        else:
+            choice = torch.tensor(list(product(range(len(points)), repeat=E.samples))).T
+            weight = q.log_prob(points).exp()[choice].prod(0).detach()
+            wide = q.expand([len(weight)])
+            total = (weight * E(lambda x: -wide.log_prob(x).detach(), wide, x=points[choice])).sum()  # noqa: B023
+        close((total.detach(), torch.autograd.grad(total, theta)[0]), (entropy.detach(), wanted))
+        weight = q.log_prob(points).exp().detach()
+        (none,) = torch.autograd.grad((weight * -q.log_prob(points)).sum(), theta)
+        assert none.abs().max() < 1e-12 < wanted.abs().max()
+
+
+class Letters(torch.nn.Module):
+    """A sequence model over three letters by a masked matrix: row i of the logits depends on x before i (or not, if broken)."""
+
+    def __init__(self, seen: str = "earlier", stepped: str = "right", dropout: float = 0.0) -> None:
+        super().__init__()
+        d, k = 5, 3
+        self.weight = torch.nn.Parameter(_rand(d, k, d, k, seed=3))
+        mask = torch.ones(d, d).tril({"earlier": -1, "own": 0, "all": d}[seen])
+        self.register_buffer("mask", mask.double().view(d, 1, d, 1))
+        self.stepped, self.drop = stepped, torch.nn.Dropout(dropout)
+
+    def all_logits(self, x: Tensor) -> Tensor:
+        letters = torch.nn.functional.one_hot(x, 3).double()
+        return self.drop(torch.einsum("...jl,ikjl->...ik", letters, self.weight * self.mask))
+
+    def start(self, lead: torch.Size) -> Tensor:
+        return torch.zeros(*lead, 5, 3, dtype=torch.float64)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        if previous is not None:
+            letter = torch.nn.functional.one_hot(previous, 3).double()
+            state = state + torch.einsum("...l,ikl->...ik", letter, (self.weight * self.mask)[:, :, i - 1])
+        here = state[..., i, :] if self.stepped == "right" else state[..., i, :] * 0.9
+        return here, state
+
+
+BROKEN = {
+    "no mask": (lambda: Letters("all"), "change when .* A causal mask is missing"),
+    "mask shifted by one": (lambda: Letters("own"), "change when .* shifted by one"),
+    "another step": (lambda: Letters(stepped="wrong"), "step and all_logits of the network disagree on variable 1"),
+    "dropout": (lambda: Letters(dropout=0.5), r"two rows that hold the same point.*eval\(\)"),
+    "a look ahead": (
+        lambda: lambda x, i: torch.stack([x[..., -1] * 1.0, x[..., 0] * 0.3, x[..., 1] * 0.0], -1),
+        "logits of variable 0 change when variables 0 to 4 change",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda q: q.log_prob(q.sample()),
+        lambda q: catlog.RLOO(2)(lambda x: x.double().sum(-1), q),
+        lambda q: catlog.SCateR(1)(lambda x: x.double().sum(-1), q.expand([2])),
+    ],
+    ids=["log_prob", "RLOO", "SCateR"],
+)
+def test_networks_that_are_not_autoregressive_are_refused(name: str, use: Callable[[Ordered], Tensor]) -> None:
+    make, message = BROKEN[name]
+    Autoregressive._uses.clear()
+    with pytest.raises(ValueError, match=message):
+        use(Autoregressive(make(), [3] * 5, validate_args=True))  # torch.compile switches the default off
+
+
+def test_sound_networks_are_not_refused() -> None:
+    """In every form, with a batch of contexts, with one variable or category, with dropout in eval mode, with masked letters."""
+    Autoregressive._uses.clear()
+    for network in (Letters(), Letters(dropout=0.5).eval()):
+        q = Autoregressive(network, [3] * 5, validate_args=True)
+        for _ in range(3):
+            assert q.expand([4]).log_prob(q.sample((2, 4))).shape == (2, 4)
+    context = _rand(4, 3)
+
+    def network(x: Tensor, i: int) -> Tensor:
+        count = torch.nn.functional.one_hot(x[..., :i], 3).sum(-2)
+        return (context - count).masked_fill(count > 1, -torch.inf)  # no letter a third time
+
+    q = Autoregressive(network, [3] * 6, (4,), dtype=torch.float64, validate_args=True)
+    assert q.log_prob(q.sample((7,))).isfinite().all()
+    for sizes in ([1], [1, 1], [3], [2, 1, 3]):
+        q = Autoregressive(lambda x, i, sizes=sizes: torch.zeros(*x.shape[:-1], sizes[i]), sizes, validate_args=True)
+        assert q.log_prob(q.sample()).shape == ()
+
+
+def test_a_network_that_learns_to_look_ahead_is_found_later() -> None:
+    """Its last layer begins at zero, so that nothing shows at first."""
+    network = Letters("all")
+    weight = network.weight.data.clone()
+    network.weight.data.zero_()
+    q = Autoregressive(network, [3] * 5, validate_args=True)
+    for _ in range(5):
+        q.log_prob(torch.zeros(5, dtype=torch.int64))
+    network.weight.data.copy_(weight)
+    with pytest.raises(ValueError, match="causal mask"):
+        for _ in range(4):
+            q.log_prob(torch.zeros(5, dtype=torch.int64))
+
+
+def test_the_check_is_left_out_where_it_must_be() -> None:
+    """Without validation, under compile and inside transforms; and it is seldom made again."""
+    broken = Letters("all")
+    x = torch.zeros(5, dtype=torch.int64)
+    Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)
+    catlog.RLOO(2, validate=False)(lambda x: x.double().sum(-1), Autoregressive(broken, [3] * 5))
+    q = Autoregressive(broken, [3] * 5, validate_args=True)
+
+    def log_prob(weight: dict[str, Tensor]) -> Tensor:
+        with torch.nn.utils.stateless._reparametrize_module(broken, weight):
+            return q.log_prob(x)
+
+    torch.func.grad(log_prob)({"weight": broken.weight.detach()})
+    torch.compile(lambda: q.log_conditionals(x.unsqueeze(0)), backend="aot_eager", dynamic=False)()
+    sound, calls = Letters(), 0
+    counted = sound.all_logits
+
+    def all_logits(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return counted(x)
+
+    sound.all_logits = all_logits  # type: ignore[method-assign]
+    for _ in range(100):  # of these, 1, 2, 3, 4, 8, 16, 32 and 64
+        Autoregressive(sound, [3] * 5, validate_args=True).log_prob(x)
+    assert calls == 108
+
+
+def test_the_network_of_the_page_is_always_called_with_rows() -> None:
+    """The Policy of docs/structured.md needs a leading dimension, as it was promised."""
+    page = (Path(__file__).parent.parent / "docs" / "structured.md").read_text()
+    names: dict[str, object] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+    q = names["q"]
+    assert isinstance(q, Autoregressive)
+    assert q.log_prob(q.sample()).shape == ()
+    assert q.log_prob(q.sample((2, 3))).shape == (2, 3)
+    f = lambda x: (x == 3).float().mean(-1)  # noqa: E731
+    assert len(catlog.compare(f, q, [catlog.RLOO(4), catlog.SCateR(1)], repeats=4).rows) == 2
+    catlog.advise(f, q, budget=50)
+    leads: set[int] = set()
+
+    def network(x: Tensor, i: int) -> Tensor:
+        leads.add(x.dim())
+        return torch.zeros(*x.shape[:-1], 2)
+
+    q = Autoregressive(network, [2, 2], (3,))
+    q.log_prob(q.sample())
+    q.log_prob(torch.zeros(2, dtype=torch.int64))
+    q.entropy()
+    BayesianNetwork({"a": Node([], lambda x: (leads.add(x.dim() + 1), torch.zeros(*x.shape[:-1], 2))[1], cardinality=2)}).log_prob(
+        torch.zeros(1, dtype=torch.int64)
+    )
+    assert leads == {3}
+
+
+@pytest.mark.parametrize("E", NARROW)
+def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
+    """Nothing is to be learned of the law; value and gradient of f itself are right."""
+    q = BayesianNetwork({"a": Node([], _rand(2), fixed=True), "b": Node(["a"], _rand(2, 3, seed=1), fixed=True)})
+    slope = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    value = deepcopy(E)(lambda x: slope * (2 + 0 * x.sum(-1)), q)
+    torch.testing.assert_close(value.detach(), torch.tensor(3.0, dtype=torch.float64))
+    torch.testing.assert_close(torch.autograd.grad(value, slope)[0], torch.tensor(2.0, dtype=torch.float64))
+    if isinstance(E, catlog.SCateR | catlog.RAM) and getattr(E, "variables", None) is None:
+        seen: list[Tensor] = []
+        value = E(lambda x: (seen.append(x), x.double().sum(-1))[1], q)
+        assert E.evaluations(q) == sum(map(len, seen)) == E.samples
+        assert value == seen[0].double().sum(-1).mean()
+
+
+def test_a_table_for_all_batch_elements() -> None:
+    """Batched initial, one transition and one emission: as if both were expanded."""
+    initial, transition, emission = _rand(4, 3), _rand(3, 3, seed=1), _rand(3, 2, seed=2)
+    q = MarkovChain(initial, transition, length=3, emission=emission)
+    wide = MarkovChain(initial, transition.expand(4, 3, 3), length=3, emission=emission.expand(4, 3, 2))
+    x = q.sample((6,))
+    assert x.shape == (6, 4, 6)
+    assert torch.equal(q.log_prob(x), wide.log_prob(x))
+    torch.testing.assert_close(q.entropy(), wide.entropy())
+    torch.testing.assert_close(q.entropy(), Ordered.entropy(q))
+    for E in (catlog.SCateR(2), catlog.RLOO(2)):
+        values = [E(lambda x: x.double().sum(-1), law, generator=torch.Generator().manual_seed(0)) for law in (q, wide)]
+        assert torch.equal(*values)
+    assert MarkovChain(_rand(2, 4, 3), transition, length=2).sample().shape == (2, 4, 2)

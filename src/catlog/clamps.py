@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .structured import Ordered, choose, rows_of, span
+from .structured import Ordered, at_least_float32, choose, rows_of, span
 
 Suffix = Literal["independent", "common", "gumbel"]
 SUFFIXES: tuple[str, ...] = get_args(Suffix)
@@ -145,7 +145,7 @@ def sweep_chosen(
             points[1:, ..., i] = torch.where(own, to, torch.where(reached[i][variable], drawn[1:, ..., position], base))
             category = torch.where(own, to, category)
         previous = points[..., variables[0]].flatten(0, 1)
-    weight = torch.ones(category.shape, dtype=q.real, device=device)
+    weight = torch.ones(category.shape, dtype=at_least_float32(q.real), device=device)
     return Clamped(points[0], points[1:], variable, category, weight)
 
 

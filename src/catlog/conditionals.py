@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .factors import Factors, factors
-from .structured import Independents, Ordered
+from .structured import Independents, Ordered, at_least_float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Conditionals:
 
     @property
     def real(self) -> torch.dtype:
-        return self.q.real
+        return at_least_float32(self.q.real)
 
     @property
     def device(self) -> torch.device:

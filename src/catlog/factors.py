@@ -4,8 +4,9 @@ Every estimator reads a law through :class:`Factors`, whatever torch.distributio
 form that ``q.sample()`` would have given.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import log, prod
 from typing import Literal
 
 import torch
@@ -70,8 +71,7 @@ class Factors:
         """log p_i(k); impossible categories have -inf and a zero gradient."""
         if self.given_logits is not None:
             return self.given_logits
-        possible = self.possible
-        return torch.where(possible, self.probs, 1.0).log().masked_fill(~possible, -torch.inf)
+        return _log(self.probs)
 
     def flat(self, x: Tensor) -> Tensor:
         """``[n, *batch, *event]`` to ``[n, *batch, d]`` (one-hot: ``[n, *batch, d, k]``), the values as they are."""
@@ -129,28 +129,16 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     base: Distribution = q
     while isinstance(base, Independent):
         base = base.base_dist
-    probs: Tensor
-    logits: Tensor | None = None
     kind: Kind
     if isinstance(base, Bernoulli):
         kind = "bits"
-        if _by_logits(base):
-            given = base.logits if _is_wide(base.logits) else base.logits.float()
-            probs = torch.stack([torch.sigmoid(-given), torch.sigmoid(given)], -1)
-            logits = torch.stack([logsigmoid(-given), logsigmoid(given)], -1)
-        else:
-            given = base.probs if _is_wide(base.probs) else base.probs.float()
-            probs = torch.stack([1 - given, given], -1)
         dtype = base._param.dtype
+        probs, logits = _given(base, _bit_probs, _bit_logits, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
         kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
         inner: Categorical | Categoricals = base._categorical if isinstance(base, OneHotCategorical) else base
         dtype = inner._param.dtype if kind == "one-hot" else torch.int64
-        if _by_logits(inner):
-            logits = inner.logits if _is_wide(inner.logits) else inner.logits.float().log_softmax(-1)
-            probs = logits.softmax(-1)
-        else:  # in a narrow type the probabilities that torch normalised do not quite add up to one
-            probs = inner.probs if _is_wide(inner.probs) else inner.probs.float() / inner.probs.float().sum(-1, keepdim=True)
+        probs, logits = _given(inner, _category_probs, _category_logits, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator for "
@@ -175,6 +163,8 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters are NaN there, or every "
             "category is masked (logit -inf). Check what computes them, and leave each variable at least one category."
         )
+    if logits is None:
+        probs = _without_impossible(probs)
     return Factors(
         kind=kind,
         probs=probs.reshape(shape),
@@ -201,9 +191,78 @@ def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
         raise TypeError(f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}.")
 
 
-def _by_logits(law: Bernoulli | Categorical | Categoricals) -> bool:
-    """Whether the law was given by logits (torch caches the other form beside the given one once it is asked for)."""
-    return "probs" not in law.__dict__ or law.__dict__.get("logits") is law._param
+def _given(
+    law: Bernoulli | Categorical | Categoricals,
+    by_probs: Callable[[Tensor], Tensor],
+    by_logits: Callable[[Tensor], tuple[Tensor, Tensor]],
+    validate: bool,
+) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
+    """Probabilities, and log-probabilities where logits were given, from the form that the law was given in.
+
+    Where torch's ``expand`` has forgotten the form, logits are taken, unless torch made them of probabilities and clamped
+    them: then what was impossible is not, and what is below the clamp has no gradient.
+    """
+    form = given_form(law)
+    if form == "logits":
+        return by_logits(law.logits)
+    if form == "probs":
+        return by_probs(law.probs), None
+    given, logits = by_probs(law.probs), by_logits(law.logits)[1]
+    eps = torch.finfo(law._param.dtype).eps  # what torch.distributions clamps to
+    clamped = ((given < eps) & (logits >= log(eps) * (1 + 4 * eps))).any(-1, keepdim=True)
+    if may_look(validate, clamped) and not bool(clamped.any()):
+        return logits.exp(), logits  # exp: its derivative is as exact near 1 as it is near 0, and may be divided by p
+    given = _without_impossible(given)
+    return torch.where(clamped, given, logits.exp()), torch.where(clamped, _log(given), logits)
+
+
+def given_form(law: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
+    """Whether a law was given by its logits or by its probabilities.
+
+    torch keeps the other form beside the given one once it is asked for. Its ``expand`` takes both along, probabilities first,
+    and calls the logits the parameter, whichever was given.
+    """
+    known = [name for name in law.__dict__ if name in ("probs", "logits")]
+    if known == ["probs", "logits"]:
+        return "probs" if law._param is law.__dict__["probs"] else "unknown"
+    return "probs" if known == ["probs"] else "logits"
+
+
+def _log(probs: Tensor) -> Tensor:
+    """Its logarithm; that of zero has no gradient."""
+    possible = probs.detach() > 0
+    return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)
+
+
+def _without_impossible(probs: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
+    """The same probabilities, normalised once more over the possible categories, so that the others have no gradient.
+
+    An impossible category takes its probability from the possible ones as it grows: to cut off its own entry alone would leave
+    that part of its derivative.
+    """
+    probs = probs.masked_fill(probs.detach() == 0, 0.0)
+    return probs / probs.sum(-1, keepdim=True)
+
+
+def _bit_probs(given: Tensor) -> Float[Tensor, "*shape 2"]:
+    given = given if _is_wide(given) else given.float()
+    return torch.stack([1 - given, given], -1)
+
+
+def _bit_logits(given: Tensor) -> tuple[Float[Tensor, "*shape 2"], Float[Tensor, "*shape 2"]]:
+    given = given if _is_wide(given) else given.float()
+    both = torch.stack([-given, given], -1)
+    return torch.sigmoid(both), logsigmoid(both)
+
+
+def _category_probs(given: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
+    """In a narrow type the probabilities that torch normalised do not quite add up to one."""
+    return given if _is_wide(given) else given.float() / given.float().sum(-1, keepdim=True)
+
+
+def _category_logits(given: Float[Tensor, "*shape k"]) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
+    logits = given if _is_wide(given) else given.float().log_softmax(-1)
+    return logits.softmax(-1), logits
 
 
 def _is_wide(parameter: Tensor) -> bool:

@@ -13,6 +13,7 @@ from .conditionals import view
 from .distributions import Categoricals
 from .draw import draw
 from .estimators import Exact
+from .factors import given_form
 from .structured import Ordered
 from .surrogate import Estimator, Function
 
@@ -236,8 +237,19 @@ def _parameter(q: Distribution) -> Tensor:
     view(q, validate=False)  # says which laws there are, where this is none
     base = _base(q)
     inner = base._categorical if isinstance(base, OneHotCategorical) else base
-    parameter: Tensor = inner._param  # type: ignore[attr-defined]
+    assert isinstance(inner, Bernoulli | Categorical | Categoricals)
+    parameter: Tensor = getattr(inner, _form(inner))
     return parameter
+
+
+def _form(law: Bernoulli | Categorical | Categoricals) -> str:
+    """Whether a law is to be rebuilt by "logits" or by "probs": by probabilities where torch's logits give another law."""
+    form = given_form(law)
+    if form != "unknown":
+        return form
+    assert not isinstance(law, Categoricals)
+    by_logits = type(law)(logits=law.logits.detach(), validate_args=False)
+    return "logits" if torch.equal(view(law).probs, view(by_logits).probs) else "probs"
 
 
 def _rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
@@ -249,10 +261,9 @@ def _rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
         return Independent(_rebuilt(q.base_dist, parameter), q.reinterpreted_batch_ndims, validate_args=False)
     if isinstance(q, Categoricals):
         return Categoricals(parameter, q.cardinalities, validate_args=False)
-    inner = q._categorical if isinstance(q, OneHotCategorical) else q
-    by_logits = inner.__dict__.get("logits") is _parameter(q)
     assert isinstance(q, Bernoulli | Categorical | OneHotCategorical)
-    return type(q)(**{"logits" if by_logits else "probs": parameter}, validate_args=False)
+    inner = q._categorical if isinstance(q, OneHotCategorical) else q
+    return type(q)(**{_form(inner): parameter}, validate_args=False)
 
 
 def _own_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:

@@ -8,8 +8,10 @@ on whom.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int64
@@ -18,7 +20,8 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
-from .checks import check_count, may_look
+from .causal import changed_later, check_causal, check_steps, rounding
+from .checks import check_count, may_look, transformed
 
 
 class Ordered(Distribution):
@@ -29,7 +32,7 @@ class Ordered(Distribution):
     - ``blocks``: the variables of each block, in the order in which they are drawn;
     - ``cardinalities``: the number of categories of each variable;
     - ``ancestors``: for each block, the variables that its conditionals depend on, directly or through others;
-    - ``real`` and ``device``: of its probabilities;
+    - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where ``real`` is narrower;
     - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions of a known environment;
 
     and defines :meth:`conditional`. One whose network carries a state along the sequence sets ``incremental`` and defines
@@ -85,7 +88,7 @@ class Ordered(Distribution):
         if min(sizes) < max(sizes):
             beyond = torch.arange(max(sizes), device=logits.device) >= torch.tensor(sizes, device=logits.device)[:, None]
             logits = logits.masked_fill(beyond, -torch.inf)
-        log_probs = logits.log_softmax(-1)
+        log_probs = widened(logits).log_softmax(-1)
         if may_look(validate, log_probs) and bool(log_probs.isnan().any()):
             bad = tuple(log_probs.isnan().nonzero()[0].tolist())
             raise ValueError(
@@ -96,9 +99,13 @@ class Ordered(Distribution):
 
     def log_conditionals(self, x: Int64[Tensor, "*lead d"], validate: bool = True) -> Float[Tensor, "*lead d k"]:
         """log q(x_i = k | earlier variables as in x), for every i and k: the teacher-forced pass, differentiable."""
+        return self._stacked(self.raw_logits(x), x, validate)
+
+    def _stacked(self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool) -> Float[Tensor, "*lead d k"]:
+        """The logits of all blocks, normalised, by variable."""
         k = max(self.cardinalities)
         parts: list[Tensor | None] = [None] * len(self.cardinalities)
-        for block, logits in enumerate(self.raw_logits(x)):
+        for block, logits in enumerate(raw):
             log_probs = self.block_log_probs(logits, block, x.shape[:-1], validate)
             log_probs = pad(log_probs, (0, k - log_probs.shape[-1]), value=-torch.inf)
             for position, variable in enumerate(self.blocks[block]):
@@ -111,26 +118,38 @@ class Ordered(Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
-        u = torch.rand(shape, dtype=self.real, device=self.device)
+        u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
         with torch.no_grad():
-            return ancestral(self, u.reshape((-1,) + self.batch_shape + self.event_shape)).reshape(shape)
+            return ancestral(self, self._rows(u)).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
         value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)).long()
-        return self.log_conditionals(value, bool(self._validate_args)).gather(-1, value.unsqueeze(-1)).squeeze(-1).sum(-1)
+        points = self._rows(value)
+        known = self.log_conditionals(points, bool(self._validate_args)).gather(-1, points.unsqueeze(-1)).squeeze(-1)
+        return known.sum(-1).reshape(value.shape[:-1])
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """``[*sample, *batch, d]`` as ``[rows, *batch, d]``, which is how conditionals are asked."""
+        tail = self.batch_shape + self.event_shape
+        return x.reshape((prod(x.shape[: x.dim() - len(tail)]),) + tail)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         points = prod(self.cardinalities)
         if points > 2**22:
             raise NotImplementedError(f"{type(self).__name__} has {points} points, too many to enumerate.")
         grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
-        values = torch.cartesian_prod(*grid).reshape((-1,) + (1,) * len(self.batch_shape) + self.event_shape)
-        return values.expand((-1,) + self.batch_shape + self.event_shape) if expand else values
+        values = torch.cartesian_prod(*grid).reshape((points,) + (1,) * len(self.batch_shape) + self.event_shape)
+        return values.expand((points,) + self.batch_shape + self.event_shape) if expand else values
 
     def entropy(self) -> Tensor:
-        """By enumeration; use ``-q.log_prob(q.sample((n,))).mean(0)`` where that is too much."""
+        """By enumeration.
+
+        Where that is too much, estimate it: ``E(lambda x: -q.log_prob(x).detach(), q)`` has the right value and the right
+        gradient with any unbiased E, such as :class:`~catlog.RLOO`. (The mean of ``-q.log_prob(x)`` over draws x has the right
+        value, but a gradient that is zero in expectation.)
+        """
         log_prob = self.log_prob(self.enumerate_support())
         return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
 
@@ -140,6 +159,19 @@ class Ordered(Distribution):
         Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The type itself, or float32 where it is narrower: few uniforms of bfloat16 differ, so that many categories had none.
+
+    >>> at_least_float32(torch.bfloat16), at_least_float32(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return torch.promote_types(dtype, torch.float32)
+
+
+def widened(logits: Tensor) -> Tensor:
+    return logits.to(at_least_float32(logits.dtype))
 
 
 def choose(probs: Tensor, u: Tensor) -> Tensor:
@@ -186,7 +218,7 @@ class Autoregressive(Ordered):
 
     .. math:: q(x) = \prod_{i=1}^d q(x_i \mid x_1, \dots, x_{i-1})
 
-    The network is called with leading dimensions ``[rows, *batch]`` and offers one or more of
+    The network is always called with leading dimensions ``[rows, *batch]`` and offers one or more of
 
     - ``network(x, i)``: logits ``[rows, *batch, k_i]`` of variable i, ignoring the entries of ``x [rows, *batch, d]`` from i on;
     - ``network.all_logits(x)``: logits ``[rows, *batch, d, k]`` of all variables in one teacher-forced call (row i must not
@@ -194,6 +226,10 @@ class Autoregressive(Ordered):
     - ``network.start(lead)`` and ``network.step(state, i, previous)``: the next logits from a state and the previous variable
       (None for the first), so that drawing is linear in d: a recurrent state or a cache of keys and values. States are tensors,
       or tuples of them, with leading dimensions ``lead``.
+
+    A network that sees what it must not, whose ``step`` and ``all_logits`` disagree, or that is not deterministic (dropout) would
+    give wrong gradients: it is checked at its first uses and now and then later, where Python may look at numbers (eager mode,
+    validation on), and refused with a ValueError.
 
     Args:
         network: see above.
@@ -205,6 +241,8 @@ class Autoregressive(Ordered):
     >>> q.sample((5,)).shape, q.log_prob(torch.tensor([0, 2])).exp()
     (torch.Size([5, 2]), tensor(0.1111))
     """
+
+    _uses: ClassVar[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()  # of a module, a class of networks or a function
 
     def __init__(
         self,
@@ -230,6 +268,31 @@ class Autoregressive(Ordered):
         self.incremental = hasattr(network, "start") and hasattr(network, "step")
         super().__init__(torch.Size(batch_shape), torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
+        log_probs = super().log_conditionals(x, validate)
+        if may_look(validate, log_probs) and x.numel() > 0 and not transformed():
+            self._now_and_then(x[:1])
+        return log_probs
+
+    @torch.no_grad()
+    def _now_and_then(self, x: Int64[Tensor, "1 *batch d"]) -> None:
+        """Check the network at its first uses, and after that ever more seldom: its last layer may begin at zero."""
+        network = self.network
+        while isinstance(network, partial):
+            network = network.func
+        if not isinstance(network, nn.Module):  # may be made for one step, so its code is what is counted
+            network = getattr(network, "__code__", type(network))
+        uses = self._uses[network] = self._uses.get(network, 0) + 1
+        if uses > 4 and uses & (uses - 1):
+            return
+        points = changed_later(x, self.cardinalities)
+        raw = self.raw_logits(points)
+        eps = rounding({self.real, *(each.dtype for each in raw)}, x.device)
+        known = self._stacked(raw, points, validate=False)
+        check_causal(known, eps)
+        if self.incremental and hasattr(self.network, "all_logits"):
+            check_steps(self._stacked(self._by_steps(x), x, validate=False), known[:1], eps)
+
     def conditional(self, x: Tensor, block: int) -> Tensor:
         if hasattr(self.network, "all_logits"):
             return self.network.all_logits(x)[..., block : block + 1, : self.cardinalities[block]]
@@ -249,8 +312,9 @@ class Autoregressive(Ordered):
             if logits.shape != expected:
                 raise ValueError(f"q: all_logits must return shape {expected}, but it returned {tuple(logits.shape)}.")
             return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
-        if not self.incremental:
-            return super().raw_logits(x)
+        return self._by_steps(x) if self.incremental else super().raw_logits(x)
+
+    def _by_steps(self, x: Tensor) -> list[Tensor]:
         state, each = self.start(x.shape[:-1]), []
         for i in range(len(self.cardinalities)):
             raw, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
@@ -280,6 +344,11 @@ def lookup(table: Float[Tensor, "*batch states k"], index: Int64[Tensor, "n *bat
     return table.gather(-2, index[..., None, None].expand(index.shape + (1, table.shape[-1]))).squeeze(-2)
 
 
+def _serves(lead: torch.Size, batch: torch.Size) -> bool:
+    """Whether a table with these leading dimensions has an entry for every element of the batch."""
+    return len(lead) <= len(batch) and all(size in (1, wanted) for size, wanted in zip(lead[::-1], batch[::-1], strict=False))
+
+
 class MarkovChain(Ordered):
     r"""A chain of states, with or without observations.
 
@@ -288,10 +357,11 @@ class MarkovChain(Ordered):
     The event is the states ``z_1 ... z_T`` and, with ``emission``, the observations ``o_1 ... o_T`` after them.
 
     Args:
-        initial: logits ``[*batch, k]``.
-        transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or ``[*batch, T - 1, k, k]``.
+        initial: logits ``[*batch, k]``; its batch is that of the law.
+        transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or ``[*batch, T - 1, k, k]``; one table
+            ``[k, k]`` serves every batch element and step.
         length: T, at least 1; needed unless ``transition`` tells.
-        emission: logits ``[*batch, k, o]`` of an observation given a state.
+        emission: logits ``[*batch, k, o]`` of an observation given a state, or ``[k, o]``.
 
     >>> q = MarkovChain(torch.zeros(2), torch.tensor([[9.0, 0.0], [0.0, 9.0]]), length=4)
     >>> q.log_prob(torch.tensor([1, 1, 1, 1])).exp()
@@ -306,27 +376,40 @@ class MarkovChain(Ordered):
         emission: Float[Tensor, "*batch k o"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
+        if initial.dim() == 0 or transition.dim() < 2:
+            raise ValueError(
+                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, k] or [*batch, T - 1, k, k], but "
+                f"{tuple(initial.shape)} and {tuple(transition.shape)} were given."
+            )
         k, batch = initial.shape[-1], initial.shape[:-1]
-        shared = transition.dim() == len(batch) + 2
+        shared = transition.dim() in (2, len(batch) + 2)
         steps = None if shared else transition.shape[-3] + 1
         if length is None:
             length = steps
         if length is None:
             raise ValueError("MarkovChain: `length` is needed where one `transition` serves every step.")
         check_count("MarkovChain", "length", length)
-        if transition.shape[-2:] != (k, k) or (steps is not None and steps != length):
+        lead = transition.shape[: -2 if shared else -3]
+        if transition.shape[-2:] != (k, k) or (steps is not None and steps != length) or not _serves(lead, batch):
+            sizes = "".join(f"{size}, " for size in batch)
             raise ValueError(
-                f"MarkovChain: `transition` must have shape [*batch, {k}, {k}] or [*batch, {length - 1}, {k}, {k}] to go with "
-                f"`initial` {tuple(initial.shape)} and length {length}, but {tuple(transition.shape)} was given."
+                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or [{sizes}{length - 1}, {k}, {k}] "
+                f"([*batch, k, k] or [*batch, T - 1, k, k]) to go with `initial` {tuple(initial.shape)} and length {length}, but "
+                f"{tuple(transition.shape)} was given. Where it lacks the batch, expand it."
             )
-        if emission is not None and emission.shape[-2] != k:
-            raise ValueError(f"MarkovChain: `emission` must have shape [*batch, {k}, o], but {tuple(emission.shape)} was given.")
-        self.initial, self.transition, self.emission, self.shared, self.length = initial, transition, emission, shared, length
+        if emission is not None and (emission.dim() < 2 or emission.shape[-2] != k or not _serves(emission.shape[:-2], batch)):
+            raise ValueError(
+                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` {tuple(initial.shape)}, but "
+                f"{tuple(emission.shape)} was given."
+            )
+        self.initial, self.transition = widened(initial), widened(transition)  # here, so that gradients add up in float32
+        self.emission = None if emission is None else widened(emission)
+        self.shared, self.length = shared, length
         states = tuple(range(length))
         self.cardinalities = (k,) * length + (() if emission is None else (emission.shape[-1],) * length)
         self.blocks = tuple((t,) for t in states) + (() if emission is None else (tuple(range(length, 2 * length)),))
         self.ancestors = tuple(frozenset(range(t)) for t in states) + (() if emission is None else (frozenset(states),))
-        self.real, self.device = initial.dtype, initial.device
+        self.real, self.device = self.initial.dtype, initial.device
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
@@ -342,19 +425,19 @@ class MarkovChain(Ordered):
     def entropy(self) -> Tensor:
         """Exact, by the marginals of the states."""
 
-        def row_entropy(logits: Tensor) -> Tensor:
-            log_probs = logits.log_softmax(-1)
-            return -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
+        def probs_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
+            log_probs = widened(logits).log_softmax(-1)
+            probs = log_probs.exp()
+            return probs, -(probs * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
-        marginal = self.initial.softmax(-1)
-        total = row_entropy(self.initial)
+        marginal, total = probs_and_entropy(self.initial)
         for t in range(self.length):
             if t > 0:
-                table = self.transition if self.shared else self.transition[..., t - 1, :, :]
-                total = total + (marginal * row_entropy(table)).sum(-1)
-                marginal = (marginal.unsqueeze(-2) @ table.softmax(-1)).squeeze(-2)
+                step, left = probs_and_entropy(self.transition if self.shared else self.transition[..., t - 1, :, :])
+                total = total + (marginal * left).sum(-1)
+                marginal = (marginal.unsqueeze(-1) * step).sum(-2)  # no matrix product: autocast would narrow it
             if self.emission is not None:
-                total = total + (marginal * row_entropy(self.emission)).sum(-1)
+                total = total + (marginal * probs_and_entropy(self.emission)[1]).sum(-1)
         return total.expand(self.batch_shape)
 
 
@@ -458,12 +541,14 @@ class BayesianNetwork(Ordered):
             raw = node.logits(x[..., given])
             return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
         own = (node.size, self.cardinalities[self.place[name][0]])
+        logits = widened(node.logits)
         if not given:
-            return node.logits.reshape(self._table_batch(node) + own).expand(x.shape[:-1] + own)
+            return logits.reshape(self._table_batch(node) + own).expand(x.shape[:-1] + own)
         index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
         for i in given:
             index = index * self.cardinalities[i] + x[..., i]
-        table = node.logits.reshape(self._table_batch(node) + (-1, prod(own)))
+        rows = prod(self.cardinalities[i] for i in given)
+        table = logits.reshape(self._table_batch(node) + (rows, prod(own)))
         return lookup(table, index).unflatten(-1, own)
 
     def _table_batch(self, node: Node) -> torch.Size:
