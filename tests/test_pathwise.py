@@ -211,3 +211,24 @@ def test_the_page_runs() -> None:
         assert leaf.grad.isfinite().all()
     assert names["network"].weight.grad is not None  # type: ignore[attr-defined]
     assert names["loss"].shape == (100,)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)
+def test_a_law_whose_entropy_was_asked_for_keeps_its_zeros(E: catlog.Estimator) -> None:
+    """Pathwise expands q, and torch's expand calls the clamped logits the parameter once they are known."""
+    for law, probs in (
+        (Categorical, torch.tensor([[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]])),
+        (Bernoulli, torch.tensor([0.0, 1.0])),
+    ):
+        probs = probs.double().requires_grad_()
+        q = law(probs=probs)
+        q.entropy()
+        possible = (torch.stack([1 - probs, probs], -1) if law is Bernoulli else probs) > 0
+
+        def f(x: Tensor, z: Tensor, possible: Tensor = possible) -> Tensor:
+            assert possible[torch.arange(2), x.long()].all()
+            return (x.sum(-1) + 1) * z
+
+        value = catlog.Pathwise(E, 2)(f, Independent(q, 1), Normal(torch.zeros(()).double(), 1))
+        (gradient,) = torch.autograd.grad(value, probs)
+        assert gradient[probs == 0].abs().max() < 1e-12

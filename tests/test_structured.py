@@ -530,7 +530,10 @@ BAD = {
         lambda: MarkovChain(torch.zeros(4, 3), torch.zeros(3, 3), length=3, emission=torch.zeros(2, 3, 5)),
         r"`emission` must have shape \[\*batch, 3, o\].*\(2, 3, 5\) was given",
     ),
-    "no dimensions": (lambda: MarkovChain(torch.zeros(()), torch.zeros(2, 2), length=2), r"`initial` must have shape \[\*batch, k\]"),
+    "no dimensions": (
+        lambda: MarkovChain(torch.zeros(()), torch.zeros(2, 2), length=2),
+        r"`initial` must have shape \[\*batch, k\]",
+    ),
     "no length": (lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2)), "`length` is needed"),
     "wrong logits": (
         lambda: Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 5), [3, 3]).sample(),
@@ -665,8 +668,9 @@ def test_entropies_in_narrow_types_and_under_autocast() -> None:
     wide = MarkovChain(initial, transition, length=3, emission=transition).entropy()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(MarkovChain(initial, transition, length=3, emission=transition).entropy(), wide)
-    narrow = MarkovChain(initial.bfloat16(), transition.bfloat16(), length=3)
-    assert torch.equal(narrow.entropy(), MarkovChain(initial.bfloat16().float(), transition.bfloat16().float(), length=3).entropy())
+    initial, transition = initial.bfloat16(), transition.bfloat16()
+    wide = MarkovChain(initial.float(), transition.float(), length=3).entropy()
+    assert torch.equal(MarkovChain(initial, transition, length=3).entropy(), wide)
 
 
 @pytest.mark.parametrize("E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.LEG(1), catlog.Exact()], ids=str)
@@ -773,16 +777,15 @@ def test_a_network_that_learns_to_look_ahead_is_found_later() -> None:
     weight = network.weight.data.clone()
     network.weight.data.zero_()
     q = Autoregressive(network, [3] * 5, validate_args=True)
-    for _ in range(5):
+    for _ in range(7):
         q.log_prob(torch.zeros(5, dtype=torch.int64))
     network.weight.data.copy_(weight)
     with pytest.raises(ValueError, match="causal mask"):
-        for _ in range(4):
-            q.log_prob(torch.zeros(5, dtype=torch.int64))
+        q.log_prob(torch.zeros(5, dtype=torch.int64))
 
 
 def test_the_check_is_left_out_where_it_must_be() -> None:
-    """Without validation, under compile and inside transforms; and it is seldom made again."""
+    """Without validation and inside transforms (test_compile.py compiles a network); and it is seldom made again."""
     broken = Letters("all")
     x = torch.zeros(5, dtype=torch.int64)
     Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)
@@ -794,7 +797,6 @@ def test_the_check_is_left_out_where_it_must_be() -> None:
             return q.log_prob(x)
 
     torch.func.grad(log_prob)({"weight": broken.weight.detach()})
-    torch.compile(lambda: q.log_conditionals(x.unsqueeze(0)), backend="aot_eager", dynamic=False)()
     sound, calls = Letters(), 0
     counted = sound.all_logits
 
@@ -831,9 +833,8 @@ def test_the_network_of_the_page_is_always_called_with_rows() -> None:
     q.log_prob(q.sample())
     q.log_prob(torch.zeros(2, dtype=torch.int64))
     q.entropy()
-    BayesianNetwork({"a": Node([], lambda x: (leads.add(x.dim() + 1), torch.zeros(*x.shape[:-1], 2))[1], cardinality=2)}).log_prob(
-        torch.zeros(1, dtype=torch.int64)
-    )
+    node = Node([], lambda parents: network(parents, 0), cardinality=2)
+    BayesianNetwork({"a": node}, (3,)).log_prob(torch.zeros(1, dtype=torch.int64))
     assert leads == {3}
 
 
@@ -866,3 +867,32 @@ def test_a_table_for_all_batch_elements() -> None:
         values = [E(lambda x: x.double().sum(-1), law, generator=torch.Generator().manual_seed(0)) for law in (q, wide)]
         assert torch.equal(*values)
     assert MarkovChain(_rand(2, 4, 3), transition, length=2).sample().shape == (2, 4, 2)
+
+
+@pytest.mark.parametrize("E", NARROW)
+def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estimator) -> None:
+    """Leaves that hold -inf themselves: a certain start, and steps of which some are impossible and one is certain."""
+    no = -torch.inf
+    start = torch.tensor([no, 0.4, no], dtype=torch.float64, requires_grad=True)
+    step = torch.tensor([[0.0, no, 1.0], [0.3, no, 0.2], [no, no, 0.7]], dtype=torch.float64, requires_grad=True)
+    q = MarkovChain(start, step, length=3)
+    points = torch.cartesian_prod(*[torch.arange(3)] * 3)
+    possible = {tuple(x.tolist()) for x, log_prob in zip(points, q.log_prob(points), strict=True) if log_prob > no}
+    assert 1 < len(possible) < 27
+    table = _rand(3, 3, 3, seed=5)
+
+    def f(x: Tensor) -> Tensor:
+        assert all(tuple(each) in possible for each in x.flatten(0, -2).tolist())
+        return table[tuple(x.unbind(-1))] + 10
+
+    for seed in range(5):
+        value = deepcopy(E)(f, q, generator=torch.Generator().manual_seed(seed))
+        for leaf, gradient in zip((start, step), torch.autograd.grad(value, [start, step]), strict=True):
+            assert gradient.isfinite().all()
+            certain = (leaf == no) | ((leaf > no).sum(-1, keepdim=True) == 1)
+            assert gradient[certain].abs().max() < 1e-12
+    if isinstance(E, catlog.Exact):
+        finite = [torch.where(leaf > no, leaf, -800.0).detach().requires_grad_() for leaf in (start, step)]
+        wide = MarkovChain(*finite, length=3)
+        wanted = torch.autograd.grad((wide.log_prob(points).exp() * (table[tuple(points.unbind(-1))] + 10)).sum(), finite)
+        close(torch.autograd.grad(E(f, q), [start, step]), wanted)

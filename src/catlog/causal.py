@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-UNSTEADY = "A network with dropout, or with batch normalisation in training mode, gives no definite probabilities: call its eval()."
+UNSTEADY = "A network with dropout, or with batch normalisation in training mode, has no definite probabilities: call its eval()."
 
 
 def changed_later(x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...]) -> Int64[Tensor, "rows *batch d"]:
@@ -45,13 +45,13 @@ def check_steps(stepped: Float[Tensor, "1 *batch d k"], known: Float[Tensor, "1 
     if (i := _differs(stepped, known, eps ** (1 / 2))) is not None:
         apart = (stepped.exp() - known.exp()).abs()[..., i, :].max().item()
         raise ValueError(
-            f"q: step and all_logits of the network disagree on variable {i} at the same point: a probability differs by {apart:.2g}. "
-            f"Draws are made with the one, gradients with the other, so both must be the same function. {UNSTEADY}"
+            f"q: step and all_logits of the network disagree on variable {i} at the same point, by {apart:.2g} in a "
+            f"probability. Draws are made with the one, gradients with the other, so both must be the same function. {UNSTEADY}"
         )
 
 
 def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
-    """A network's relative rounding error per operation: bfloat16's where it works in that or may multiply in less than float32."""
+    """A network's relative rounding error per operation: bfloat16's where it may multiply in less than float32."""
     narrow = (
         device.type != "cpu"
         or torch.get_float32_matmul_precision() != "highest"

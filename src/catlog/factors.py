@@ -4,7 +4,6 @@ Every estimator reads a law through :class:`Factors`, whatever torch.distributio
 form that ``q.sample()`` would have given.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, prod
 from typing import Literal
@@ -133,12 +132,12 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     if isinstance(base, Bernoulli):
         kind = "bits"
         dtype = base._param.dtype
-        probs, logits = _given(base, _bit_probs, _bit_logits, validate)
+        probs, logits = _given(base, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
         kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
         inner: Categorical | Categoricals = base._categorical if isinstance(base, OneHotCategorical) else base
         dtype = inner._param.dtype if kind == "one-hot" else torch.int64
-        probs, logits = _given(inner, _category_probs, _category_logits, validate)
+        probs, logits = _given(inner, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator for "
@@ -192,44 +191,65 @@ def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
 
 
 def _given(
-    law: Bernoulli | Categorical | Categoricals,
-    by_probs: Callable[[Tensor], Tensor],
-    by_logits: Callable[[Tensor], tuple[Tensor, Tensor]],
-    validate: bool,
+    q: Bernoulli | Categorical | Categoricals, validate: bool
 ) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
-    """Probabilities, and log-probabilities where logits were given, from the form that the law was given in.
+    """Probabilities, and log-probabilities where logits were given, from the form in which q was given.
 
-    Where torch's ``expand`` has forgotten the form, logits are taken, unless torch made them of probabilities and clamped
-    them: then what was impossible is not, and what is below the clamp has no gradient.
+    Where torch's ``expand`` has forgotten the form, logits are used, but not where torch clamped them.
     """
-    form = given_form(law)
+    form = given_form(q)
     if form == "logits":
-        return by_logits(law.logits)
+        return _by_logits(q)
     if form == "probs":
-        return by_probs(law.probs), None
-    given, logits = by_probs(law.probs), by_logits(law.logits)[1]
-    eps = torch.finfo(law._param.dtype).eps  # what torch.distributions clamps to
-    clamped = ((given < eps) & (logits >= log(eps) * (1 + 4 * eps))).any(-1, keepdim=True)
+        return _by_probs(q), None
+    logits, clamped = _by_logits(q)[1], was_clamped(q)
+    by_logits = logits.exp()  # its derivative is as exact near 1 as near 0, and may yet be divided by p
     if may_look(validate, clamped) and not bool(clamped.any()):
-        return logits.exp(), logits  # exp: its derivative is as exact near 1 as it is near 0, and may be divided by p
-    given = _without_impossible(given)
-    return torch.where(clamped, given, logits.exp()), torch.where(clamped, _log(given), logits)
+        return by_logits, logits
+    by_probs = _without_impossible(_by_probs(q))
+    return torch.where(clamped, by_probs, by_logits), torch.where(clamped, _log(by_probs), logits)
 
 
-def given_form(law: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
-    """Whether a law was given by its logits or by its probabilities.
+def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
+    """Whether q was given by its logits or by its probabilities.
 
     torch keeps the other form beside the given one once it is asked for. Its ``expand`` takes both along, probabilities first,
     and calls the logits the parameter, whichever was given.
     """
-    known = [name for name in law.__dict__ if name in ("probs", "logits")]
+    known = [name for name in q.__dict__ if name in ("probs", "logits")]
     if known == ["probs", "logits"]:
-        return "probs" if law._param is law.__dict__["probs"] else "unknown"
+        return "probs" if q._param is q.__dict__["probs"] else "unknown"
     return "probs" if known == ["probs"] else "logits"
 
 
+def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*shape 1"]:
+    """Where torch made the logits of probabilities so near to 0 or 1 that it clamped them.
+
+    There, logits make what was impossible possible, and give what is below the clamp no gradient.
+    """
+    eps = torch.finfo(q._param.dtype).eps  # what torch clamps to
+    return ((_by_probs(q) < eps) & (_by_logits(q)[1] >= log(eps) * (1 + 4 * eps))).any(-1, keepdim=True)
+
+
+def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shape k"]:
+    given = q.probs if _is_wide(q.probs) else q.probs.float()
+    if isinstance(q, Bernoulli):
+        return torch.stack([1 - given, given], -1)
+    # In a narrow type the probabilities that torch normalised do not quite add up to one.
+    return given if given is q.probs else given / given.sum(-1, keepdim=True)
+
+
+def _by_logits(q: Bernoulli | Categorical | Categoricals) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
+    given = q.logits if _is_wide(q.logits) else q.logits.float()
+    if isinstance(q, Bernoulli):
+        both = torch.stack([-given, given], -1)
+        return torch.sigmoid(both), logsigmoid(both)
+    logits = given if given is q.logits else given.log_softmax(-1)
+    return logits.softmax(-1), logits
+
+
 def _log(probs: Tensor) -> Tensor:
-    """Its logarithm; that of zero has no gradient."""
+    """The logarithm; that of zero has no gradient."""
     possible = probs.detach() > 0
     return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)
 
@@ -242,27 +262,6 @@ def _without_impossible(probs: Float[Tensor, "*shape k"]) -> Float[Tensor, "*sha
     """
     probs = probs.masked_fill(probs.detach() == 0, 0.0)
     return probs / probs.sum(-1, keepdim=True)
-
-
-def _bit_probs(given: Tensor) -> Float[Tensor, "*shape 2"]:
-    given = given if _is_wide(given) else given.float()
-    return torch.stack([1 - given, given], -1)
-
-
-def _bit_logits(given: Tensor) -> tuple[Float[Tensor, "*shape 2"], Float[Tensor, "*shape 2"]]:
-    given = given if _is_wide(given) else given.float()
-    both = torch.stack([-given, given], -1)
-    return torch.sigmoid(both), logsigmoid(both)
-
-
-def _category_probs(given: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
-    """In a narrow type the probabilities that torch normalised do not quite add up to one."""
-    return given if _is_wide(given) else given.float() / given.float().sum(-1, keepdim=True)
-
-
-def _category_logits(given: Float[Tensor, "*shape k"]) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
-    logits = given if _is_wide(given) else given.float().log_softmax(-1)
-    return logits.softmax(-1), logits
 
 
 def _is_wide(parameter: Tensor) -> bool:

@@ -13,7 +13,7 @@ from .conditionals import view
 from .distributions import Categoricals
 from .draw import draw
 from .estimators import Exact
-from .factors import given_form
+from .factors import given_form, was_clamped
 from .structured import Ordered
 from .surrogate import Estimator, Function
 
@@ -242,14 +242,12 @@ def _parameter(q: Distribution) -> Tensor:
     return parameter
 
 
-def _form(law: Bernoulli | Categorical | Categoricals) -> str:
-    """Whether a law is to be rebuilt by "logits" or by "probs": by probabilities where torch's logits give another law."""
-    form = given_form(law)
-    if form != "unknown":
-        return form
-    assert not isinstance(law, Categoricals)
-    by_logits = type(law)(logits=law.logits.detach(), validate_args=False)
-    return "logits" if torch.equal(view(law).probs, view(by_logits).probs) else "probs"
+def _form(q: Bernoulli | Categorical | Categoricals) -> str:
+    """Whether q can be rebuilt by its "logits" or has to be by its "probs"."""
+    form = given_form(q)
+    if form == "unknown":
+        return "probs" if bool(was_clamped(q).any()) else "logits"
+    return form
 
 
 def _rebuilt(q: Distribution, parameter: Tensor) -> Distribution:

@@ -357,7 +357,7 @@ class MarkovChain(Ordered):
     The event is the states ``z_1 ... z_T`` and, with ``emission``, the observations ``o_1 ... o_T`` after them.
 
     Args:
-        initial: logits ``[*batch, k]``; its batch is that of the law.
+        initial: logits ``[*batch, k]``; the chain has this batch shape.
         transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or ``[*batch, T - 1, k, k]``; one table
             ``[k, k]`` serves every batch element and step.
         length: T, at least 1; needed unless ``transition`` tells.
@@ -378,8 +378,8 @@ class MarkovChain(Ordered):
     ) -> None:
         if initial.dim() == 0 or transition.dim() < 2:
             raise ValueError(
-                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, k] or [*batch, T - 1, k, k], but "
-                f"{tuple(initial.shape)} and {tuple(transition.shape)} were given."
+                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, k] or [*batch, T - 1, k, k], "
+                f"but {tuple(initial.shape)} and {tuple(transition.shape)} were given."
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)

@@ -38,6 +38,10 @@ class Estimator(Protocol):
     right with Exact, Reinforce and RLOO, and with GumbelSoftmax those of the relaxation that it differentiates; the other
     estimators refuse to be differentiated twice.
 
+    A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f and gets no gradient, nor
+    does the probability of a variable that is certain: f is unknown there, so the one-sided derivative is, too. Gradients in
+    the other parameters are those with the impossible held at zero. Finite logits keep every category possible.
+
     ``laws`` names what q may be: "bits" (Bernoulli), "index" (Categorical), "one-hot" (OneHotCategorical), "mixed" (variables
     with different numbers of categories) and "structured" (variables that depend on each other).
 
