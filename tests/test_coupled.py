@@ -346,7 +346,7 @@ def test_noise_in_place_of_x(E: catlog.Estimator) -> None:
     q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
     with pytest.raises(ValueError, match=rf"x: {type(E).__name__} makes its draws, coupled, .*give `noise` or a `generator`"):
         E(f_of_bits, q, x=torch.zeros(E.samples, 4, 3))
-    match = rf"noise must have shape \({E.samples}, 4, 3.*\) for {type(E).__name__} with this q, but \(1, 3\) was given"
+    match = rf"noise must have shape \({E.samples}, 4, 3.*\) \(for {type(E).__name__} with this q\), but \(1, 3\) was given"
     with pytest.raises(ValueError, match=match):
         E(f_of_bits, q, noise=torch.rand(1, 3))
 

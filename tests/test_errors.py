@@ -225,9 +225,11 @@ def test_exact_above_its_limit(q):
 
 
 def test_bad_temperature():
-    for given in (0.0, -1.0, torch.nan):
-        with pytest.raises(ValueError, match=f"GumbelSoftmax: `temperature` must be positive, but {given} was given"):
+    for given, needed in ((0.0, "positive"), (-1.0, "positive"), (torch.nan, "finite"), (torch.inf, "finite")):
+        with pytest.raises(ValueError, match=f"GumbelSoftmax: `temperature` must be {needed}, but {given} was given"):
             GumbelSoftmax(temperature=given)
+    with pytest.raises(ValueError, match=r"GumbelSoftmax: `temperature` must be positive, but -1\.0 was given"):
+        GumbelSoftmax(temperature=torch.tensor(-1.0))
 
 
 def test_bad_baseline():

@@ -27,7 +27,7 @@ def test_every_estimator_is_in_the_table() -> None:
     assert all(f"`{name}" in table for name in catlog.ESTIMATORS)
     for name, cls in catlog.ESTIMATORS.items():
         row = next(line for line in table.splitlines() if line.startswith(f"| `{name}"))
-        assert ("**no**" in row) == (not cls.unbiased)
+        assert ("**no**" in row) == (not cls().unbiased)
 
 
 def test_commands_exist() -> None:

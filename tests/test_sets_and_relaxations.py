@@ -445,7 +445,7 @@ def test_gumbels_given_their_argmax() -> None:
     assert gumbel_scores(z, log_p).max() < LIMIT
     uncut = (log_p - (-noise.squeeze(1).log()).log()).scatter(-1, index, z.amax(-1, keepdim=True))
     assert gumbel_scores(uncut, log_p).max() > 10 * LIMIT
-    with pytest.raises(ValueError, match=r"noise must hold uniforms of shape \(5, 1, 3\).*but \(2,\) was given"):
+    with pytest.raises(ValueError, match=r"noise must have shape \(5, 1, 3\).*but \(2,\) was given"):
         perturbed(law, index[:5], noise[:2, 0, 0])
 
 

@@ -1,7 +1,27 @@
 """Checks of arguments and values: what was given, what was expected, what to do."""
 
+from math import inf, isfinite
+from typing import Protocol
+
 import torch
-from torch import Tensor
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+
+class Known(Protocol):
+    """What the checks need to know of q, as every view of it tells."""
+
+    @property
+    def batch_shape(self) -> torch.Size: ...
+
+    @property
+    def d(self) -> int: ...
+
+    @property
+    def real(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 def check_count(owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = "") -> None:
@@ -14,10 +34,166 @@ def check_count(owner: str, name: str, value: object, least: int = 1, most: int 
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.{advice}")
 
 
+def check_chunk_size(owner: str, value: object) -> None:
+    """Raise unless ``value`` is None or a count."""
+    if value is not None:
+        check_count(owner, "chunk_size", value)
+
+
 def check_choice(owner: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was given.")
+
+
+def check_flag(owner: str, name: str, value: object) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: `{name}` must be True or False, but {value!r} was given.")
+
+
+def check_validate(validate: object) -> None:
+    """Raise unless ``validate`` is True or False; every estimator gets here when it looks at q."""
+    if not isinstance(validate, bool):
+        raise TypeError(f"validate must be True or False, but {validate!r} was given.")
+
+
+def check_number(
+    owner: str, name: str, value: object, least: float = -inf, most: float = inf, *, closed: bool = False, kind: str = "a number"
+) -> None:
+    """Raise unless ``value`` is a finite int or float with ``least <= value < most`` (``closed``: ``<=``)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.")
+    if not (isfinite(value) and least <= value <= most and (closed or value < most)):
+        bounds = "finite" if least == -inf else f"in [{least}, {most}{']' if closed else ')'}"
+        raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.")
+
+
+def check_positive(owner: str, name: str, value: object) -> None:
+    """Raise unless ``value`` is a finite number above 0."""
+    check_number(owner, name, value)
+    if not value > 0:  # type: ignore[operator]
+        raise ValueError(f"{owner}: `{name}` must be positive, but {value} was given.")
+
+
+def check_temperature(owner: str, value: object) -> None:
+    """Raise unless ``value`` is a finite number above 0, or a 0-d tensor of floats that holds one."""
+    if not isinstance(value, Tensor):
+        return check_positive(owner, "temperature", value)
+    if value.dim() > 0 or not value.is_floating_point():
+        given = f"one of {value.dtype} with shape {tuple(value.shape)}"
+        raise TypeError(f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was given.")
+    if value.device.type != "meta" and may_look(True, value):
+        check_positive(owner, "temperature", value.item())
+
+
+def check_network(owner: str, network: object) -> None:
+    """Raise unless ``network`` is a module or None."""
+    if network is not None and not isinstance(network, nn.Module):
+        raise TypeError(f"{owner}: `network` must be an nn.Module or None, but {network!r} was given.")
+
+
+def check_function(f: object) -> None:
+    """Raise unless ``f`` can be called."""
+    if not callable(f):
+        raise TypeError(f"f must be a function of points, but {type(f).__name__} was given.")
+
+
+def check_generator(generator: object, device: torch.device) -> None:
+    """Raise unless ``generator`` is None or a generator of this device."""
+    if generator is None or torch.compiler.is_compiling():
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator or None, but {type(generator).__name__} was given. With a seed, use "
+            "torch.Generator(device).manual_seed(seed)."
+        )
+    if not same_device(generator.device, device):
+        raise ValueError(
+            f"generator must be on {device}, where q is, but it is on {generator.device}. Make it with torch.Generator(device)."
+        )
+
+
+def check_tensor(name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device) -> Tensor:
+    """``value`` if it is a tensor of this shape (``form`` says what its dimensions are) on this device."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was given.")
+    if value.shape != torch.Size(shape):
+        raise ValueError(f"{name} must have shape {shape} ({form}), but {tuple(value.shape)} was given.")
+    check_device(name, value, device)
+    return value
+
+
+def check_device(name: str, value: Tensor, device: torch.device) -> None:
+    """Raise unless the tensor is where q is."""
+    if not same_device(value.device, device):
+        raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
+
+
+def check_uniforms(
+    name: str,
+    value: object,
+    shape: tuple[int, ...],
+    form: str,
+    law: Known,
+    validate: bool,
+    *,
+    closed: bool = False,
+    simplex: int | None = None,
+) -> Float[Tensor, "..."]:
+    """The uniforms in [0, 1) that were given, without autograd, in the type of the law's probabilities.
+
+    ``closed``: 1 may be among them; ``simplex``: they add up to 1 along this dimension.
+    """
+    u = check_tensor(name, value, shape, form, law.device)
+    closed = closed or simplex is not None
+    if not u.is_floating_point():
+        raise TypeError(f"{name} must hold floats, but {u.dtype} was given.")
+    if may_look(validate, u):
+        if not bool(((u >= 0) & (u <= 1 if closed else u < 1)).all()):
+            raise ValueError(f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given.")
+        if simplex is not None and bool(((u.sum(simplex) - 1).abs() > max(1e-3, torch.finfo(u.dtype).eps ** 0.5)).any()):
+            raise ValueError(f"{name} must add up to 1 along dimension {simplex}, but it does not.")
+    u = u.detach()
+    if u.dtype == law.real or closed:
+        return u.to(law.real)
+    return u.to(law.real).clamp(max=1 - torch.finfo(law.real).eps / 2)  # what is rounded up to 1
+
+
+def check_context(context: object, law: Known) -> Float[Tensor, "*batch features"]:
+    """The context of a network, if it is a tensor of floats ``[*batch, features]`` where q is."""
+    if not isinstance(context, Tensor):
+        raise TypeError(f"context must be a tensor of shape [*batch, features], but {type(context).__name__} was given.")
+    if not context.is_floating_point():
+        raise TypeError(f"context must hold floats, but {context.dtype} was given.")
+    batch, given = tuple(law.batch_shape), tuple(context.shape)
+    if len(given) != len(batch) + 1 or given[:-1] != batch:
+        raise ValueError(f"context must have shape [*batch, features] with batch {batch}, but {given} was given.")
+    check_device("context", context, law.device)
+    return context
+
+
+def check_chosen(chosen: object, n: int, m: int, law: Known, validate: bool) -> Int64[Tensor, "n *batch m"]:
+    """The numbers of the variables to look at, of which every draw has m different ones."""
+    d, shape = law.d, (n, *law.batch_shape, m)
+    index = check_tensor("chosen", chosen, shape, "[n, *batch, variables]", law.device)
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        raise TypeError(f"chosen must hold the numbers of variables as integers, but {index.dtype} was given.")
+    if may_look(validate, index):
+        if not bool(((index >= 0) & (index < d)).all()):
+            raise ValueError(f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but others were given.")
+        if bool((index.sort(-1).values.diff(dim=-1) == 0).any()):
+            raise ValueError("chosen must hold different variables for every draw, but one was given twice.")
+    return index.long()
+
+
+def same_device(one: torch.device, other: torch.device) -> bool:
+    """Whether both are the same; ``cuda`` is any ``cuda:i``.
+
+    >>> same_device(torch.device("cuda"), torch.device("cuda:1")), same_device(torch.device("cpu"), torch.device("meta"))
+    (True, False)
+    """
+    return one.type == other.type and (one.index is None or other.index is None or one.index == other.index)
 
 
 def transformed() -> bool:
@@ -25,14 +201,19 @@ def transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
 
-def may_look(validate: bool, value: Tensor) -> bool:
-    """Whether Python may look at the numbers in ``value``.
+def inference() -> bool:
+    """Whether this runs under ``torch.inference_mode``, where nothing can be differentiated; compiled code cannot know."""
+    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+
+
+def may_look(validate: bool, *values: Tensor) -> bool:
+    """Whether Python may look at the numbers in ``values``.
 
     Looking costs a synchronisation, so it happens in eager mode only (like ``validate_args`` of torch.distributions): not
     under ``torch.compile``, not while a CUDA graph is captured, not inside ``torch.func`` transforms.
     """
     if not validate or torch.compiler.is_compiling():
         return False
-    if value.is_cuda and torch.cuda.is_current_stream_capturing():
+    if any(value.is_cuda for value in values) and torch.cuda.is_current_stream_capturing():
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)

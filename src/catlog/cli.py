@@ -223,7 +223,7 @@ class List:
         console.print(table)
         table = Table("estimator", "unbiased", "laws", "reference")
         for name, each in ESTIMATORS.items():
-            table.add_row(name, "yes" if each.unbiased else "no", ", ".join(sorted(each.laws)), each.reference)
+            table.add_row(name, "yes" if each().unbiased else "no", ", ".join(sorted(each.laws)), each.reference)
         console.print(table)
         table = Table("problem", "which structure it tests")
         for name, tests in problems.describe().items():

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
+from .checks import check_validate
 from .factors import Factors, factors
 from .structured import Independents, Ordered, at_least_float32
 
@@ -78,4 +79,7 @@ def structure(law: Factors | Conditionals) -> Ordered:
 
 def view(q: Distribution, *, validate: bool = True) -> Factors | Conditionals:
     """``q`` as independent factors where it is, else by its conditionals."""
-    return Conditionals(q, validate) if isinstance(q, Ordered) else factors(q, validate=validate)
+    if not isinstance(q, Ordered):
+        return factors(q, validate=validate)
+    check_validate(validate)
+    return Conditionals(q, validate)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .checks import check_generator, check_uniforms
 from .factors import Factors
 from .randomness import rand
 
@@ -16,14 +17,15 @@ def own_noise(
     noise: Tensor | None,
     generator: torch.Generator | None,
     simplex: int | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """The ``noise`` given, or else drawn: uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension."""
     if x is not None:
         raise ValueError(f"x: {owner} makes its draws, coupled, from noise of its own; give `noise` or a `generator` instead.")
+    check_generator(generator, law.device)
     if noise is not None:
-        if noise.shape != shape:
-            raise ValueError(f"noise must have shape {shape} for {owner} with this q, but {tuple(noise.shape)} was given.")
-        return noise.detach()
+        form = f"for {owner} with this q"
+        return check_uniforms("noise", noise, shape, form, law, validate, closed=True, simplex=simplex)
     u = rand(shape, dtype=law.real, device=law.device, generator=generator)
     if simplex is None:
         return u

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .checks import may_look
+from .checks import check_device, check_generator, may_look
 from .conditionals import Conditionals
 from .factors import Factors
 from .randomness import rand
@@ -37,6 +37,8 @@ def uniforms(
     antithetic: in pairs u and 1 - u (the last alone where n is odd).
     latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element (McKay et al., 1979).
     """
+    if device is not None:
+        check_generator(generator, device)
 
     def fresh(rows: int) -> Tensor:
         return rand((rows, *shape), dtype=dtype, device=device, generator=generator)
@@ -77,20 +79,32 @@ def base_draws(
     validate: bool = True,
 ) -> Tensor:
     """The points given as ``x``, checked, or else drawn (see :func:`draw`)."""
+    check_generator(generator, law.device)
     if x is None:
         return draw(law, n, draws, groups=groups, generator=generator)
-    step = prod(groups)
-    tail = law.batch_shape + law.event_shape
-    if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
-        rows = "n" if step == 1 else f"n * {step}"
-        shape = ", ".join([rows, *map(str, tail)])
-        raise ValueError(f"x must have shape [{rows}, *batch, *event] = [{shape}], but {tuple(x.shape)} was given.")
-    x = x.detach().to(law.dtype)
+    _check_form(law, x, prod(groups))
+    given, x = x.detach(), x.detach().to(law.dtype)
     if may_look(validate, x):
-        if law.kind == "bits" and not bool(((x == 0) | (x == 1)).all()):
+        if law.kind == "bits" and not bool(((given == 0) | (given == 1)).all()):
             raise ValueError("x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given.")
+        if law.kind == "one-hot" and not bool((((given == 0) | (given == 1)).all(-1) & ((given == 1).sum(-1) == 1)).all()):
+            raise ValueError("x must hold one-hot vectors, a single 1 among zeros, but others were given.")
         _check_possible(law, law.index(x))
     return x
+
+
+def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
+    """Raise unless x is a tensor like the one that ``q.sample((n,))`` gives, n a multiple of ``step``."""
+    tail = law.batch_shape + law.event_shape
+    rows = "n" if step == 1 else f"n * {step}"
+    expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor of {expected}, but {type(x).__name__} was given.")
+    if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
+        raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
+    check_device("x", x, law.device)
+    if x.is_complex() or (law.kind == "index" and (x.is_floating_point() or x.dtype == torch.bool)):
+        raise TypeError(f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given.")
 
 
 def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> None:
@@ -100,7 +114,7 @@ def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch 
     if bool(possible.all()):
         with torch.no_grad():
             possible = law.log_prob(index) > -torch.inf
-    if not bool(possible.all()):
+    if may_look(True, possible) and not bool(possible.all()):
         bad = tuple((~possible).nonzero()[0].tolist())
         raise ValueError(f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero.")
 

@@ -6,35 +6,83 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import may_look, transformed
+from .checks import check_function, inference, may_look, transformed
 from .conditionals import Conditionals
 from .factors import Factors
 from .surrogate import Function
 
+NOT_DIFFERENTIABLE = (
+    "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a black-box "
+    "estimator (RLOO, RELAX, IndeCateR without `variables`, or with control='none'), or make f differentiable."
+)
+FLAT = frozenset(  # their derivative is 0, or torch has none
+    [*(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")), "RoundBackward1"]
+    + ["torch::autograd::NotImplemented"]
+)
+
 
 def evaluate(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True) -> Float[Tensor, "n *batch"]:
     """``f(x)`` for points ``[n, *batch, *event]``; f may write into its input without harm to the caller's."""
+    check_function(f)
     return checked(f(x.clone()), x, law, validate=validate)
 
 
-def value_and_slope(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True) -> tuple[Tensor, Tensor]:
-    """``f(x)`` and its derivative in x at every point, by one batched backward pass."""
+def evaluate_through(
+    f: Function, points: Tensor, law: Factors | Conditionals, *, validate: bool = True
+) -> Float[Tensor, "n *batch"]:
+    """``f(points)``, whose derivative in the points is needed: an error (in eager mode, with ``validate``) where it has none.
+
+    f may write into the points.
+    """
+    check_function(f)
+    origin = points.grad_fn if validate and not torch.compiler.is_compiling() and not transformed() else None
+    fx = checked(f(points), points, law, validate=validate)
+    if origin is not None and not depends(fx, origin):
+        raise ValueError(NOT_DIFFERENTIABLE)
+    return fx
+
+
+def value_and_slope(
+    f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True, learns: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``f(x)`` and its derivative in x at every point, by one batched backward pass.
+
+    Where no gradient is wanted (``no_grad``, ``inference_mode``) nothing is differentiated, and the derivative is given as 0.
+    With ``learns``, the estimator learns from it under ``no_grad``, too; under ``inference_mode`` torch has none to give.
+    """
+    if inference() or not (torch.is_grad_enabled() or learns):
+        return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
     if torch.compiler.is_compiling() or transformed():
         fx, pull = torch.func.vjp(f, x.clone())[:2]
         (slope,) = pull(torch.ones_like(fx))
         return checked(fx, x, law, validate=validate), slope.detach()
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        fx = checked(f(leaf.clone()), x, law, validate=validate)
-        total = fx.sum()
-        slope = torch.autograd.grad(total, leaf, retain_graph=True, allow_unused=True)[0] if total.requires_grad else None
+        fx = evaluate_through(f, leaf.clone(), law, validate=validate)
+        slope = torch.autograd.grad(fx.sum(), leaf, retain_graph=True, allow_unused=True)[0]
     if slope is None:
-        raise ValueError(
-            "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a "
-            "black-box estimator (IndeCateR without `variables`, or with control='none'), or make f differentiable."
-        )
+        raise ValueError(NOT_DIFFERENTIABLE)
     check_finite(slope, "f's derivative in x must have", validate)
     return fx, slope
+
+
+def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
+    """Whether the node ``origin`` is among those behind ``result``, by a path on which not all derivatives are 0.
+
+    >>> x = torch.ones(2, requires_grad=True).clone()
+    >>> [depends(y, x.grad_fn) for y in (x.sum() * 0, x.round().sum(), x.round() + x, x.detach())]
+    [True, False, True, False]
+    """
+    found, waiting = set(), [result.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is origin:
+            return True
+        if node is None or node in found or node.name() in FLAT:
+            continue
+        found.add(node)
+        waiting.extend(each for each, _ in node.next_functions)
+    return False
 
 
 def checked(fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool) -> Float[Tensor, "n *batch"]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from .checks import may_look, transformed
+from .checks import check_validate, may_look, transformed
 from .distributions import Categoricals
 from .structured import Ordered
 
@@ -125,6 +125,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     >>> law.kind, law.d, law.k, tuple(law.batch_shape)
     ('bits', 3, 2, (5,))
     """
+    check_validate(validate)
     base: Distribution = q
     while isinstance(base, Independent):
         base = base.base_dist

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from .checks import check_uniforms
 from .factors import Factors
 from .randomness import rand
 
@@ -16,6 +17,7 @@ def perturbed(
     noise: Tensor | None = None,
     repeats: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
+    validate: bool = True,
 ) -> Float[Tensor, "*repeats_n_batch d k"]:
     r""":math:`z = \log p + g` with Gumbel noise g, given that its argmax is ``index``.
 
@@ -26,9 +28,8 @@ def perturbed(
     shape = (*repeats, *index.shape, law.k)
     if noise is None:
         noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
-    elif noise.shape != shape:
-        given = tuple(noise.shape)
-        raise ValueError(f"noise must hold uniforms of shape {shape} ([..., n, *batch, d, k]), but {given} was given.")
+    else:
+        noise = check_uniforms("noise", noise, shape, "[..., n, *batch, d, k]", law, validate)
     log_e = (-noise.clamp(min=torch.finfo(noise.dtype).tiny).log()).log()
     at = index.unsqueeze(-1).expand(shape[:-1] + (1,))
     top = log_e.gather(-1, at)

@@ -7,14 +7,18 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .checks import transformed
-from .evaluate import checked
+from .evaluate import evaluate_through
 from .factors import Factors
 from .perturb import perturbed
 from .surrogate import Function, once
 
 
 def tied(
-    law: Factors, index: Int64[Tensor, "n *batch d"], noise: Tensor | None = None, generator: torch.Generator | None = None
+    law: Factors,
+    index: Int64[Tensor, "n *batch d"],
+    noise: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    validate: bool = True,
 ) -> tuple[Float[Tensor, "n *batch d k"], Float[Tensor, "n *batch d k"]]:
     r""":math:`z = \log p + g`, g Gumbel, given that its argmax is the draw; and the part of its derivative that is left when its
     derivative *given the draw* is subtracted.
@@ -24,7 +28,7 @@ def tied(
     on p. So :math:`\partial z_k = \partial \log p_k`; given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, 0 for k = x;
     and :math:`T/t_k = e^{z_k - \max z}` is left.
     """
-    z = perturbed(law, index, noise, (), generator).clamp(min=-1e30)  # finite where a category is impossible
+    z = perturbed(law, index, noise, (), generator, validate).clamp(min=-1e30)  # finite where a category is impossible
     return z, (z - z.amax(-1, keepdim=True)).exp()
 
 
@@ -41,7 +45,7 @@ def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
 def through(f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool) -> Float[Tensor, "*batch"]:
     """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
     points = x + (mean - mean.detach()).to(law.dtype)
-    return once(checked(f(points), points, law, validate=validate).mean(0))
+    return once(evaluate_through(f, points, law, validate=validate).mean(0))
 
 
 def slopes(

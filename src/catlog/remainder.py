@@ -160,7 +160,7 @@ def sum_and_sample(
         u = uniforms(samples, (*law.batch_shape, law.d), dtype=law.real, device=law.device, generator=generator)
         drawn = draw_rest(law, members, valid, u, validate, left)
     else:
-        drawn = law.index(base_draws(law, x, samples, validate=validate))
+        drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
     n = len(drawn)
     log_prob = law.log_prob(torch.cat([members, drawn]))
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)

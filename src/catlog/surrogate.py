@@ -49,9 +49,13 @@ class Estimator(Protocol):
     of the variance of what it estimates (see :func:`attach`). Give ``E.parameters()`` to an optimiser of their own.
     """
 
-    unbiased: ClassVar[bool]
     laws: ClassVar[frozenset[str]]
     reference: ClassVar[str]
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether value and gradient are right in expectation, with the settings that it has."""
+        ...
 
     @property
     def differentiates_f(self) -> bool:

@@ -74,7 +74,7 @@ class ARMS:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "ARMS", "CARMS")
         n = self.samples
-        noise = own_noise("ARMS", law, (n, *law.batch_shape, law.d), x, noise, generator, simplex=0)
+        noise = own_noise("ARMS", law, (n, *law.batch_shape, law.d), x, noise, generator, simplex=0, validate=self.validate)
         rare, category = law.probs.detach().min(-1)
         b = torch.where(taken(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)

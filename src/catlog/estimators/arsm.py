@@ -74,7 +74,8 @@ class ARSM:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         n, k = self.samples, law.k
-        pi = own_noise("ARSM", law, (n, *law.batch_shape, law.d, k), x, noise, generator, simplex=-1)
+        shape = (n, *law.batch_shape, law.d, k)
+        pi = own_noise("ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate)
         order, which = _swaps(k, law.device)
         winner = (pi[..., order] / law.probs.detach().unsqueeze(-2)).argmin(-1)  # [n, *batch, d, swaps]
         points = law.point(winner.movedim(-1, 0).flatten(0, 1))

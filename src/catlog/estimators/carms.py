@@ -76,7 +76,7 @@ class CARMS:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
-        noise = own_noise("CARMS", law, (*shape, law.k - 1), x, noise, generator, simplex=0)
+        noise = own_noise("CARMS", law, (*shape, law.k - 1), x, noise, generator, simplex=0, validate=self.validate)
         order, stick = _sticks(law.probs.detach())
         rank = (~taken(noise, stick)).long().cumprod(-1).sum(-1)
         index = order.expand(*shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..checks import check_count
+from ..checks import check_count, check_positive
 from ..conditionals import structure, view
 from ..draw import base_draws
 from ..evaluate import evaluate
@@ -69,8 +69,7 @@ class CritiCateR:
     def __post_init__(self) -> None:
         check_count("CritiCateR", "samples", self.samples, least=2, hint="The critic is fitted to the other draws.")
         check_count("CritiCateR", "folds", self.folds, least=2)
-        if not self.ridge > 0:
-            raise ValueError(f"CritiCateR: `ridge` must be positive, but {self.ridge} was given.")
+        check_positive("CritiCateR", "ridge", self.ridge)
 
     def rows(self, q: Distribution) -> int:
         return self.samples

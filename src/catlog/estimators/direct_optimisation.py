@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_chunk_size, check_count, check_number
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import factors
@@ -63,10 +63,10 @@ class DirectOptimisation:
 
     def __post_init__(self) -> None:
         check_count("DirectOptimisation", "samples", self.samples)
-        if not abs(self.epsilon) > 0:
+        check_number("DirectOptimisation", "epsilon", self.epsilon)
+        if self.epsilon == 0:
             raise ValueError(f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} was given.")
-        if self.chunk_size is not None:
-            check_count("DirectOptimisation", "chunk_size", self.chunk_size)
+        check_chunk_size("DirectOptimisation", self.chunk_size)
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -87,7 +87,7 @@ class DirectOptimisation:
         law = factors(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)
-        z = perturbed(law, index, noise, generator=generator)
+        z = perturbed(law, index, noise, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         table = differences(f, x, fx, law, chunk_size=self.chunk_size, validate=self.validate)
         value = fx.mean(0)

@@ -74,7 +74,7 @@ class DisARM:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "DisARM", "DisARMTree")
-        u = own_noise("DisARM", law, (self.samples, *law.batch_shape, law.d), x, noise, generator)
+        u = own_noise("DisARM", law, (self.samples, *law.batch_shape, law.d), x, noise, generator, validate=self.validate)
         b, anti = categories(law, u), categories(law, 1 - u)
         fx = evaluate(f, law.point(torch.cat([b, anti])), law, validate=self.validate)
         there, back = fx.detach().chunk(2)

@@ -77,7 +77,8 @@ class DisARMTree:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
-        u = own_noise("DisARMTree", law, (self.samples, *law.batch_shape, law.d, law.k - 1), x, noise, generator)
+        shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
+        u = own_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
         probs, order = law.probs.detach(), torch.arange(law.k, device=law.device).expand(law.probs.shape)
         if self.tree == "stick":
             probs, order = probs.sort(dim=-1, stable=True)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_number
 from ..draw import base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
@@ -53,6 +53,7 @@ class DoubleCV(nn.Module):
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()
         check_count("DoubleCV", "samples", samples, least=2, hint="One draw has no others to leave out: use MuProp.")
+        check_number("DoubleCV", "alpha", alpha)
         self.samples, self.validate = samples, validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
 

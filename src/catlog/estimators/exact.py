@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_chunk_size, check_count, check_generator
 from ..conditionals import Conditionals, view
 from ..evaluate import evaluate
 from ..factors import Factors
@@ -48,8 +48,7 @@ class Exact:
 
     def __post_init__(self) -> None:
         check_count("Exact", "limit", self.limit)
-        if self.chunk_size is not None:
-            check_count("Exact", "chunk_size", self.chunk_size)
+        check_chunk_size("Exact", self.chunk_size)
 
     def rows(self, q: Distribution) -> int:
         return self.evaluations(q)
@@ -63,6 +62,7 @@ class Exact:
         if x is not None:
             raise ValueError("x: Exact visits every point of the law; it takes none.")
         law = view(q, validate=self.validate)
+        check_generator(generator, law.device)
         points = prod(law.cardinalities)
         if points > self.limit:
             raise ValueError(

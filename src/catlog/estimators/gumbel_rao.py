@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_temperature
 from ..draw import base_draws
 from ..factors import factors, relaxable
 from ..logits import finite_log_probs
@@ -60,8 +60,7 @@ class GumbelRao:
     def __post_init__(self) -> None:
         check_count("GumbelRao", "samples", self.samples)
         check_count("GumbelRao", "noises", self.noises)
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
-            raise ValueError(f"GumbelRao: `temperature` must be positive, but {self.temperature} was given.")
+        check_temperature("GumbelRao", self.temperature)
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -81,7 +80,7 @@ class GumbelRao:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelRao")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        z = perturbed(law, law.index(x), noise, (self.noises,), generator)
+        z = perturbed(law, law.index(x), noise, (self.noises,), generator, self.validate)
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
         return through(f, law, x, as_point(law, soft), self.validate)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..checks import check_count
-from ..evaluate import checked
+from ..checks import check_count, check_flag, check_generator, check_temperature
+from ..evaluate import evaluate_through
 from ..factors import Factors, factors, relaxable
 from ..randomness import rand
 from ..surrogate import RELAXABLE, Function
@@ -57,8 +57,8 @@ class GumbelSoftmax:
 
     def __post_init__(self) -> None:
         check_count("GumbelSoftmax", "samples", self.samples)
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
-            raise ValueError(f"GumbelSoftmax: `temperature` must be positive, but {self.temperature} was given.")
+        check_temperature("GumbelSoftmax", self.temperature)
+        check_flag("GumbelSoftmax", "hard", self.hard)
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -73,8 +73,9 @@ class GumbelSoftmax:
             raise ValueError("x: GumbelSoftmax draws relaxed points, which depend on q's parameters; give a `generator` instead.")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
+        check_generator(generator, law.device)
         points = law.shaped(self._relaxed(law, generator).to(law.dtype))
-        return checked(f(points.clone()), points, law, validate=self.validate).mean(0)
+        return evaluate_through(f, points.clone(), law, validate=self.validate).mean(0)
 
     def _relaxed(self, law: Factors, generator: torch.Generator | None) -> Tensor:
         shape = (self.samples, *law.batch_shape, law.d) + ((law.k,) if law.kind == "one-hot" else ())

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_positive
 from ..draw import base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
@@ -59,8 +59,7 @@ class IMLE:
 
     def __post_init__(self) -> None:
         check_count("IMLE", "samples", self.samples)
-        if not self.step > 0:
-            raise ValueError(f"IMLE: `step` must be positive, but {self.step} was given.")
+        check_positive("IMLE", "step", self.step)
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -81,7 +80,7 @@ class IMLE:
         relaxable(q, law, "IMLE")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)
-        z = perturbed(law, index, noise, generator=generator)
+        z = perturbed(law, index, noise, generator=generator, validate=self.validate)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         value = fx.mean(0)
         return attach(value, value + along_logits(law, moved(law, index, z, by_category(law, slope), -self.step)))

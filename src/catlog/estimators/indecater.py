@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_chosen, check_chunk_size, check_count, check_flag
 from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import evaluate, value_and_slope
 from ..factors import Factors, factors, relaxable
@@ -77,10 +77,10 @@ class IndeCateR:
 
     def __post_init__(self) -> None:
         check_count("IndeCateR", "samples", self.samples)
+        check_flag("IndeCateR", "fresh", self.fresh)
         check_choice("IndeCateR", "draws", self.draws, DRAWS)
         check_choice("IndeCateR", "control", self.control, ("taylor", "none"))
-        if self.chunk_size is not None:
-            check_count("IndeCateR", "chunk_size", self.chunk_size)
+        check_chunk_size("IndeCateR", self.chunk_size)
         if self.variables is not None:
             check_count("IndeCateR", "variables", self.variables)
             if self.fresh:
@@ -137,11 +137,7 @@ class IndeCateR:
         check_count("IndeCateR", "variables", m, most=law.d, hint=f"q has {law.d} variables.")
         assert m is not None
         if chosen is not None:
-            expected = (n, *law.batch_shape, m)
-            if chosen.shape != expected:
-                given = tuple(chosen.shape)
-                raise ValueError(f"chosen must have shape {expected} ([n, *batch, variables]), but {given} was given.")
-            return chosen
+            return check_chosen(chosen, n, m, law, self.validate)
         deck = rand((*law.batch_shape, law.d), device=law.probs.device, generator=generator).argsort(-1)
         turn = torch.arange(n * m, device=deck.device) % law.d
         return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)

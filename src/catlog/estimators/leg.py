@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_chunk_size, check_count
 from ..conditionals import structure, view
 from ..draw import base_draws
 from ..evaluate import checked, evaluate
@@ -52,8 +52,7 @@ class LEG:
 
     def __post_init__(self) -> None:
         check_count("LEG", "samples", self.samples)
-        if self.chunk_size is not None:
-            check_count("LEG", "chunk_size", self.chunk_size)
+        check_chunk_size("LEG", self.chunk_size)
 
     def rows(self, q: Distribution) -> int:
         return self.samples

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, check_number
 from ..conditionals import Conditionals, view
 from ..factors import Factors
 from ..learning import frozen, learns
@@ -46,7 +46,6 @@ class MAPO(nn.Module):
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
 
-    unbiased: ClassVar[bool] = True
     laws: ClassVar[frozenset[str]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "Liang et al. 2018"
@@ -64,11 +63,14 @@ class MAPO(nn.Module):
         for name, value in (("size", size), ("samples", samples), ("length", length)):
             check_count("MAPO", name, value)
         check_choice("MAPO", "keep", keep, ("highest", "lowest"))
-        if not 0 <= clip < 1:
-            raise ValueError(f"MAPO: `clip` must be in [0, 1), but {clip} was given.")
+        check_number("MAPO", "clip", clip, 0, 1)
         self.size, self.samples, self.keep, self.clip, self.length, self.validate = size, samples, keep, clip, length, validate
         self.register_buffer("memory", torch.full((size, length), -1))
         self.memory: Int64[Tensor, "size length"]  # category numbers, then -1
+
+    @property
+    def unbiased(self) -> bool:
+        return self.clip == 0
 
     def rows(self, q: Distribution) -> int:
         return self.samples

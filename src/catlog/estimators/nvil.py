@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_context, check_count, check_network
 from ..conditionals import Conditionals, view
 from ..draw import base_draws
 from ..evaluate import evaluate
@@ -55,6 +55,7 @@ class NVIL(nn.Module):
     def __init__(self, samples: int = 1, network: nn.Module | None = None, validate: bool = True) -> None:
         super().__init__()
         check_count("NVIL", "samples", samples)
+        check_network("NVIL", network)
         self.samples, self.network, self.validate = samples, network, validate
         self.centre = nn.Parameter(torch.zeros(()))
 
@@ -89,4 +90,5 @@ class NVIL(nn.Module):
                 raise ValueError("context: NVIL's network needs [*batch, features] here; a structured law has no logits to read.")
             log_probs = law.log_probs.detach().clamp(min=-30.0)
             context = log_probs[..., 1] - log_probs[..., 0] if law.kind == "bits" else log_probs.flatten(-2)
-        return self.centre + run("NVIL", self.network, context.detach(), law.batch_shape)
+        context = check_context(context, law).detach()
+        return self.centre + run("NVIL", self.network, context, law.batch_shape)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_chunk_size, check_count
 from ..surrogate import ANY, Function
 from .scater import SCateR
 
@@ -48,6 +48,7 @@ class RAM:
 
     def __post_init__(self) -> None:
         check_count("RAM", "samples", self.samples)
+        check_chunk_size("RAM", self.chunk_size)
 
     @property
     def _scater(self) -> SCateR:

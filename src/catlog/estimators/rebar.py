@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_number, check_positive
 from ..draw import base_draws
-from ..evaluate import checked, evaluate
+from ..evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
 from ..factors import factors, relaxable
 from ..logits import along_logits, in_logits, scored, squared_norm
 from ..relaxation import relaxed, slopes, tied
@@ -63,8 +63,8 @@ class REBAR(nn.Module):
     def __init__(self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True) -> None:
         super().__init__()
         check_count("REBAR", "samples", samples)
-        if not temperature > 0:
-            raise ValueError(f"REBAR: `temperature` must be positive, but {temperature} was given.")
+        check_number("REBAR", "eta", eta)
+        check_positive("REBAR", "temperature", temperature)
         self.samples, self.validate = samples, validate
         self.eta = nn.Parameter(torch.tensor(float(eta)))
         self.log_temperature = nn.Parameter(torch.tensor(log(temperature)))
@@ -90,21 +90,20 @@ class REBAR(nn.Module):
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         score = scored(law, index)[1]
-        given, left = tied(law, index, noise, generator)
+        given, left = tied(law, index, noise, generator, self.validate)
+        if not torch.is_grad_enabled():
+            return fx.mean(0)
 
         def objective(eta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> tuple[Tensor, Tensor]:
             """The squared norm of the gradient in the logits, and the gradient."""
 
             def control(z: Tensor) -> tuple[Tensor]:
                 points = relaxed(law, z, temperature[..., None, None]).to(law.dtype)
-                return (checked(f(points.clone()), points, law, validate=self.validate).to(law.real),)
+                return (evaluate_through(f, points.clone(), law, validate=self.validate).to(law.real),)
 
             (c,), (slope,) = slopes(control, given, again=self.log_temperature.requires_grad)
             if slope is None:
-                raise ValueError(
-                    "f: its derivative in x is needed by REBAR, but f's value does not depend differentiably on x. Use RELAX, "
-                    "with a network in place of f, or make f differentiable."
-                )
+                raise ValueError(NOT_DIFFERENTIABLE)
             rest = fx.detach().to(law.real) - eta * c
             gradient = rest[..., None, None] * score + in_logits(law, eta[..., None, None] * slope * left)
             gradient = gradient.mean(0)

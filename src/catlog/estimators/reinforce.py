@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_number
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
@@ -51,8 +51,8 @@ class Reinforce:
 
     def __post_init__(self) -> None:
         check_count("Reinforce", "samples", self.samples)
-        if not callable(self.baseline) and not isinstance(self.baseline, (int, float)):
-            raise TypeError(f"Reinforce: `baseline` must be a number or a callable, but {self.baseline!r} was given.")
+        if not callable(self.baseline):
+            check_number("Reinforce", "baseline", self.baseline, kind="a number or a callable")
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -86,8 +86,7 @@ class MovingAverage(nn.Module):
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"MovingAverage: `decay` must be in [0, 1), but {decay} was given.")
+        check_number("MovingAverage", "decay", decay, 0, 1)
         self.decay = decay
         # One element each, not none: torch.compile takes a float64 tensor without dimensions for a number, and does not write it.
         self.register_buffer("mean", torch.zeros(1))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..checks import check_count
+from ..checks import check_count, check_temperature
 from ..draw import base_draws
 from ..factors import factors, relaxable
 from ..logits import finite_log_probs
@@ -56,8 +56,7 @@ class ReinMax:
 
     def __post_init__(self) -> None:
         check_count("ReinMax", "samples", self.samples)
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
-            raise ValueError(f"ReinMax: `temperature` must be positive, but {self.temperature} was given.")
+        check_temperature("ReinMax", self.temperature)
 
     def rows(self, q: Distribution) -> int:
         return self.samples

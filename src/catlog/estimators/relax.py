@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_network, check_positive
 from ..draw import base_draws
 from ..evaluate import evaluate
 from ..factors import factors, relaxable
@@ -60,8 +60,8 @@ class RELAX(nn.Module):
     ) -> None:
         super().__init__()
         check_count("RELAX", "samples", samples)
-        if not temperature > 0:
-            raise ValueError(f"RELAX: `temperature` must be positive, but {temperature} was given.")
+        check_network("RELAX", network)
+        check_positive("RELAX", "temperature", temperature)
         self.samples, self.network, self.temperature, self.validate = samples, network, temperature, validate
 
     def rows(self, q: Distribution) -> int:
@@ -85,7 +85,9 @@ class RELAX(nn.Module):
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         score = scored(law, index)[1]
-        given, left = tied(law, index, noise, generator)
+        given, left = tied(law, index, noise, generator, self.validate)
+        if not torch.is_grad_enabled():
+            return fx.mean(0)
         value, signal = fx.mean(0), fx.detach().to(law.real)
         if self.network is None:
             return attach(value, value + along_logits(law, (signal[..., None, None] * score).mean(0)))

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_network, check_number
 from ..draw import base_draws
 from ..evaluate import value_and_slope
 from ..factors import bits_only, factors
@@ -67,6 +67,9 @@ class RODEO(nn.Module):
     ) -> None:
         super().__init__()
         check_count("RODEO", "samples", samples, least=2, hint="One draw has no others to leave out: use MuProp.")
+        check_number("RODEO", "alpha", alpha)
+        check_number("RODEO", "beta", beta)
+        check_network("RODEO", network)
         self.samples, self.network, self.validate = samples, network, validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
         self.beta = nn.Parameter(torch.tensor(float(beta)))

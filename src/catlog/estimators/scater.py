@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_chosen, check_count, check_generator, check_uniforms
 from ..clamps import SUFFIXES, Clamped, Suffix, moves_per_variable, noise_shape, sweep, sweep_chosen
 from ..conditionals import Conditionals, structure, view
 from ..draw import base_draws
@@ -117,6 +117,7 @@ class SCateR:
         generator: torch.Generator | None,
     ) -> Clamped:
         ordered = structure(law)
+        check_generator(generator, law.device)
         given = None if x is None else law.index(base_draws(law, x, self.samples, validate=self.validate))
         if given is not None and self.suffix == "gumbel" and any(ordered.ancestors):
             raise ValueError("x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a `generator` instead.")
@@ -124,14 +125,16 @@ class SCateR:
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
         if noise is None:
             noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        elif noise.shape != shape:
-            raise ValueError(f"noise must have shape {shape} ([groups, n, *batch, d]), but {tuple(noise.shape)} was given.")
+        else:
+            noise = check_uniforms("noise", noise, shape, "[groups, n, *batch, d]", law, self.validate)
         with torch.no_grad():
             if self.variables is None:
                 return sweep(ordered, noise, given, self.suffix, self.categories, self.validate)
             if chosen is None:
                 order = rand((n, *law.batch_shape, law.d), device=law.device, generator=generator)
                 chosen = order.argsort(-1)[..., : self.variables]
+            else:
+                chosen = check_chosen(chosen, n, self.variables, law, self.validate)
             return sweep_chosen(ordered, noise, chosen, given, self.suffix, self.validate)
 
     def _table(self, f: Function, fx: Tensor, law: Factors | Conditionals, clamped: Clamped) -> Float[Tensor, "n *batch d k"]:

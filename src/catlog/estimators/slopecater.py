@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, check_number, check_uniforms
 from ..draw import DRAWS, Draws, base_draws
 from ..evaluate import value_and_slope
 from ..factors import factors, relaxable
@@ -42,7 +42,8 @@ class SlopeCateR(nn.Module):
     goes to all alike), by systematic sampling. So all points are known before f is called, once. Any :math:`\pi_i > 0` and any
     coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
     least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
-    say nothing; they are frozen by ``eval()`` and inside ``torch.func`` transforms. The value is the mean of f over the N draws.
+    say nothing; they are frozen by ``eval()``, inside ``torch.func`` transforms and under
+    ``torch.inference_mode``. The value is the mean of f over the N draws.
 
     Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
     Reference: this library; the prediction is of Liu et al., "Bridging discrete and backpropagation: straight-through and
@@ -83,8 +84,7 @@ class SlopeCateR(nn.Module):
         if corrections is not None:
             check_count("SlopeCateR", "corrections", corrections)
         check_choice("SlopeCateR", "draws", draws, DRAWS)
-        if not 0 <= decay <= 1:
-            raise ValueError(f"SlopeCateR: `decay` must be in [0, 1], but {decay} was given.")
+        check_number("SlopeCateR", "decay", decay, 0, 1, closed=True)
         check_count("SlopeCateR", "places", places, least=0)
         self.samples, self.corrections, self.draws, self.decay, self.validate = samples, corrections, draws, decay, validate
         self.coefficients, self.sizes = Coefficients(), Sizes(places)
@@ -118,10 +118,13 @@ class SlopeCateR(nn.Module):
         often = m * chances(undecided * sizes)
         if start is None:
             start = rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
+        else:
+            start = check_uniforms("start", start, (1, *law.batch_shape), "[1, *batch]", law, self.validate, closed=True)
         variable = systematic(often, m, start)
         drawn = seen(law, x, variable)
         points = torch.cat([law.flat(x), drawn.turned().to(law.dtype)])
-        values, slopes = value_and_slope(f, law.shaped(points), law, validate=self.validate)
+        learning = self.decay < 1 and learns(self, points)
+        values, slopes = value_and_slope(f, law.shaped(points), law, validate=self.validate, learns=learning)
         slopes = law.flat(slopes).to(law.real)
         terms, noise = drawn.summed_out(values.detach(), slopes)
         weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
@@ -133,7 +136,7 @@ class SlopeCateR(nn.Module):
         gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
         if law.kind == "bits":
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
-        if self.decay < 1 and learns(self, values):
+        if learning:
             fit = self.coefficients.updates((exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay)
             write([*fit, *self.sizes.updates(drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay)])
         value = values[:n].mean(0)

@@ -71,7 +71,7 @@ class UnorderedSet:
             for row in range(1, self.samples):
                 index = torch.cat([index, draw_rest(law, index, None, u[row : row + 1], self.validate)])
         else:
-            index = law.index(base_draws(law, x, self.samples, validate=self.validate))
+            index = law.index(base_draws(law, x, self.samples, generator=generator, validate=self.validate))
             check_count("UnorderedSet", "x.shape[0]", len(index), least=2, most=10)
         new = first_of_its_kind(index)
         if x is not None and may_look(self.validate, x) and not bool(new.all()):
