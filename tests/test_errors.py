@@ -1,14 +1,48 @@
 """Every mistake is answered by an error that names the argument, what was given and what to do."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
+from inspect import signature
+from math import prod
 
 import pytest
 import torch
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, OneHotCategorical
 
-from catlog import ESTIMATORS, RLOO, Categoricals, Exact, GumbelSoftmax, IndeCateR, MovingAverage, Reinforce
+from catlog import (
+    ARM,
+    ARMS,
+    ARSM,
+    CARMS,
+    DARN,
+    ESTIMATORS,
+    IMLE,
+    MAPO,
+    NVIL,
+    RAM,
+    REBAR,
+    RELAX,
+    RLOO,
+    Categoricals,
+    DirectOptimisation,
+    DisARM,
+    DisARMTree,
+    Exact,
+    GumbelRao,
+    GumbelSoftmax,
+    IndeCateR,
+    MovingAverage,
+    Reinforce,
+    ReinMax,
+    SCateR,
+    SlopeCateR,
+    StraightThrough,
+    SumAndSample,
+    UnorderedSet,
+)
+from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from variants import continuous, supports
 
@@ -43,6 +77,18 @@ def seeded():
 
 def total(x):
     return x.sum(-1)
+
+
+def with_validate(E, validate):
+    if not isinstance(E, nn.Module):
+        return replace(E, validate=validate)
+    E = deepcopy(E)
+    E.validate = validate
+    return E
+
+
+def unchecked(E):
+    return with_validate(E, False)
 
 
 @every
@@ -239,6 +285,19 @@ def test_bad_baseline():
         MovingAverage(decay=1)
 
 
+def test_what_a_baseline_returns(q):
+    for given in (None, "b", [0.0], True, torch.zeros(2).long()):
+        with pytest.raises(TypeError, match="Reinforce: `baseline` must return a number or a tensor of floats, but it returned"):
+            Reinforce(3, baseline=lambda fx, given=given: given)(total, q)
+    for shape in ((3,), (2, 2), (1, 3, 2), (0,)):
+        with pytest.raises(
+            ValueError, match=r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but"
+        ):
+            Reinforce(3, baseline=lambda fx, shape=shape: torch.zeros(shape))(total, q)
+    for given in (1, 0.5, torch.zeros(()), torch.zeros(2), torch.zeros(1, 2), torch.zeros(3, 1), torch.zeros(3, 2)):
+        assert Reinforce(3, baseline=lambda fx, given=given: given)(total, q).shape == (2,)
+
+
 def test_taylor_needs_a_derivative(q):
     with pytest.raises(ValueError, match=r"f: its derivative in x is needed.*Use a black-box estimator"):
         IndeCateR(variables=1)(lambda x: total(x.detach()), q)
@@ -308,12 +367,7 @@ def test_extreme_logits_give_finite_gradients(E, kind, dtype):
 
 @every
 def test_validate_false_lets_nan_through(E, q):
-    if isinstance(E, nn.Module):
-        E = deepcopy(E)
-        E.validate = False
-    else:
-        E = replace(E, validate=False)
-    assert bool(E(lambda x: total(x) * torch.nan, q).isnan().all())
+    assert bool(unchecked(E)(lambda x: total(x) * torch.nan, q).isnan().all())
 
 
 def test_categoricals():
@@ -342,3 +396,245 @@ def test_functions():
             FirstLayerLinear(network)
     with pytest.raises(ValueError, match="FirstLayerLinear: `chunk_size` must be at least 1, but 0 was given"):
         FirstLayerLinear(nn.Sequential(nn.Linear(2, 1)), chunk_size=0)
+
+
+# What is not a tensor, not a number, not a flag: for arguments that want one of these.
+NO_TENSORS = [[[0.0, 1.0]], 1.0, "x", (), {}, object(), True]
+
+
+@pytest.mark.parametrize("E", INJECTABLE, ids=repr)
+def test_x_is_no_tensor(E, q):
+    for x in NO_TENSORS:
+        with pytest.raises(TypeError, match=rf"x must be a tensor of shape \[n.*, 2, 3\], but {type(x).__name__} was given"):
+            E(total, q, x=x)
+
+
+@pytest.mark.parametrize("E", [E for E in INJECTABLE if supports(E, "one-hot")], ids=repr)
+@pytest.mark.parametrize(
+    "row", [(0.0, 0.0, 0.0), (1.0, 1.0, 0.0), (0.5, 0.5, 0.0), (2.0, 0.0, 0.0), (1.0, torch.nan, 0.0), (1.0, 1.0, -1.0)]
+)
+def test_x_is_not_one_hot(E, row):
+    q = KINDS["one-hot"](torch.zeros(2, 3, 3))
+    x = torch.eye(3).expand(E.rows(q), 2, 3, 3).clone()
+    x[0, 1, 2] = torch.tensor(row)
+    with pytest.raises(ValueError, match="x must hold one-hot vectors, a single 1 among zeros, but others were given"):
+        E(clean, q, x=x)
+
+
+@pytest.mark.parametrize("E", [E for E in INJECTABLE if supports(E, "index")], ids=repr)
+def test_x_is_not_whole(E):
+    """0.7 was read as 0; floats are refused without a look at them, so with validate=False, too."""
+    q = KINDS["index"](torch.zeros(2, 3, 3))
+    x = torch.zeros(E.rows(q), 2, 3)
+    for given in (x + 0.7, x, x.bool(), x.to(torch.complex64)):
+        with pytest.raises(TypeError, match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {given.dtype}"):
+            unchecked(E)(total, q, x=given)
+    for given in (x.long() - 1, x.long() + 3):
+        with pytest.raises(ValueError, match="x holds a point that q cannot draw"):
+            E(total, q, x=given)
+    if not isinstance(E, UnorderedSet | SumAndSample | MAPO):
+        E(lambda x: total(x).float(), q, x=x.to(torch.int32))
+
+
+@pytest.mark.parametrize("E", INJECTABLE, ids=repr)
+def test_x_on_another_device(E, q):
+    with pytest.raises(ValueError, match="x must be on cpu, where q is, but it is on meta"):
+        E(total, q, x=torch.zeros(E.rows(q), 2, 3, device="meta"))
+
+
+@every
+def test_bad_generator(E, q):
+    for generator in (0, "seed", torch.zeros(()), [torch.Generator()], torch.Generator, True):
+        with pytest.raises(TypeError, match=rf"generator must be a torch.Generator or None, but {type(generator).__name__} was"):
+            E(total, q, generator=generator)
+        if E in INJECTABLE:
+            with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None"):
+                E(total, q, x=torch.zeros(E.rows(q), 2, 3), generator=generator)
+    with pytest.raises(ValueError, match=r"generator must be on cuda:0, where q is, but it is on cpu\. Make it with"):
+        check_generator(torch.Generator(), torch.device("cuda:0"))
+
+
+@every
+def test_validate_is_no_flag(E, q):
+    for validate in (None, 1, 0, "no", [], 0.0, torch.tensor(True)):
+        with pytest.raises(TypeError, match=r"validate must be True or False, but .* was given"):
+            with_validate(E, validate)(total, q)
+
+
+@every
+def test_f_cannot_be_called(E, q):
+    for f in (None, 1.0, "f", torch.zeros(3)):
+        with pytest.raises(TypeError, match=f"f must be a function of points, but {type(f).__name__} was given"):
+            E(f, q)
+
+
+@every
+def test_q_is_no_law(E):
+    for q in (None, 0.5, "Bernoulli", torch.zeros(3), Bernoulli, [Bernoulli(logits=torch.zeros(3))]):
+        with pytest.raises(TypeError, match=rf"q: a law of independent categorical .*but {type(q).__name__} was given"):
+            E(total, q)
+
+
+def between(*shape):
+    return torch.linspace(0.1, 0.9, prod(shape)).view(shape)
+
+
+NOISES = {  # a valid one for three bits without a batch, all of it in [0, 1)
+    ARM(): between(1, 3),
+    DisARM(): between(1, 3),
+    ARMS(2): torch.full((2, 3), 0.5),
+    ARSM(): torch.full((1, 3, 2), 0.5),
+    CARMS(2): torch.full((2, 3, 1), 0.5),
+    DisARMTree(): between(1, 3, 1),
+    REBAR(): between(1, 3, 2),
+    RELAX(): between(1, 3, 2),
+    GumbelRao(noises=1): between(1, 1, 3, 2),
+    IMLE(): between(1, 3, 2),
+    DirectOptimisation(): between(1, 3, 2),
+    SCateR(): between(4, 1, 3),
+    RAM(): between(1, 1, 3, 2),
+    SlopeCateR(1): between(1),
+}
+
+
+@pytest.mark.parametrize("E", NOISES, ids=repr)
+def test_bad_noise(E):
+    q, noise = Independent(Bernoulli(logits=torch.zeros(3)), 1), NOISES[E]
+    name = "start" if isinstance(E, SlopeCateR) else "noise"
+    for given in (noise, noise.double(), noise.half()):
+        value = E(lambda x: x.sum(-1), q, **{name: given})
+        assert value.isfinite()
+        assert value.dtype == torch.float32
+    for given in NO_TENSORS:
+        with pytest.raises(TypeError, match=rf"{name} must be a tensor of shape .*, but {type(given).__name__} was given"):
+            E(total, q, **{name: given})
+    for given in (noise.long(), noise.bool(), noise.to(torch.complex64)):
+        with pytest.raises(TypeError, match=f"{name} must hold floats, but {given.dtype} was given"):
+            E(total, q, **{name: given})
+    for given in (noise[..., :0], noise.unsqueeze(0), noise.expand(2, *noise.shape)):
+        with pytest.raises(ValueError, match=f"{name} must have shape"):
+            E(total, q, **{name: given})
+    with pytest.raises(ValueError, match=f"{name} must be on cpu, where q is, but it is on meta"):
+        E(total, q, **{name: noise.to("meta")})
+    for given in (noise - 1, noise + 1.5, noise * torch.nan, noise + torch.inf):
+        with pytest.raises(ValueError, match=rf"{name} must hold numbers in \[0, 1[\])], but others were given"):
+            E(total, q, **{name: given})
+    if isinstance(E, ARMS | CARMS | ARSM):
+        with pytest.raises(ValueError, match="noise must add up to 1 along dimension"):
+            E(total, q, noise=noise / 2)
+
+
+@pytest.mark.parametrize("E", [IndeCateR(variables=2), SCateR(variables=2)], ids=repr)
+def test_bad_chosen(E, q):
+    chosen = torch.tensor([[[0, 1], [2, 0]]])
+    assert bool(E(total, q, chosen=chosen.to(torch.int32)).isfinite().all())
+    for given in NO_TENSORS:
+        with pytest.raises(TypeError, match=rf"chosen must be a tensor of shape .*, but {type(given).__name__} was given"):
+            E(total, q, chosen=given)
+    for given in (chosen.float(), chosen.bool(), chosen.to(torch.complex64)):
+        with pytest.raises(TypeError, match=f"chosen must hold the numbers of variables as integers, but {given.dtype} "):
+            E(total, q, chosen=given)
+    with pytest.raises(ValueError, match=r"chosen must have shape \(1, 2, 2\)"):
+        E(total, q, chosen=chosen[..., :1])
+    for given in (chosen - 1, chosen + 1):
+        with pytest.raises(ValueError, match="chosen must hold numbers from 0 to 2, since q has 3 variables"):
+            E(total, q, chosen=given)
+    with pytest.raises(ValueError, match="chosen must hold different variables for every draw, but one was given twice"):
+        E(total, q, chosen=torch.tensor([[[0, 1], [2, 2]]]))
+    with pytest.raises(ValueError, match="chosen must be on cpu, where q is, but it is on meta"):
+        E(total, q, chosen=chosen.to("meta"))
+
+
+def test_bad_context(q):
+    E = NVIL(network=nn.Linear(4, 1))
+    E(total, q, context=torch.zeros(2, 4))
+    for given in NO_TENSORS:
+        with pytest.raises(TypeError, match=rf"context must be a tensor of shape .*, but {type(given).__name__} was given"):
+            E(total, q, context=given)
+    with pytest.raises(TypeError, match=r"context must hold floats, but torch\.int64 was given"):
+        E(total, q, context=torch.zeros(2, 4).long())
+    for shape in ((), (4,), (3, 4), (1, 2, 4)):
+        with pytest.raises(ValueError, match=r"context must have shape \[\*batch, features\] with batch \(2,\), but "):
+            E(total, q, context=torch.zeros(shape))
+    with pytest.raises(ValueError, match="context must be on cpu"):
+        E(total, q, context=torch.zeros(2, 4, device="meta"))
+
+
+GARBAGE = [None, "2", b"2", 1.5, -1, 0, True, torch.nan, torch.inf, -torch.inf, [2], (), {}, 1j, object()]
+GARBAGE += [torch.tensor(2), torch.tensor(0.5), torch.tensor(-0.5), torch.zeros(3), nn.Identity()]
+
+
+@pytest.mark.parametrize("cls", [*ESTIMATORS.values(), MovingAverage], ids=lambda cls: cls.__name__)
+def test_settings_of_all_kinds(cls):
+    """Every argument of every constructor is taken and works, or is refused by its name."""
+
+    def use(logits, **setting):
+        E = cls(**setting)
+        if isinstance(E, MovingAverage):
+            return E(torch.ones(2)) + 0 * logits.sum()
+        return E(lambda x: x.sum(-1), Independent(Bernoulli(logits=logits), 1)).sum()
+
+    refused = 0
+    for name in signature(cls).parameters:
+        for given in GARBAGE:
+            logits = torch.zeros(2, 3, requires_grad=True)
+            try:
+                value = use(logits, **{name: given})
+            except (TypeError, ValueError) as error:
+                refused += 1
+                message = str(error)
+                by_name = re.match(
+                    rf"{cls.__name__}: `{name}` must|validate must|{cls.__name__}: q has 8 points, more than", message
+                )
+                if by_name is None:
+                    raise AssertionError(f"{name}={given!r}") from error
+            else:
+                value.backward()
+                assert bool(value.isfinite()), f"{name}={given!r}"
+                assert bool(logits.grad.isfinite().all()), f"{name}={given!r}"
+    assert refused > len(GARBAGE) / 2
+    with pytest.raises(ValueError, match=r"E: `a` must be finite, but 1000.* was given"):
+        check_number("E", "a", 10**400)
+
+
+FLAT = {
+    "detached": lambda x: x.detach().flatten(2).sum(-1),
+    "compared": lambda x: (x.flatten(2).sum(-1) > 1).to(x.dtype),
+    "a bool": lambda x: x.flatten(2).sum(-1) > 1,
+    "rounded": lambda x: x.round().flatten(2).sum(-1),
+    "divided": lambda x: x.flatten(2).sum(-1) // 2,
+    "constant": lambda x: torch.ones(x.shape[:2]),
+    "of its own parameter": lambda x, a=torch.ones((), requires_grad=True): a * x.detach().flatten(2).sum(-1),
+}
+
+
+@pytest.mark.parametrize("f", FLAT.values(), ids=list(FLAT))
+@pytest.mark.parametrize("E", [E for E in ALL if E.differentiates_f], ids=repr)
+def test_f_without_a_derivative(E, f):
+    """The gradient in q would be 0, or that of another function, without a word."""
+    for kind in KINDS:
+        if not supports(E, kind):
+            continue
+        logits = torch.zeros(2, 3, 2, requires_grad=True)
+        with pytest.raises(ValueError, match=r"f: its derivative in x is needed.*does not depend differentiably on x.*black-box"):
+            E(f, KINDS[kind](logits))
+        with torch.no_grad():  # nothing is asked of the derivative here
+            assert E(f, KINDS[kind](logits)).shape == (2,)
+
+
+@pytest.mark.parametrize("E", [E for E in ALL if E.differentiates_f], ids=repr)
+def test_f_with_a_derivative_of_zero(E):
+    """A slope that happens to be 0 is one; so is one that only a part of f has."""
+    for f in (
+        lambda x: 0 * x.sum(-1) + 1,
+        lambda x: (x.detach() + x).square().sum(-1) + x.round().sum(-1),
+        lambda x: x.mul_(2).sum(-1),
+    ):
+        logits = torch.zeros(2, 3, requires_grad=True)
+        E(f, Independent(Bernoulli(logits=logits), 1)).sum().backward()
+        assert bool(logits.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("E", [StraightThrough(), GumbelSoftmax(), GumbelRao(), ReinMax(), DARN()], ids=repr)
+def test_f_without_a_derivative_where_none_is_wanted(E, q):
+    assert E(lambda x: (total(x) > 1).float(), q).shape == (2,)

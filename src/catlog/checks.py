@@ -1,6 +1,7 @@
 """Checks of arguments and values: what was given, what was expected, what to do."""
 
-from math import inf, isfinite
+from math import inf
+from sys import float_info
 from typing import Protocol
 
 import torch
@@ -64,7 +65,7 @@ def check_number(
     """Raise unless ``value`` is a finite int or float with ``least <= value < most`` (``closed``: ``<=``)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.")
-    if not (isfinite(value) and least <= value <= most and (closed or value < most)):
+    if not (abs(value) <= float_info.max and least <= value <= most and (closed or value < most)):
         bounds = "finite" if least == -inf else f"in [{least}, {most}{']' if closed else ')'}"
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.")
 
@@ -85,6 +86,22 @@ def check_temperature(owner: str, value: object) -> None:
         raise TypeError(f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was given.")
     if value.device.type != "meta" and may_look(True, value):
         check_positive(owner, "temperature", value.item())
+
+
+def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:
+    """What a callable baseline returned, if it is a number or a tensor of floats that broadcasts to f's values."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        given = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"Reinforce: `baseline` must return a number or a tensor of floats, but it returned {given}.")
+    tail = tuple(fx.shape)[max(0, fx.dim() - value.dim()) :]
+    if value.dim() > fx.dim() or any(size not in (1, own) for size, own in zip(value.shape, tail, strict=True)):
+        shape = f"{tuple(fx.shape)} ([n, *batch])"
+        raise ValueError(
+            f"Reinforce: `baseline` must return a shape that broadcasts to {shape}, but it returned {tuple(value.shape)}."
+        )
+    return value
 
 
 def check_network(owner: str, network: object) -> None:

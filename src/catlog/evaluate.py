@@ -56,12 +56,18 @@ def value_and_slope(
         fx, pull = torch.func.vjp(f, x.clone())[:2]
         (slope,) = pull(torch.ones_like(fx))
         return checked(fx, x, law, validate=validate), slope.detach()
+    check_function(f)
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        fx = evaluate_through(f, leaf.clone(), law, validate=validate)
-        slope = torch.autograd.grad(fx.sum(), leaf, retain_graph=True, allow_unused=True)[0]
-    if slope is None:
+        points = leaf.clone()
+        origin = points.grad_fn
+        fx = checked(f(points), x, law, validate=validate)
+        some = origin is not None and depends(fx, origin)
+        slope = torch.autograd.grad(fx.sum(), leaf, retain_graph=True, allow_unused=True)[0] if some else None
+    if slope is None and torch.is_grad_enabled():
         raise ValueError(NOT_DIFFERENTIABLE)
+    if slope is None:
+        return fx, torch.zeros_like(x)
     check_finite(slope, "f's derivative in x must have", validate)
     return fx, slope
 

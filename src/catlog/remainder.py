@@ -106,7 +106,7 @@ def draw_rest(
     left = left_behind(law, members, valid, validate) if left is None else left
     here = torch.ones_like(left[..., 0], dtype=torch.bool) if valid is None else valid
     alive = here.unsqueeze(0).expand(len(u), *here.shape)
-    x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
+    x = torch.zeros_like(u + left[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
     state = q.start(u.shape[:-1]) if q.incremental else None
     previous, depth = None, 0
     for block, variables in enumerate(q.blocks):

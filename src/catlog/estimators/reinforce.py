@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_number
+from ..checks import check_baseline, check_count, check_number
 from ..conditionals import view
 from ..draw import base_draws
 from ..evaluate import evaluate
@@ -66,7 +66,7 @@ class Reinforce:
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
-        baseline = self.baseline(fx.detach()) if callable(self.baseline) else self.baseline
+        baseline = check_baseline(self.baseline(fx.detach()), fx) if callable(self.baseline) else self.baseline
         ratio = likelihood_ratio(law.log_prob(law.index(x)))
         return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))
 

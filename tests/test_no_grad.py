@@ -1,0 +1,96 @@
+"""Where no gradient is wanted: every estimator gives the value that it gives with gradients, and training goes on afterwards."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+
+import catlog
+from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverage, Reinforce, SlopeCateR
+from variants import estimators, supports
+
+LAWS: dict[str, Callable[[Tensor], Distribution]] = {
+    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "structured": lambda logits: MarkovChain(logits[..., 0, :], logits, length=2),
+}
+mode = pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__)
+OTHERS = [(torch.inference_mode, "outside"), (torch.no_grad, "inside"), (torch.no_grad, "outside")]
+LEARNING = [MemoryCateR(4, size=6), MAPO(2), SlopeCateR(2), Reinforce(2, baseline=MovingAverage(0.5))]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def logits() -> Tensor:
+    return torch.randn(2, 3, 3, dtype=torch.float64, generator=seeded()).requires_grad_()
+
+
+def network(x: Tensor) -> nn.Module:
+    """With parameters of its own, for points [n, batch, *event]."""
+    model = nn.Sequential(nn.Flatten(2), nn.Linear(x[0, 0].numel(), 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(-2)).double()
+    for each in model.parameters():
+        nn.init.normal_(each, generator=seeded())
+    return model
+
+
+def losses(E: Any, kind: str, mode: Any, made: str) -> list[Tensor]:
+    """The value under ``mode``, then the value and the gradients of an ordinary step: of a new q and, where it can be, of q."""
+    E, source, parameters = deepcopy(E), seeded(), logits()
+    outside = LAWS[kind](parameters)
+    model = network(outside.sample((1,)))
+    with mode():
+        q = outside if made == "outside" else LAWS[kind](parameters)
+        found = [E(lambda x: model(x.double()), q, generator=source).clone()]
+    E(lambda x: model(x.double()), LAWS[kind](parameters), generator=source).sum().backward()
+    E(lambda x: model(x.double()), outside, generator=source).sum().backward()
+    return [*(each.detach() for each in found), parameters.grad, *(each.grad for each in model.parameters())]
+
+
+@pytest.mark.parametrize("E", estimators())
+def test_same_value_and_training_goes_on(E: catlog.Estimator) -> None:
+    for kind in LAWS:
+        if not supports(E, kind):
+            continue
+        expected = losses(E, kind, torch.enable_grad, "outside")
+        for mode, made in [(torch.inference_mode, "inside"), *OTHERS * (kind == "bits")]:
+            found = losses(E, kind, mode, made)
+            learned = not (isinstance(E, SlopeCateR) and mode is torch.inference_mode)  # else the next step differs
+            torch.testing.assert_close(
+                found[: None if learned else 1], expected[: None if learned else 1], rtol=1e-12, atol=1e-13
+            )
+
+
+@mode
+@pytest.mark.parametrize("E", LEARNING, ids=lambda E: type(E).__name__)
+def test_what_is_learned_stays_usable(E: Any, mode: Any) -> None:
+    """eval() freezes the state. In training mode it changes, but for SlopeCateR's under inference_mode."""
+    E = deepcopy(E)
+    module = E if isinstance(E, nn.Module) else E.baseline
+    q = LAWS["bits"](logits())
+    E(lambda x: x.sum(-1).sin(), q, generator=seeded())
+    for training in (False, True):
+        module.train(training)
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        with mode():
+            E(lambda x: x.sum(-1).cos(), q, generator=seeded())
+        changed = any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
+        frozen = mode is torch.inference_mode if isinstance(E, SlopeCateR) else False
+        if not isinstance(E, Reinforce):  # a moving average knows no eval()
+            assert changed == (training and not frozen)
+        assert not any(each.is_inference() for each in module.buffers())
+    E(lambda x: x.sum(-1).sin(), LAWS["bits"](logits()), generator=seeded()).sum().backward()
+
+
+@pytest.mark.parametrize("E", estimators(differentiates_f=True))
+def test_f_that_torch_cannot_differentiate_there(E: Any) -> None:
+    """What was made under inference_mode cannot be saved for a backward pass."""
+    with torch.inference_mode():
+        weight = torch.arange(3.0, dtype=torch.float64)
+        q = LAWS["bits"](logits())
+        assert bool(deepcopy(E)(lambda x: (x * weight).square().sum(-1), q).isfinite().all())
