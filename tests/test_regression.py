@@ -1,9 +1,16 @@
 """Both routes of the regressions give the same numbers, and those of a regression solved by itself."""
 
+from dataclasses import replace
+
+import pytest
 import torch
+from torch.distributions import Categorical, Independent
 from torch.nn.functional import one_hot
 
+from catlog import CritiCateR
+from catlog.cholesky import _by_library, by_halves, compiled_inverse_factor, inverse_factor
 from catlog.regression import ByCategories, ByDraws, regression
+from enumeration import cases, expected, functions
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
 FOLDS, BATCH, N, K = 3, 4, 20, 3
@@ -45,3 +52,79 @@ def test_against_a_plain_solution() -> None:
 def test_the_cheaper_route_is_taken() -> None:
     assert isinstance(regression(POINTS, TRAIN, BLOCKS, 1.0), ByCategories)
     assert isinstance(regression(POINTS[:, :6], TRAIN[..., :6], BLOCKS, 1.0), ByDraws)
+
+
+# Small penalties
+
+
+@pytest.mark.parametrize("ridge", [1e-5, 1e-6, 1e-8, 1e-20])
+@pytest.mark.parametrize("real", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("d", "k", "n"), [(3, 2, 16), (10, 3, 16), (3, 2, 200), (50, 10, 32), (1, 2, 16)])
+def test_small_penalties_give_numbers(d: int, k: int, n: int, real: torch.dtype, ridge: float) -> None:
+    """Also where all draws are the same point, and where they determine nothing."""
+    logits = torch.randn(3, d, k, generator=torch.Generator().manual_seed(0)).to(real)
+    logits = torch.stack([0 * logits, logits, 30 * logits]).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    value = CritiCateR(n, ridge=ridge)(lambda x: 100 * x.to(real).sum(-1).sin() + 1000, q)
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    assert bool(gradient.isfinite().all())
+    assert bool((gradient.abs() < 1000).all())
+
+
+@pytest.mark.parametrize("route", [ByDraws, ByCategories])
+@pytest.mark.parametrize("ridge", [1e-6, 1e-20])
+def test_small_penalties_in_float32_fit_as_in_float64(route: type[ByDraws | ByCategories], ridge: float) -> None:
+    """Predictions of a target that the features explain, whatever the penalty."""
+    target = TRAIN * (POINTS.flatten(-2) @ torch.linspace(-1, 1, 12, dtype=torch.float64))
+    wanted = ByDraws(POINTS, TRAIN, BLOCKS, 1e-9).fit(target)[0]
+    given = route(POINTS.float(), TRAIN.float(), BLOCKS, ridge).fit(target.float())[0]
+    torch.testing.assert_close(given.double(), wanted, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["bits", "integers", "one integer"])
+def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
+    """All samples of three draws, as batch elements."""
+    case = next(each for each in cases() if each.name == name)
+    f, c = functions()["sine"], torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+    case = replace(case, theta=case.theta.float().double())
+    p = case.probabilities(case.theta)
+    choice = torch.cartesian_prod(*[torch.arange(len(p))] * 3).T
+    x, weight = case.points[choice], p[choice].prod(0)
+    for ridge in (1e-6, 1e-20):
+        theta = case.theta.float().requires_grad_()
+        q = case.law(theta.expand(x.shape[1], *theta.shape))
+        value = CritiCateR(3, folds=3, ridge=ridge)(
+            lambda x: f(case.features(x.double() if x.is_floating_point() else x), c).float(),
+            q,
+            x=x.float() if x.is_floating_point() else x,
+        )
+        (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
+        torch.testing.assert_close(gradient.double(), expected(case, f, c)[1], rtol=0, atol=1e-5)
+
+
+# Factors
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 33])
+def test_factors_by_halves_are_those_of_the_library(n: int) -> None:
+    points = one_hot(torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n)), 3).double().flatten(-2)
+    gram = points @ points.mT + 0.3 * torch.eye(n, dtype=torch.float64)
+    factor = by_halves(gram)
+    torch.testing.assert_close(factor, _by_library(gram), rtol=0, atol=1e-12)
+    torch.testing.assert_close(factor.mT @ factor @ gram, torch.eye(n).double().expand(gram.shape), rtol=0, atol=1e-11)
+    torch.testing.assert_close(inverse_factor(gram), factor, rtol=0, atol=1e-12)
+    assert torch.equal(factor, factor.tril())
+
+
+def test_the_operation_of_compiled_steps_is_registered_well() -> None:
+    torch.library.opcheck(compiled_inverse_factor, (torch.eye(3).expand(2, 3, 3),), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_regressions_by_halves_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for route in (ByDraws, ByCategories):
+        wanted = route(POINTS, TRAIN, BLOCKS, 0.7).fit(TARGET)
+        with monkeypatch.context() as patch:
+            patch.setattr("catlog.regression.inverse_factor", by_halves)
+            given = route(POINTS, TRAIN, BLOCKS, 0.7).fit(TARGET)
+        for a, b in zip(given, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)

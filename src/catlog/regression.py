@@ -1,17 +1,29 @@
 """Ridge regressions on "which variable has which category", for fewer and fewer variables, on folds of the draws.
 
 Two routes to the same numbers: with one unknown per draw (an N x N system for every block) or one per category (a single
-Cholesky factorisation: with the variables in drawing order, the factor of a prefix is a leading block of the whole). Both fit all
-folds and batch elements at once; a draw that is held out of a fold has no part in its fit, but gets its prediction.
+Cholesky factorisation: with the variables in drawing order, the factor of a prefix is a leading block of the whole one, and the
+inverse of the factor likewise). Both fit all folds and batch elements at once; a draw that is held out of a fold has no part in
+its fit, but gets its prediction. The penalty is at least what keeps the factorisation of a singular matrix from breaking down
+(:func:`bearable`).
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .cholesky import inverse_factor
 from .structured import span
 
 Fit = tuple[Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch m k"]]
+
+
+def bearable(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
+    """``ridge``, or what rounding may change in a positive matrix of this size with entries up to ``largest``, if that is more.
+
+    >>> bearable(3.0, 16, 10, torch.float32), bearable(1e-9, 16, 10, torch.float32) < 1e-3
+    (3.0, True)
+    """
+    return max(ridge, 8 * torch.finfo(dtype).eps * size * largest)
 
 
 class ByDraws:
@@ -22,7 +34,8 @@ class ByDraws:
 
     def __init__(self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float) -> None:
         self.points, self.train, self.blocks = points, train, list(blocks)
-        self.ridge = ridge * torch.eye(points.shape[-3], dtype=points.dtype, device=points.device)
+        n, d = points.shape[-3:-1]
+        self.ridge = bearable(ridge, n, d, points.dtype) * torch.eye(n, dtype=points.dtype, device=points.device)
         self.agreement = self._agreement(slice(None))
 
     def _agreement(self, variables: slice | list[int]) -> Float[Tensor, "*batch n n"]:
@@ -33,7 +46,8 @@ class ByDraws:
         """Predictions of all draws, predictions of the training draws left out in turn, and the last block's coefficients."""
         # Held-out rows and columns are zeroed: they get no weight in the solution.
         gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2) + self.ridge
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(gram).L)
+        factor = inverse_factor(gram)
+        inverse = factor.mT @ factor
         weight = (inverse @ target.unsqueeze(-1)).squeeze(-1)
         left_out = target - self.train * weight / inverse.diagonal(dim1=-2, dim2=-1)
         predicted = (self.agreement @ weight.unsqueeze(-1)).squeeze(-1)
@@ -53,18 +67,20 @@ class ByCategories:
         order = span(tuple(i for block in blocks for i in block))
         features = points[..., order, :].flatten(-2)  # [*batch, n, d k]
         gram = features.mT @ (train.unsqueeze(-1) * features)
-        gram = gram + ridge * torch.eye(features.shape[-1], dtype=points.dtype, device=points.device)
-        self.factor = torch.linalg.cholesky_ex(gram).L
-        self.white = torch.linalg.solve_triangular(self.factor, features.mT.expand(len(train), *features.mT.shape), upper=False)
+        n, size = features.shape[-2:]
+        gram = gram + bearable(ridge, size, n, points.dtype) * torch.eye(size, dtype=points.dtype, device=points.device)
+        self.factor = inverse_factor(gram)
+        self.white = self.factor @ features.mT
 
     def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
         coefficient = self.white @ target.unsqueeze(-1)
         predicted = (self.white.mT @ coefficient).squeeze(-1)
         leverage = self.train * self.white.square().sum(-2)
-        left_out = target - self.train * (target - predicted) / (1 - leverage)
+        free = (1 - leverage).clamp(min=torch.finfo(leverage.dtype).eps)
+        left_out = target - self.train * (target - predicted) / free
         m = self.sizes[-1]
         last = self.factor[..., -m * self.k :, -m * self.k :].mT
-        table = torch.linalg.solve_triangular(last, coefficient[..., -m * self.k :, :], upper=True)
+        table = last @ coefficient[..., -m * self.k :, :]
         return predicted, left_out, table.squeeze(-1).unflatten(-1, (m, self.k))
 
     def drop(self) -> None:

@@ -46,7 +46,8 @@ class CritiCateR:
     Args:
         samples: number of draws N, at least 2.
         folds: number of groups that the draws are dealt to, at most N.
-        ridge: the regressions' penalty, in units of one category's agreement.
+        ridge: the regressions' penalty, in units of one category's agreement; raised to what the type of q's probabilities can
+            bear (in float32, some 1e-4 for 16 draws of 10 variables).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
