@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
-from catlog.functions import FirstLayerLinear
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from variants import continuous, estimators, supports
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -135,6 +135,66 @@ def test_captured_step_equals_eager(how: str) -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
+@pytest.mark.parametrize("law", ["bits", "wide", "chain"])
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
+def test_criticater_in_a_graph(law: str, compile: bool) -> None:
+    """Both routes of its regressions, on the same draws: the captured steps move the logits as eager ones do."""
+    made = {
+        "bits": (lambda theta: LAWS["bits"](theta), (5, 3, 3), 16),
+        "wide": (lambda theta: LAWS["integers"](theta), (5, 40, 3), 8),
+        "chain": (lambda theta: catlog.MarkovChain(theta[..., 0, :], theta[..., 1:, :], 4), (5, 4, 3), 16),
+    }[law]
+    start = torch.randn(made[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)).cuda()
+    x = made[0](start).sample((made[2],))
+    results = []
+    for captured in (False, True):
+        theta = nn.Parameter(start.clone())
+        optimiser = torch.optim.Adam([theta], 0.1, capturable=captured)
+
+        def loss(scale: Tensor, theta: Tensor = theta) -> Tensor:
+            return scale * catlog.CritiCateR(made[2], validate=False)(lambda x: f(x.double()), made[0](theta), x=x)
+
+        step = catlog.compiled_step(loss, optimiser, compile=captured and compile)
+        for _ in range(4):
+            step(torch.ones(5, dtype=torch.float64, device="cuda"))
+        assert step.mode == ("eager" if not captured else "compiled, captured" if compile else "captured")
+        results.append(theta.detach())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("failure", ["look", "cholesky_inverse", "error"])
+def test_a_failed_capture_leaves_no_trace(failure: str) -> None:
+    """The step says why; torch's stream and generator are as before, and the next step is captured."""
+
+    def made(bad: bool) -> tuple[Tensor, catlog.compiled.CompiledStep]:
+        theta = nn.Parameter(torch.zeros(4, device="cuda"))
+
+        def loss(x: Tensor) -> Tensor:
+            value = catlog.IndeCateR(2)(lambda z: (z - x).square().sum(-1), Independent(Bernoulli(logits=theta), 1))
+            if bad and failure == "look":
+                return value * float(theta.sum().cos())
+            if bad and failure == "error" and torch.cuda.is_current_stream_capturing():
+                raise ZeroDivisionError("planted")
+            return value + torch.cholesky_inverse(torch.eye(3, device="cuda").repeat(2, 1, 1)).mean() if bad else value
+
+        return theta, catlog.compiled_step(loss, torch.optim.Adam([theta], 0.1, capturable=True), compile=False)
+
+    stream, x = torch.cuda.current_stream(), torch.ones(4, device="cuda")
+    theta, step = made(bad=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="could not be captured" + (".*planted" if failure == "error" else "")):
+            step(x)
+        assert not theta.any()
+    assert torch.cuda.current_stream() == stream
+    assert len(set(torch.rand(100, device="cuda").tolist())) > 90
+    theta, step = made(bad=False)
+    losses = [step(x).item() for _ in range(200)]
+    assert step.mode == "captured"
+    assert len(set(losses)) > 1
+    assert bool((theta > 1).all())
+
+
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
 def test_a_captured_step_goes_on_from_a_saved_state(compile: bool) -> None:
@@ -179,3 +239,22 @@ def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
         torch.testing.assert_close(results[0], results[1])
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("precision", [None, "half"])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_the_paper_s_decoder_under_autocast(kind: torch.dtype, precision: str | None) -> None:
+    """The gradient by the table, also by the kernels, is as good as that of the black box."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784)).cuda()
+    head = BernoulliCrossEntropy((torch.rand(4, 784, device="cuda") < 0.3).float())
+    table = FirstLayerLinear(net, head, precision=precision)
+    x = (torch.rand(2, 4, 200, device="cuda") < 0.5).float()
+    gradients = []
+    for each, low in ((table, False), (table, True), (lambda x: table(x), True)):
+        logits = torch.zeros(4, 200, device="cuda", requires_grad=True)
+        with torch.autocast("cuda", dtype=kind, enabled=low):
+            value = catlog.IndeCateR(2)(each, Independent(Bernoulli(logits=logits), 1), x=x)
+        gradients.append(torch.autograd.grad(value.sum(), logits)[0])
+    exact, *rounded = gradients
+    assert all((each - exact).norm() < 0.1 * exact.norm() for each in rounded)

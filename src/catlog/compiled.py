@@ -1,6 +1,7 @@
 """One line for a fast training step: compiled and, on a GPU, captured in a CUDA graph with backward and optimiser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from inspect import unwrap
 from types import FunctionType, MethodType
@@ -91,6 +92,7 @@ class CompiledStep:
             return
         if compiles and _plain(self.optimiser):
             self._update = compiled_update(self.optimiser)
+        self.mode = None  # until it is captured
         self._capture(inputs)
         self.mode = "compiled, captured" if compiles else "captured"
 
@@ -114,9 +116,37 @@ class CompiledStep:
                     if isinstance(slot, Tensor):
                         slot.copy_(state[parameter][name]) if parameter in state else slot.zero_()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _captured(graph):
             self._loss = self._step(*self._inputs)
         self._graph = graph
+
+
+@contextmanager
+def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what follows in ``graph``; where that fails, leave torch as it was, so that later steps and captures run.
+
+    After a failure torch stays on the stream of the capture, and its generator refuses to draw because it still counts for the
+    graph.
+    """
+    stream, generator = torch.cuda.current_stream(), torch.cuda.default_generators[torch.cuda.current_device()]
+    cause: Exception | None = None
+    try:
+        with torch.cuda.graph(graph):
+            try:
+                yield
+            except Exception as raised:
+                cause = raised
+                raise
+    except Exception as raised:
+        torch.cuda.set_stream(stream)
+        generator.graphsafe_set_state(generator.clone_state())
+        graph.reset()
+        cause = cause or raised
+        raise RuntimeError(
+            f"compiled_step: the step runs, but it could not be captured in a CUDA graph: {type(cause).__name__}: "
+            f"{str(cause).splitlines()[0] if str(cause) else ''} Take out what waits for the GPU (.item(), looks at values, some "
+            "calls of linear algebra), or make the optimiser without capturable=True for a step that is not captured."
+        ) from cause
 
 
 def _plain(optimiser: torch.optim.Optimizer) -> bool:
