@@ -447,13 +447,11 @@ def test_a_law_whose_form_is_unknown_serves_twice_and_compiles():
         Exact()(lambda x: x.sum(-1), q).sum().backward()
     torch.testing.assert_close(logits.grad, torch.ones(3))
 
-    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=False)
-    def view_of(probs):
-        law = Bernoulli(probs=probs, validate_args=False)
-        law.entropy()
-        return factors(law.expand((2, 3))).log_probs
-
-    seen = view_of(torch.tensor([0.0, 0.5, 1.0])).exp().view(2, 3, 2)
+    base = Bernoulli(probs=torch.tensor([0.0, 0.5, 1.0]))
+    base.entropy()
+    q = base.expand((2, 3))
+    compiled = torch.compile(lambda: factors(q, validate=False).log_probs, backend="aot_eager", fullgraph=True, dynamic=False)
+    seen = compiled().exp().view(2, 3, 2)
     assert torch.equal(seen, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]).expand(2, 3, 2))
 
 

@@ -217,10 +217,14 @@ def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "
     torch keeps the other form beside the given one once it is asked for. Its ``expand`` takes both along, probabilities first,
     and calls the logits the parameter, whichever was given.
     """
-    known = [name for name in q.__dict__ if name in ("probs", "logits")]
-    if known == ["probs", "logits"]:
-        return "probs" if q._param is q.__dict__["probs"] else "unknown"
-    return "probs" if known == ["probs"] else "logits"
+    if "probs" not in q.__dict__:
+        return "logits"
+    if "logits" not in q.__dict__ or q._param is q.__dict__["probs"]:
+        return "probs"
+    if torch.compiler.is_compiling():  # which cannot see the order
+        return "unknown"
+    first = next(name for name in q.__dict__ if name in ("probs", "logits"))
+    return "logits" if first == "logits" else "unknown"
 
 
 def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*shape 1"]:
