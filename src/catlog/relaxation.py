@@ -12,6 +12,8 @@ from .factors import Factors
 from .perturb import perturbed
 from .surrogate import Function, once
 
+NONE = -1e30  # z of a category that is impossible, finite
+
 
 def tied(
     law: Factors,
@@ -28,13 +30,14 @@ def tied(
     on p. So :math:`\partial z_k = \partial \log p_k`; given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, 0 for k = x;
     and :math:`T/t_k = e^{z_k - \max z}` is left.
     """
-    z = perturbed(law, index, noise, (), generator, validate).clamp(min=-1e30)  # finite where a category is impossible
+    z = perturbed(law, index, noise, (), generator, validate).clamp(min=NONE)
     return z, (z - z.amax(-1, keepdim=True)).exp()
 
 
 def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
-    """The softmax of z / temperature as a point ``[n, *batch, *event]``."""
-    return as_point(law, (z / temperature).softmax(-1))
+    """The softmax of z / temperature as a point ``[n, *batch, *event]``; what :func:`tied` has as impossible gets nothing."""
+    none = z < NONE / 2
+    return as_point(law, (z.masked_fill(none, 0.0) / temperature).masked_fill(none, -torch.inf).softmax(-1))
 
 
 def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:

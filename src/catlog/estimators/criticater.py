@@ -107,14 +107,15 @@ class CritiCateR:
         value: Float[Tensor, "*batch n"],
     ) -> tuple[Float[Tensor, "*batch n d k"], Float[Tensor, "*batch n d"]]:
         """What each category is worth and what the score has to weigh, for every draw from models that never saw it."""
-        n = value.shape[-1]
+        n, size = value.shape[-1], value.abs().amax(-1, keepdim=True)
+        size = torch.where(size > 0, size, 1.0)  # a unit in which squares neither overflow nor vanish
         folds = min(self.folds, n)
         held_out = torch.arange(n, device=value.device) % folds == torch.arange(folds, device=value.device)[:, None]
         held_out = held_out.view(folds, *[1] * (value.dim() - 1), n)
         train = (~held_out).to(value.dtype)  # [folds, 1..., n]
         count = train.sum(-1, keepdim=True)
         model = regression(points, train, blocks, self.ridge)
-        target = value.expand(folds, *value.shape)
+        target = (value / size).expand(folds, *value.shape)
         pick = held_out.to(value.dtype)
         worth, advantage = torch.zeros_like(points), torch.zeros_like(points[..., 0])
         for block in reversed(blocks):
@@ -131,4 +132,4 @@ class CritiCateR:
             surprise = points[..., where, :] - probs[..., where, :]
             target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
             model.drop()
-        return worth, advantage
+        return worth * size[..., None, None], advantage * size.unsqueeze(-1)
