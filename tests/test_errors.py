@@ -34,6 +34,7 @@ from catlog import (
     GumbelSoftmax,
     IndeCateR,
     MovingAverage,
+    Pathwise,
     Reinforce,
     ReinMax,
     SCateR,
@@ -638,3 +639,41 @@ def test_f_with_a_derivative_of_zero(E):
 @pytest.mark.parametrize("E", [StraightThrough(), GumbelSoftmax(), GumbelRao(), ReinMax(), DARN()], ids=repr)
 def test_f_without_a_derivative_where_none_is_wanted(E, q):
     assert E(lambda x: (total(x) > 1).float(), q).shape == (2,)
+
+
+def test_pathwise():
+    E, bit, noise = Pathwise(Exact(), samples=2), Bernoulli(logits=torch.zeros(3)), Normal(torch.zeros(3), 1.0)
+
+    def f(x, z):
+        return x * z
+
+    for p in (None, 1.0, torch.zeros(3), Normal):
+        with pytest.raises(
+            TypeError, match=rf"p must be a torch\.distributions\.Distribution of z, but {type(p).__name__} was given"
+        ):
+            E(f, bit, p)
+    for q in (None, 0.5, torch.zeros(3)):
+        with pytest.raises(
+            TypeError, match=f"q must be a law of x or a function from z to one, but {type(q).__name__} was given"
+        ):
+            E(f, q, noise)
+        with pytest.raises(TypeError, match=rf"q\(z\) must be a law of x, but {type(q).__name__} was returned"):
+            E(f, lambda z, q=q: q, noise)
+    with pytest.raises(TypeError, match="f must be a function of points, but NoneType was given"):
+        E(None, bit, noise)
+    with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None, but int was given"):
+        E(f, bit, noise, generator=3)
+    with pytest.raises(TypeError, match=r"z must be a tensor of shape \(2, 3\) .*but list was given"):
+        E(f, bit, noise, z=[0.0])
+    for given in (None, "2", 1.5, [2], True, torch.tensor(2)):
+        with pytest.raises(TypeError, match="Pathwise: `samples` must be an int"):
+            Pathwise(Exact(), samples=given)
+
+
+def test_what_a_setting_makes_of_unbiasedness():
+    assert MAPO().unbiased
+    assert not MAPO(clip=0.1).unbiased
+    assert Pathwise(MAPO()).unbiased
+    assert not Pathwise(MAPO(clip=0.1)).unbiased
+    for cls in ESTIMATORS.values():
+        assert cls().unbiased in (True, False)

@@ -116,8 +116,8 @@ def check_function(f: object) -> None:
         raise TypeError(f"f must be a function of points, but {type(f).__name__} was given.")
 
 
-def check_generator(generator: object, device: torch.device) -> None:
-    """Raise unless ``generator`` is None or a generator of this device."""
+def check_generator(generator: object, device: torch.device | None = None) -> None:
+    """Raise unless ``generator`` is None or a generator of this device (None: of any)."""
     if generator is None or torch.compiler.is_compiling():
         return
     if not isinstance(generator, torch.Generator):
@@ -125,7 +125,7 @@ def check_generator(generator: object, device: torch.device) -> None:
             f"generator must be a torch.Generator or None, but {type(generator).__name__} was given. With a seed, use "
             "torch.Generator(device).manual_seed(seed)."
         )
-    if not same_device(generator.device, device):
+    if device is not None and not same_device(generator.device, device):
         raise ValueError(
             f"generator must be on {device}, where q is, but it is on {generator.device}. Make it with torch.Generator(device)."
         )

@@ -37,8 +37,7 @@ def uniforms(
     antithetic: in pairs u and 1 - u (the last alone where n is odd).
     latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element (McKay et al., 1979).
     """
-    if device is not None:
-        check_generator(generator, device)
+    check_generator(generator, device)
 
     def fresh(rows: int) -> Tensor:
         return rand((rows, *shape), dtype=dtype, device=device, generator=generator)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .checks import check_count
+from .checks import check_count, check_function, check_generator
 from .surrogate import Estimator
 
 
@@ -81,6 +81,12 @@ class Pathwise:
             x: to use instead of drawing, ``[estimator.rows(q), samples, *batch, *event]``.
             generator: the source of randomness of z and of x; torch's default one where none is given.
         """
+        if not isinstance(p, Distribution):
+            raise TypeError(f"p must be a torch.distributions.Distribution of z, but {type(p).__name__} was given.")
+        if not isinstance(q, Distribution) and not callable(q):
+            raise TypeError(f"q must be a law of x or a function from z to one, but {type(q).__name__} was given.")
+        check_function(f)
+        check_generator(generator)
         if not p.has_rsample:
             raise ValueError(
                 f"p: {type(p).__name__} has no rsample, so z has no path for a gradient. Give a reparameterised law (Normal, "
@@ -89,6 +95,8 @@ class Pathwise:
         z = self._draw(p, generator) if z is None else self._given(p, z)
         batch = z.shape[: 1 + len(p.batch_shape)]
         law = q.expand((self.samples, *q.batch_shape)) if isinstance(q, Distribution) else q(z)
+        if not isinstance(law, Distribution):
+            raise TypeError(f"q(z) must be a law of x, but {type(law).__name__} was returned.")
         if law.batch_shape != batch:
             raise ValueError(_wrong_batch(law, p, isinstance(q, Distribution), self.samples))
 
@@ -109,6 +117,10 @@ class Pathwise:
 
     def _given(self, p: Distribution, z: Tensor) -> Tensor:
         expected = (self.samples, *p.batch_shape, *p.event_shape)
+        if not isinstance(z, Tensor):
+            raise TypeError(
+                f"z must be a tensor of shape {expected} ([samples, *batch, *event]), but {type(z).__name__} was given."
+            )
         if z.shape != expected:
             raise ValueError(f"z must have shape {expected} ([samples, *batch, *event]), but {tuple(z.shape)} was given.")
         return z
