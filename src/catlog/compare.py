@@ -1,6 +1,7 @@
 """Estimators side by side on one's own problem: bias, variance, time, and what they cost together."""
 
 import csv
+import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .atomic import write_atomically
 from .checks import check_count
+from .csv_cells import guarded
 from .estimators import ESTIMATORS, Exact
 from .moments import Moments
 from .repeats import Clock, Law, Repeats
@@ -109,15 +112,15 @@ class Comparison:
         columns = [each.name for each in fields(Row) if each.repr]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*columns, "reference", "mode", "skipped"])
-            for row in self.rows:
-                cells = [getattr(row, column) for column in columns]
-                told = [f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell for cell in cells]
-                writer.writerow([*told, self.reference, self.mode, ""])
-            for name, why in self.skipped.items():
-                writer.writerow([name, *[""] * (len(columns) - 1), self.reference, self.mode, why])
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*columns, "reference", "mode", "skipped"])
+        for row in self.rows:
+            cells = [getattr(row, column) for column in columns]
+            writer.writerow([*map(_cell, cells), self.reference, self.mode, ""])
+        for name, why in self.skipped.items():
+            writer.writerow([guarded(name), *[""] * (len(columns) - 1), self.reference, self.mode, guarded(why)])
+        write_atomically(path, file.getvalue())
 
     def plot(self, path: Path | str) -> None:
         """Variance x time of every estimator with its interval, and variance against time. Needs the extra `experiments`."""
@@ -395,6 +398,13 @@ def _signal(given: Reference | None, entered: Mapping[str, _Entry]) -> float:
     if known is None:
         return sqrt(max(each.in_parameters.norm2 for each in entered.values()))
     return sqrt(max(0.0, float(known[0].square().sum() - known[1].sum())))
+
+
+def _cell(value: object) -> str:
+    """As it is written to a CSV file."""
+    if isinstance(value, str):
+        return guarded(value)
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
