@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 from .. import data
 from ..functions import OfSum
 from .methods import Labels, chosen_estimator
+from .ranges import Count, Positive
 from .settings import Settings
 from .training import Training, adam, glorot
 
@@ -24,17 +25,17 @@ class Addition(Settings):
 
     data: Literal["mnist-5000", "mnist"] = "mnist-5000"
     """Images; mnist-5000 is embedded, mnist is read from CATLOG_DATA or downloaded."""
-    digits: int = 4
+    digits: Count = 4
     """D, the number of images in a sum."""
-    epochs: int = 10
+    epochs: Count = 10
     """Passes over the training sequences (the paper: 100)."""
-    batch: int = 10
+    batch: Count = 10
     """Sequences per step."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's."""
-    clip: float | None = None
+    clip: Positive | None = None
     """Longest gradient, as a norm; None: any. Without it long runs of 16 digits and more fall back now and then."""
-    every: int | None = None
+    every: Count | None = None
     """Log after so many steps; None: once an epoch."""
 
     name: ClassVar[str] = "addition"

@@ -14,6 +14,7 @@ from ..data import for_autoencoder, load
 from ..estimators import VIMCO, GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
 from .methods import Labels, OnNumbers, chosen_estimator, takes_one_hot
+from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Settings
 from .training import Training, adam, glorot, gradient_statistics
 
@@ -27,26 +28,26 @@ class DVAE(Settings):
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
     """Images; mnist-5000 is embedded, the others are read from CATLOG_DATA or downloaded."""
-    variables: int = 200
+    variables: Count = 200
     """D, the number of latent variables."""
-    categories: int = 2
+    categories: AtLeastTwo = 2
     """K, the number of categories of each."""
     reads: Literal["numbers", "one-hot"] = "numbers"
     """What the decoder reads where K > 2."""
-    epochs: int = 20
+    epochs: Count = 20
     """Passes over the training images (the paper: 1000)."""
-    batch: int = 100
+    batch: Count = 100
     """Images per step."""
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Adam's."""
     anneal: bool = True
     """Gumbel-Softmax: temperature from 1 to 0.1 by exp(-0.01) an epoch (the paper's text; the published code kept 0.99)."""
-    every: int | None = None
+    every: Count | None = None
     """Log after so many steps; None: once an epoch."""
-    test_samples: int = 10
+    test_samples: Count = 10
     """Draws per image for the test bound (the published code: 1000)."""
-    gradient_repeats: int = 5
-    """Estimates of one minibatch's gradient at each logged point, for its variance; 0: none."""
+    gradient_repeats: Counted = 5
+    """Estimates of one minibatch's gradient at each logged point, for its variance; fewer than two: none."""
 
     name: ClassVar[str] = "dvae"
     divides: ClassVar[bool] = True

@@ -9,6 +9,7 @@ from torch import nn
 from ..estimators import GumbelSoftmax
 from ..functions import Additive, Potts
 from .methods import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .ranges import AtLeastTwo, Count
 from .settings import Settings
 
 
@@ -20,15 +21,15 @@ class Gradients(Settings):
     says little), or a Potts energy with a coupling between every two variables, where the comparison is fair.
     """
 
-    variables: int = 12
+    variables: Count = 12
     """D, the number of variables."""
-    categories: int = 3
+    categories: AtLeastTwo = 3
     """K, the number of categories of each."""
     function: Literal["additive", "pairwise"] = "additive"
     """f: the paper's additive one, or one with interactions."""
-    repeats: int = 1000
+    repeats: AtLeastTwo = 1000
     """Number of estimates."""
-    together: int = 50
+    together: Count = 50
     """Estimates made at once (a matter of memory and speed)."""
 
     name: ClassVar[str] = "gradients"

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
 from .methods import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .ranges import Count, Positive
 from .settings import Settings
 
 
@@ -20,13 +21,13 @@ class Optimisation(Settings):
     root, as the published code ran it: with epsilon outside, a rate of 5 is over in ten steps.
     """
 
-    variables: int = 200
+    variables: Count = 200
     """D, the number of bits."""
-    iterations: int = 2000
+    iterations: Count = 2000
     """Number of updates."""
-    every: int = 5
+    every: Count = 5
     """Log after so many updates."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """None: the published one (RLOO-S 1, GS-F 0.01, others 5), 5 for another unbiased estimator, 0.01 for a biased one."""
     anneal: bool = True
     """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (the published code meant to, but kept 0.1)."""

@@ -5,18 +5,20 @@ from typing import ClassVar, Literal
 
 import torch
 
+from .ranges import Checked, Count, Seed
+
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Checked):
     """How to estimate, and where."""
 
     estimator: str = "IndeCateR"
     """An estimator of the registry (see `catlog list`), or a label of the paper such as IndeCateR-D, RLOO-F, RLOO-S, GS-F."""
-    samples: int | None = None
+    samples: Count | None = None
     """Number of draws; None: the paper's for this experiment."""
     options: tuple[str, ...] = ()
     """Further settings of the estimator, such as draws=latin variables=4."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the parameters, the draws and the order of the data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto: on a GPU if there is one."""
