@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ESTIMATOR ?= examples/own_estimator.py:TwoHalves
+KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-scale battery coverage docs bench suite clean
+.PHONY: help demo test lint types unit shapes test-peers test-scale test-kills battery coverage docs bench suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -28,7 +29,7 @@ types: .venv/ready
 	$(BIN)/mypy
 
 unit: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills
 
 # The same battery with every annotated shape checked at run time.
 shapes: .venv/ready
@@ -49,11 +50,14 @@ test-peers: .venv/peers  ## our estimators against other libraries, which it ins
 test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them killed; torchrun (docs/scaling.md; some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
 
+test-kills: .venv/ready  ## processes killed at random instants, KILLS times each (3; make test-kills KILLS=30 takes half an hour)
+	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills
+
 battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_battery.py --estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.html
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale --cov=catlog --cov-report=term --cov-report=html
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --cov=catlog --cov-report=term --cov-report=html
 
 .venv/docs: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'

@@ -161,7 +161,8 @@ def test_a_damaged_checkpoint_is_detected(damage: str, broken: tuple[Path, list[
             file.write_bytes(content)
     start, state = Folder(path).restore()
     assert (start, state is None) == ((0, True) if damage.startswith("all") else (25, False))
-    execute(SMALL["optimisation"], path, resume=True)
+    with pytest.warns(UserWarning, match=r"checkpoint-000000030\.pt is damaged"):
+        execute(SMALL["optimisation"], path, resume=True)
     assert untimed(Folder(path).metrics()) == whole
 
 
@@ -173,7 +174,8 @@ def test_truncated_metrics_fall_back_to_a_state_whose_metrics_are_there(
     metrics = path / "metrics.jsonl"
     content = metrics.read_bytes()
     metrics.write_bytes(content[: int(keep * len(content))])
-    execute(SMALL["optimisation"], path, resume=True)
+    with pytest.warns(UserWarning, match=r"the metrics of checkpoint-000000030\.pt are lost"):
+        execute(SMALL["optimisation"], path, resume=True)
     assert untimed(Folder(path).metrics()) == whole
 
 

@@ -27,7 +27,8 @@ SMALL = Optimisation(iterations=20, every=10, variables=5)
 def begun(config: Any, root: Path, session: dict[str, Any], *rows: dict[str, Any]) -> Folder:
     """A run that has logged these rows, as another machine would leave it."""
     folder = Folder(folder_for(config, root))
-    folder.create(record(config), resume=False)
+    folder.path.mkdir(parents=True)
+    folder.create(record(config))
     with (folder.path / "sessions.jsonl").open("a") as file:
         file.write(json.dumps(session) + "\n")
     for row in rows:

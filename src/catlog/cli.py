@@ -19,6 +19,8 @@ from .compare_command import Advise, Compare
 from .data.files import DataError
 from .estimators import ESTIMATORS
 from .experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
+from .experiments.folder import refuse_run_file
+from .experiments.ranges import Checked, Count, Counted, Digits, NotNegative
 from .experiments.sweep import Standing, grid, sweep
 
 Chosen = (
@@ -31,7 +33,7 @@ HEADLINE = {"gradients": "relative_variance", "optimisation": "value", "dvae": "
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Checked):
     """Run one experiment of the paper. Ctrl-C leaves a run that --resume continues."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
@@ -39,7 +41,7 @@ class Run:
     """Where the run is kept; None: below runs/, named after its settings."""
     resume: bool = False
     """Go on with the run that is in the folder."""
-    checkpoint_every: float = 30.0
+    checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints."""
     tensorboard: bool = False
     """Write TensorBoard events, too."""
@@ -63,6 +65,7 @@ class Run:
                     checkpoint_every=self.checkpoint_every,
                     tensorboard=self.tensorboard,
                     watch=watch,
+                    tell=lambda note: console.print(escape(note), style="yellow", highlight=False),
                 )
             except KeyboardInterrupt:
                 bar.stop()
@@ -76,7 +79,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Checked):
     """Run a grid of settings. What is complete is skipped, what was cut is resumed, what died is tried again."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
@@ -86,19 +89,19 @@ class Sweep:
     """The folder below which the runs are kept."""
     engine: Literal["local", "ray"] = "local"
     """Where the runs go: processes here, or a Ray cluster (pip install 'catlog[ray]')."""
-    jobs: int | None = None
-    """Runs at a time, each in a process of its own; None: one here, on a cluster as many as fit."""
+    jobs: Count | None = None
+    """Runs at a time, each in a process of its own; None: one after another in this process, on a cluster as many as fit."""
     address: str | None = None
     """Ray: the cluster to join (or RAY_ADDRESS); None: one that is started here and ends with the sweep."""
-    cpus_per_run: int = 1
+    cpus_per_run: Count = 1
     """Ray: cores that a run takes."""
-    gpus_per_run: float | None = None
+    gpus_per_run: NotNegative | None = None
     """Ray: GPUs that a run takes, such as 0.25; None: one where the cluster has GPUs and --device is not cpu."""
-    retries: int = 3
+    retries: Counted = 3
     """How often a run whose process died is tried again."""
-    deadline: float | None = None
-    """Stop in good order after so many seconds."""
-    checkpoint_every: float = 30.0
+    deadline: NotNegative | None = None
+    """Stop after so many seconds; the same command goes on."""
+    checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints of a run."""
     output: Path | None = None
     """The tidy CSV file of all runs of the sweep; None: <experiment>.csv in the root."""
@@ -107,10 +110,37 @@ class Sweep:
 
     def __call__(self) -> int:
         configs = grid(self.experiment, list(self.grid))
+        output = self.root / f"{self.experiment.name}.csv" if self.output is None else self.output
+        for path in (output, self.report):
+            if path is not None:
+                refuse_run_file(path)
         console = Console()
         where = "here" if self.engine == "local" else "on Ray"
         console.print(f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {self.root}, {where}")
         standing = Standing(configs, self.root)
+        try:
+            problems, notes = self._run(configs, standing, console)
+        except KeyboardInterrupt:
+            console.print("Stopped. The same command goes on from here.")
+            return 130
+        for note in notes:
+            console.print(escape(note), style="yellow", highlight=False)
+        for problem in problems:
+            console.print(escape(problem), style="red", highlight=False)
+        rows = [row for path in standing.folders for row in records.read_run(path)]
+        if rows:
+            records.write(rows, output)
+            console.print(f"{len(rows)} rows of {len(configs)} runs: {output}")
+        if self.report is not None:
+            from .report import report
+
+            report(rows, self.report)
+            console.print(f"Report: {self.report.resolve()}")
+        return 1 if problems else 0
+
+    def _run(self, configs: list[Any], standing: Standing, console: Console) -> tuple[list[str], list[str]]:
+        """What went wrong, and what should be known of the runs anyway."""
+        notes: list[str] = []
         with Live(_standing(standing, console), console=console, refresh_per_second=1) as live:
 
             def watch(configs: list[Any]) -> None:
@@ -128,25 +158,14 @@ class Sweep:
                 deadline=self.deadline,
                 checkpoint_every=self.checkpoint_every,
                 watch=watch,
+                tell=notes.append,
             )
             watch(configs)
-        for problem in problems:
-            console.print(escape(problem), style="red", highlight=False)
-        rows = [row for config in configs for row in records.read_run(folder_for(config, self.root))]
-        if rows:
-            output = self.root / f"{self.experiment.name}.csv" if self.output is None else self.output
-            records.write(rows, output)
-            console.print(f"{len(rows)} rows of {len(configs)} runs: {output}")
-        if self.report is not None:
-            from .report import report
-
-            report(rows, self.report)
-            console.print(f"Report: {self.report.resolve()}")
-        return 1 if problems else 0
+        return problems, notes
 
 
 @dataclass(frozen=True)
-class Plot:
+class Plot(Checked):
     """Draw the paper's figures from runs."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
@@ -165,7 +184,7 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Checked):
     """Write one HTML page: each claim of the paper, the figure, the measured numbers, the verdict."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
@@ -192,16 +211,16 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(Checked):
     """Gather runs into one tidy CSV file."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs."""
     output: Path = Path("results.csv")
     """The file."""
-    thin: int = 1
+    thin: Count = 1
     """Keep every so many-th logged point of a run (and always the last)."""
-    digits: int = 6
+    digits: Digits = 6
     """Significant digits of a number."""
 
     def __call__(self) -> int:
@@ -250,10 +269,10 @@ def main(arguments: list[str] | None = None) -> int:
     if given == ["--version"]:
         print(f"catlog {__version__}")
         return 0
-    command: Callable[[], int] = tyro.cli(
-        Command, args=given, prog="catlog", description=__doc__, config=(tyro.conf.CascadeSubcommandArgs,)
-    )
     try:
+        command: Callable[[], int] = tyro.cli(
+            Command, args=given, prog="catlog", description=__doc__, config=(tyro.conf.CascadeSubcommandArgs,)
+        )
         return command()
     except (ValueError, TypeError, DataError, OSError, ImportError) as error:
         Console(stderr=True, quiet=_silent()).print(escape(f"catlog: {error}"), style="red", highlight=False)

@@ -10,14 +10,16 @@ from typing import Any, Literal
 from .advise import advise
 from .compare import compare
 from .estimators import ESTIMATORS
+from .experiments.folder import refuse_run_file
 from .experiments.methods import make_estimator
+from .experiments.ranges import AtLeastTwo, Checked, Count, Counted, Seed
 from .surrogate import Estimator
 
 Size = Literal["small", "large"]
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(Checked):
     """Measure estimators side by side: bias, variance, time, and variance x time."""
 
     problem: str
@@ -25,19 +27,19 @@ class Compare:
     arguments and returns (f, law, parameters), (f, q), or a Problem."""
     estimators: str = ""
     """Which, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); none: all that fit."""
-    budget: int | None = None
+    budget: Count | None = None
     """Equal evaluations: as many draws as need no more evaluations than this."""
-    samples: int | None = None
+    samples: Count | None = None
     """Equal samples: so many draws for every estimator."""
     size: Size = "small"
     """Of a problem of the suite."""
-    repeats: int = 200
+    repeats: AtLeastTwo = 200
     """Estimates per estimator."""
-    rounds: int = 15
+    rounds: Count = 15
     """Timed steps per estimator."""
-    training: int = 200
+    training: Counted = 200
     """Steps for which estimators with parameters of their own learn beforehand."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the draws."""
     csv: Path | None = None
     """Write the numbers there."""
@@ -45,6 +47,9 @@ class Compare:
     """Draw a picture there."""
 
     def __call__(self) -> int:
+        for path in (self.csv, self.plot):
+            if path is not None:
+                refuse_run_file(path)
         f, law, parameters, reference = found(self.problem, self.size)
         result = compare(
             f,
@@ -68,18 +73,18 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Advise:
+class Advise(Checked):
     """Which estimator should I use? A short pilot on f and q finds the one with the lowest variance x time."""
 
     problem: str
     """As for `catlog compare`."""
-    budget: int | None = None
+    budget: Count | None = None
     """The most evaluations of f per step; none: as many as two draws of IndeCateR need, at least 64."""
     biased: bool = False
     """Allow biased estimators."""
     size: Size = "small"
     """Of a problem of the suite."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the pilot's draws."""
 
     def __call__(self) -> int:

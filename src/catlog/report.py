@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from . import __version__, plots, published
+from .atomic import write_atomically
 from .claims import (
     Claim,
     Times,
@@ -26,6 +27,7 @@ from .claims import (
     verdicts,
     work,
 )
+from .experiments.folder import refuse_run_file
 from .experiments.records import Row
 from .plots import DATA
 from .series import (
@@ -87,9 +89,10 @@ def report(
         step_times: milliseconds per step, measured apart; see :func:`catlog.series.step_times`.
         provenance: what to say about where the runs come from: names and values.
     """
+    refuse_run_file(path)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(list(rows), step_times, provenance), encoding="utf-8")
+    write_atomically(path, page(list(rows), step_times, provenance))
     return path
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .experiments import EXPERIMENTS
+from .experiments.ranges import annotations, check
 from .experiments.records import Row
 
 Array = NDArray[np.float64]
@@ -132,11 +133,20 @@ def collect(rows: Iterable[Row]) -> list[Run]:
         points = list({int(row["iteration"]): row for row in sorted(group, key=lambda row: int(row["iteration"]))}.values())
         first = points[0]
         run = Run(first["experiment"], label(first), int(setting(first, "seed") or 0), first, points)
+        check_sizes(first)
         sizes = [str(setting(first, size)) for size in EXPERIMENTS[run.experiment].sizes]
         key = (run.experiment, run.method, str(run.seed), *sizes)
         if key not in longest or longest[key].length <= run.length:
             longest[key] = run
     return list(longest.values())
+
+
+def check_sizes(row: Row) -> None:
+    """Raise where a row has a size that its experiment does not have, such as a file written by hand may hold."""
+    experiment = EXPERIMENTS[row["experiment"]]
+    hints = annotations(experiment)
+    for size in experiment.sizes:
+        check(f"{size} of a run of {experiment.name} with {row['estimator']}", setting(row, size), hints[size])
 
 
 def pick(runs: Iterable[Run], experiment: str, **settings: Any) -> list[Run]:

@@ -132,11 +132,7 @@ def test_a_run_that_kills_its_worker_every_time_is_told(tmp_path: Path) -> None:
 
 def test_two_sweeps_at_once_run_nothing_twice(tmp_path: Path) -> None:
     """The lock of a run's folder keeps the second one out."""
-    folder = Folder(folder_for(SMALL, tmp_path))
-    from catlog.experiments.run import record
-
-    folder.create(record(SMALL), resume=False)
-    with folder.held():
+    with Folder(folder_for(SMALL, tmp_path)).held():
         (problem,) = sweep([SMALL], tmp_path, engine="ray")
     assert "another process" in problem
     assert sweep([SMALL], tmp_path, engine="ray") == []

@@ -1,25 +1,36 @@
 """Where the runs of a sweep go: here, one after another; here, in processes; or to a Ray cluster.
 
-An engine takes jobs and gives, for each that ended, what went wrong with it (None: nothing). It calls ``tick`` now and then.
+An engine takes jobs and gives, for each that ended, its outcome. It calls ``tick`` now and then.
 """
 
-import multiprocessing
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections import Counter, deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..pool import joined_ray
+from .folder import Tell
 from .run import execute
+from .workers import Died, Workers
 
 Tick = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: what went wrong (None: nothing), and what should be known of it anyway."""
+
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+Outcomes = Generator[Outcome, None, None]
 
 
 @dataclass(frozen=True)
@@ -31,8 +42,12 @@ class Job:
     until: float | None = None
     checkpoint_every: float = 30.0
 
-    def __call__(self, tick: Tick = lambda: None) -> str | None:
-        """Begin or resume the run; the reason why it failed, if it did."""
+    def __call__(self, tick: Tick = lambda: None, patience: float | None = None) -> Outcome:
+        """Begin or resume the run."""
+        notes: list[str] = []
+        return Outcome(self._problem(tick, notes.append, patience), tuple(notes))
+
+    def _problem(self, tick: Tick, tell: Tell, patience: float | None) -> str | None:
 
         def watch(done: int, total: int, row: object) -> None:
             tick()
@@ -41,7 +56,15 @@ class Job:
 
         try:
             if self.until is None or time.time() < self.until:
-                execute(self.config, self.folder, resume=True, checkpoint_every=self.checkpoint_every, watch=watch)
+                execute(
+                    self.config,
+                    self.folder,
+                    resume=True,
+                    checkpoint_every=self.checkpoint_every,
+                    watch=watch,
+                    tell=tell,
+                    patience=patience,
+                )
                 return None
             return f"{self.folder}: not begun before the deadline"
         except _TooLateError:
@@ -54,18 +77,18 @@ class _TooLateError(Exception):
     pass
 
 
-def _with_threads(job: Job, threads: int) -> str | None:
+def _with_threads(job: Job, threads: int, patience: float | None = None) -> Outcome:
     torch.set_num_threads(threads)
-    return job()
+    return job(patience=patience)
 
 
-def _died(job: Job, retries: int) -> str:
+def _died(job: Job, retries: int) -> Outcome:
     often = "" if retries == 0 else f", and so did those of {retries} more attempts"
-    return f"{job.folder}: its process died (killed, or out of memory){often}. Run the same command again to go on."
+    return Outcome(f"{job.folder}: its process died (killed, or out of memory){often}. Run the same command again to go on.")
 
 
-def in_turn(todo: list[Job], tick: Tick) -> Iterator[str | None]:
-    """In this process."""
+def in_turn(todo: list[Job], tick: Tick) -> Outcomes:
+    """In this process, which ends with a run that is killed."""
     told_at = 0.0
 
     def sometimes() -> None:
@@ -78,28 +101,27 @@ def in_turn(todo: list[Job], tick: Tick) -> Iterator[str | None]:
         yield job(sometimes)
 
 
-def in_processes(todo: list[Job], tick: Tick, jobs: int, retries: int) -> Iterator[str | None]:
-    """``jobs`` at a time. Where one process dies, concurrent.futures ends them all: those that were cut go on in new ones."""
+def in_processes(todo: list[Job], tick: Tick, jobs: int, retries: int) -> Outcomes:
+    """``jobs`` at a time. Where the process of one dies, that run alone is tried again, in a new process.
+
+    Ctrl-C (or SIGTERM) is passed on: every run stops between two steps, at a checkpoint, and no other begins.
+    """
     threads = max(1, (os.cpu_count() or 1) // jobs)  # more would have the runs wait for each other
-    spawn = multiprocessing.get_context("spawn")
-    for _ in range(retries + 1):
-        with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
-            pending: dict[Future[str | None], Job] = {pool.submit(_with_threads, job, threads): job for job in todo}
-            try:
-                while pending:
-                    for each in wait(pending, timeout=0.5).done:
-                        yield each.result()
-                        del pending[each]
-                    tick()
-            except BrokenProcessPool:
-                pass
-            except BaseException:
-                pool.shutdown(cancel_futures=True, wait=False)
-                raise
-        todo = list(pending.values())
-        if not todo:
-            return
-    yield from (_died(job, retries) for job in todo)
+    waiting, named, deaths = deque(todo), {job.folder: job for job in todo}, Counter[Path]()
+    with Workers(min(jobs, len(todo)), _with_threads) as workers:
+        while waiting or workers.busy:
+            while waiting and workers.free:
+                job = waiting.popleft()
+                workers.give(job.folder, job, threads, inf)  # a stop may come twice: from here and the terminal
+            for folder, outcome in workers.results(timeout=0.5):
+                deaths[folder] += isinstance(outcome, Died)
+                if not isinstance(outcome, Died):
+                    yield outcome
+                elif deaths[folder] > retries:
+                    yield _died(named[folder], retries)
+                else:
+                    waiting.append(named[folder])
+            tick()
 
 
 def on_ray(
@@ -110,7 +132,7 @@ def on_ray(
     address: str | None,
     cpus_per_run: int,
     gpus_per_run: float | None,
-) -> Iterator[str | None]:
+) -> Outcomes:
     """As tasks of a Ray cluster, which starts a task again where its worker or its machine was lost.
 
     Ctrl-C is passed on: every run stops between two steps, at a checkpoint.
@@ -138,7 +160,7 @@ def on_ray(
                 except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError):
                     yield _died(job, retries)
                 except ray.exceptions.RayError as error:
-                    yield f"{job.folder}: {type(error).__name__}: {str(error).splitlines()[0]}"
+                    yield Outcome(f"{job.folder}: {type(error).__name__}: {str(error).splitlines()[0]}")
             tick()
     finally:
         for each in running:

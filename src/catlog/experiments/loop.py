@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .folder import Folder
+from .folder import Folder, Tell, say_nothing
 from .ranks import Ranks
 
 AGREE_EVERY = 10  # iterations after which several ranks ask each other whether to stop
@@ -48,17 +48,22 @@ def loop(
     checkpoint_every: float = 30.0,
     watch: Watcher = lambda done, total, row: None,
     ranks: Ranks = Ranks(),
+    tell: Tell = say_nothing,
+    patience: float | None = None,
 ) -> dict[str, Any]:
     """Run ``task`` to its end, from where the folder's last good checkpoint stands, and return the last metrics.
 
     Random numbers come from torch's global generators; their state is part of a checkpoint, so a run that was cut and resumed
-    on a CPU logs the same numbers as one that was not. ``seconds`` in the metrics is the time spent in steps (not in
-    measuring, nor in the first step, which compiles). ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
+    on a CPU, with the same versions and the same number of threads, logs the same numbers as one that was not: sums are divided
+    among threads, and another division rounds differently. Where versions or threads have changed, ``tell`` gets a note.
+    ``seconds`` in the metrics is the time spent in steps (not in measuring, nor in the first step, which compiles).
+    ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
 
     With several ``ranks`` all step and measure, and the first one reads, logs and writes. A checkpoint holds the generators of
-    all ranks; resumed with another number of them, the others' are made anew from the first one's.
+    all ranks; resumed with another number of them, the others' are made from the first one's. ``patience``: see
+    :func:`interruptions`; None: 5 seconds with several ranks, none with one.
     """
-    start, saved = ranks.from_first(folder.restore)
+    start, saved = ranks.from_first(lambda: folder.restore(tell))
     seconds, row = 0.0, dict[str, Any]()
     if saved is not None:
         task.load_state_dict(saved["task"])
@@ -69,7 +74,7 @@ def loop(
             ranks.part()
         row = ranks.from_first(folder.last) or {}
     if ranks.first:
-        folder.begin(start, task.iterations, ranks.size)
+        folder.begin(start, task.iterations, ranks.size, tell)
 
     def save(i: int) -> None:
         random, *others = ranks.all(_random_state())
@@ -87,7 +92,9 @@ def loop(
         row = log(0)
         watch(0, task.iterations, row)
     saved_at = told_at = began = time.perf_counter()
-    with interruptions(patience=5.0 if ranks.size > 1 else 0.0) as asked_to_stop:
+    if patience is None:
+        patience = 5.0 if ranks.size > 1 else 0.0
+    with interruptions(patience) as asked_to_stop:
         for i in range(start, task.iterations):
             task.step(i)
             done = i + 1

@@ -24,9 +24,7 @@ def make_estimator(name: str, samples: int | None, options: tuple[str, ...], lab
     >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"fresh": True})})
     IndeCateR(samples=3, fresh=True, draws='latin', variables=None, control='taylor', chunk_size=None, validate=True)
     """
-    if name not in labels and name not in ESTIMATORS:
-        known = sorted({*labels, *ESTIMATORS})
-        raise ValueError(f"--estimator: {name!r} is not known. Give one of {', '.join(known)}.")
+    check_known(name, labels)
     listed, settings = labels.get(name, (name, {}))
     cls = ESTIMATORS[listed]
     fields = signature(cls).parameters
@@ -42,6 +40,13 @@ def make_estimator(name: str, samples: int | None, options: tuple[str, ...], lab
     if unknown:
         raise ValueError(f"{listed} has no setting {', '.join(unknown)}. It has {', '.join(fields)}.")
     return cls(**given)
+
+
+def check_known(name: str, labels: Labels) -> None:
+    """Raise unless ``name`` is that of an estimator here."""
+    if name not in labels and name not in ESTIMATORS:
+        known = sorted({*labels, *ESTIMATORS})
+        raise ValueError(f"--estimator: {name!r} is not known. Give one of {', '.join(known)}.")
 
 
 def chosen_estimator(

@@ -1,12 +1,16 @@
 """Runs as one tidy table: a row per logged point, with the fields of its configuration; read from folders or from CSV."""
 
 import csv
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .folder import Folder
+from ..atomic import write_atomically
+from ..csv_cells import guarded, unguarded
+from .folder import Folder, refuse_run_file
 from .methods import parsed
+from .ranges import Count, Digits, check
 
 Row = dict[str, Any]
 
@@ -15,8 +19,8 @@ def read(source: Path | str) -> list[Row]:
     """The rows of all runs below a folder, or of a CSV file written by :func:`write`."""
     source = Path(source)
     if source.suffix == ".csv":
-        with source.open(newline="") as file:
-            return [{key: _cell(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        with source.open(newline="", encoding="utf-8") as file:
+            return [{unguarded(key): _cell(value) for key, value in row.items()} for row in csv.DictReader(file)]
     if not source.is_dir():
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
     rows: list[Row] = []
@@ -38,16 +42,22 @@ def read_all(sources: Iterable[Path | str]) -> list[Row]:
 
 
 def write(rows: list[Row], path: Path | str, *, digits: int = 6, leave_out: Iterable[str] = ()) -> None:
-    """Write rows as CSV: no column that never varies away from None, numbers with so many significant digits."""
+    """Write rows as CSV: no column that never varies away from None, numbers with so many significant digits.
+
+    A text that begins like a formula is written behind an apostrophe, which :func:`read` takes away.
+    """
+    check("--digits", digits, Digits)
+    refuse_run_file(path)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     columns = [key for key in columns if key not in set(leave_out) and any(row.get(key) not in (None, [], ()) for row in rows)]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        for row in rows:
-            writer.writerow([_text(row.get(key), digits) for key in columns])
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(guarded, columns))
+    for row in rows:
+        writer.writerow([_text(row.get(key), digits) for key in columns])
+    write_atomically(path, file.getvalue())
 
 
 def _text(value: Any, digits: int) -> str:
@@ -55,15 +65,18 @@ def _text(value: Any, digits: int) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.{digits}g}"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, int):
+        return str(value)
+    return guarded(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
 def _cell(value: str) -> Any:
-    return None if value == "" else parsed(value)
+    return None if value == "" else parsed(value) if (text := unguarded(value)) == value else text
 
 
 def thinned(rows: list[Row], step: int) -> list[Row]:
     """Every ``step``-th point of each run, and its last."""
+    check("--thin", step, Count)
     kept: list[Row] = []
     count = 0
     for row, following in zip(rows, [*rows[1:], None], strict=True):

@@ -1,0 +1,115 @@
+"""Sweeps whose runs, or whose driver, are killed at random instants: nothing is lost, and nothing is left behind.
+
+``make test-kills KILLS=30``; prints what was done. CATLOG_KILLS_SEED repeats the same instants as far as clocks allow.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catlog.experiments import Optimisation
+from driver import Driver, check_clean, until, untimed
+
+KILLS = int(os.environ.get("KILLS", "3"))
+BASE = Optimisation(iterations=3000, every=20, variables=20)
+SEEDS = 3
+FLAGS = ("--jobs", "2", "--retries", "1000", "--checkpoint-every", "0.1")
+
+
+@pytest.fixture(scope="module")
+def chance() -> random.Random:
+    seed = int(os.environ.get("CATLOG_KILLS_SEED", time.time_ns() % 10**6))
+    print(f"\nCATLOG_KILLS_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+    """The metrics of the same runs, not interrupted."""
+    driver = Driver(tmp_path_factory.mktemp("whole"), BASE, SEEDS, *FLAGS)
+    driver.start()
+    assert driver.wait() == 0
+    return [untimed(folder) for folder in driver.folders]
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Iterator[Driver]]:
+    """One sweep after another, each in a folder of its own."""
+    made: list[Driver] = []
+
+    def more() -> Iterator[Driver]:
+        while True:
+            made.append(Driver(tmp_path / str(len(made)), BASE, SEEDS, *FLAGS))
+            yield made[-1]
+
+    yield more()
+    for driver in made:
+        driver.end()
+
+
+def check_complete(driver: Driver, whole: list[list[dict[str, Any]]]) -> int:
+    """All runs are complete, as if nothing had happened; how often they began or went on."""
+    for folder, expected in zip(driver.folders, whole, strict=True):
+        check_clean(folder)
+        assert untimed(folder) == expected
+    return sum(len(folder.sessions()) for folder in driver.folders)
+
+
+def test_runs_killed(chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]) -> None:
+    """kill -9 of a run's process, up to a second after it began; the sweep goes on by itself."""
+    killed, complete, sessions = 0, 0, 0
+    while killed < KILLS:
+        driver = next(drivers)
+        driver.start()
+        while driver.running and killed < KILLS:
+            until(lambda driver=driver: driver.workers() or not driver.running)
+            time.sleep(chance.uniform(0.0, 1.0))
+            if workers := driver.workers():
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                killed += 1
+        assert driver.wait() == 0
+        until(driver.gone)
+        sessions += check_complete(driver, whole)
+        complete += SEEDS
+    print(f"\n{killed} runs killed: {complete} of {complete} runs complete and bit-identical, in {sessions} sessions")
+
+
+SIGNALS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "Ctrl-C": signal.SIGINT}
+
+
+def test_drivers_killed(chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]) -> None:
+    """The driver is killed or interrupted, while it starts or while runs are under way, and started again until all is done."""
+    done: Counter[str] = Counter()
+    complete, sessions, longest = 0, 0, 0.0
+    while sum(done.values()) < KILLS:
+        driver = next(drivers)
+        returned = None
+        while returned != 0:
+            driver.start()
+            if sum(done.values()) < KILLS:
+                if chance.random() < 0.75:  # while a run is under way
+                    until(lambda driver=driver: driver.workers() or not driver.running)
+                    time.sleep(chance.uniform(0.0, 1.0))
+                else:  # at whatever point of its start
+                    time.sleep(chance.uniform(0.0, 10.0))
+                how = chance.choice(["kill -9", "kill -9", *SIGNALS])
+                if driver.running:
+                    driver.signal(SIGNALS[how], group=how == "Ctrl-C")
+                    done[how] += 1
+            returned = driver.wait()
+            began = time.monotonic()
+            until(driver.gone)
+            longest = max(longest, time.monotonic() - began)
+        sessions += check_complete(driver, whole)
+        complete += SEEDS
+    print(
+        f"\nDriver stopped {sum(done.values())} times ({dict(done)}): {complete} of {complete} runs complete and bit-identical,"
+    )
+    print(f"in {sessions} sessions; no process left {longest:.1f} s after the driver ended")

@@ -1,0 +1,364 @@
+"""The folder of a run under bad treatment: simultaneous starts, torn files, lost files, failed starts, other versions."""
+
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from catlog.atomic import write_atomically
+from catlog.experiments import Optimisation, execute, folder_for, records
+from catlog.experiments.folder import LOCK, Folder
+from catlog.experiments.sweep import Standing
+from catlog.problems.cache import remembered
+
+CONFIG = Optimisation(iterations=40, variables=5)
+
+
+class CutError(Exception):
+    pass
+
+
+def cut_at(iteration: int) -> Any:
+    def watch(done: int, total: int, row: object) -> None:
+        if done >= iteration:
+            raise CutError
+
+    return watch
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(path).metrics()]
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """A run that was cut after 30 of its 40 iterations, with checkpoints at 25 and 30."""
+    with pytest.raises(CutError):
+        execute(CONFIG, tmp_path / "cut", checkpoint_every=0, watch=cut_at(30))
+    return tmp_path / "cut"
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> list[dict[str, Any]]:
+    execute(CONFIG, tmp_path / "whole")
+    return untimed(tmp_path / "whole")
+
+
+# --- the lock
+
+
+def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
+    """One writes, the others are told, and nothing else happens. The lock keeps out threads as it does processes."""
+    for trial in range(10):
+        folder, barrier, told = tmp_path / str(trial), threading.Barrier(8), list[str]()
+
+        def start(folder: Path = folder, barrier: threading.Barrier = barrier, told: list[str] = told) -> None:
+            home = Folder(folder)
+            barrier.wait()
+            try:
+                with home.held(patience=0.0):
+                    home.accept({"seed": 0}, resume=False)
+                    home.create({"seed": 0})
+                    home.log({"iteration": 1})
+                    time.sleep(0.05)
+                told.append("ran")
+            except Exception as error:
+                told.append(f"{type(error).__name__}: {error}")
+
+        threads = [threading.Thread(target=start) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        others = [each for each in told if each != "ran"]
+        assert len(others) == 7, told
+        assert all(each.startswith("ValueError") and ("another process" in each or "--resume" in each) for each in others), told
+        assert len(Folder(folder).metrics()) == 1
+
+
+def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
+    with Folder(tmp_path / "run").held():
+        with pytest.raises(ValueError, match="another process"), Folder(tmp_path / "run").held(patience=0.0):
+            pass
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
+
+
+def test_the_locked_file_is_never_replaced(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    with folder.held():
+        pass
+    before = (folder.path / LOCK).stat().st_ino
+    execute(CONFIG, folder.path)
+    execute(CONFIG, folder.path, resume=True)
+    assert (folder.path / LOCK).stat().st_ino == before
+
+
+# --- starts that fail
+
+
+@pytest.mark.parametrize("config", [replace(CONFIG, estimator="Nonsense"), replace(CONFIG, options=("draws=sideways",))])
+def test_a_failed_start_does_not_block_the_same_command(config: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"Nonsense|sideways"):
+            execute(config, tmp_path / "run")
+    assert execute(CONFIG, tmp_path / "run")["iteration"] == 40  # nor another one
+
+
+def test_a_run_that_failed_at_its_first_step_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(task: object, i: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("catlog.experiments.optimisation.OptimisationTask.step", fail)
+        with pytest.raises(MemoryError):
+            execute(CONFIG, tmp_path)
+    assert execute(CONFIG, tmp_path)["iteration"] == 40
+    with pytest.raises(ValueError, match="--resume"):
+        execute(CONFIG, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "a/b"])
+def test_no_estimator_leads_out_of_the_root(name: str, tmp_path: Path) -> None:
+    config, root = replace(CONFIG, estimator=name), tmp_path / "root" / "deep"
+    assert folder_for(config, root).resolve().parent == (root / "optimisation").resolve()
+    with pytest.raises(ValueError, match="is not known"):
+        execute(config, folder_for(config, root))
+    assert not list(tmp_path.iterdir())
+
+
+# --- checkpoints
+
+
+def test_damaged_newest_checkpoints_do_not_stop_the_run_for_ever(cut: Path, whole: list[dict[str, Any]]) -> None:
+    """Both are damaged, and so the run begins again: what it saves then stays, and a second cut loses little."""
+    for path in cut.glob("checkpoint-*.pt"):
+        path.write_bytes(b"damaged")
+    told: list[str] = []
+    with pytest.raises(CutError):
+        execute(CONFIG, cut, resume=True, checkpoint_every=0, watch=cut_at(15), tell=told.append)
+    assert told == [f"{cut} begins again: checkpoint-000000030.pt is damaged, checkpoint-000000025.pt is damaged."]
+    assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == ["checkpoint-000000010.pt", "checkpoint-000000015.pt"]
+    execute(CONFIG, cut, resume=True)
+    assert [session["iteration"] for session in Folder(cut).sessions()] == [0, 0, 15]
+    assert untimed(cut) == whole
+
+
+def test_of_the_checkpoints_whole_ones_are_kept(cut: Path) -> None:
+    """The last one is damaged: the next one saved must not push out the only good one."""
+    (cut / "checkpoint-000000030.pt").write_bytes(b"damaged")
+    folder = Folder(cut)
+    assert folder.restore()[0] == 25
+    folder.checkpoint(27, {})
+    assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == ["checkpoint-000000025.pt", "checkpoint-000000027.pt"]
+    assert len(list(cut.glob("*.sha256"))) == 2
+
+
+def test_a_checkpoint_without_its_metrics_does_not_come_back(cut: Path) -> None:
+    """It would fit again as soon as there are as many lines, whoever made them."""
+    folder = Folder(cut)
+    lines = folder.metrics_path.read_bytes().splitlines(keepends=True)
+    folder.metrics_path.write_bytes(b"".join(lines[:-1]))
+    assert folder.restore()[0] == 25
+    folder.log({"iteration": 30})
+    assert Folder(cut).restore()[0] == 25
+
+
+# --- lost and torn files
+
+
+def test_another_seed_does_not_take_the_checkpoint(cut: Path, whole: list[dict[str, Any]]) -> None:
+    """config.json is lost: the run is still known by its sessions and checkpoints."""
+    (cut / "config.json").unlink()
+    for lost in ("sessions.jsonl", None):
+        with pytest.raises(ValueError, match="seed differ"):
+            execute(replace(CONFIG, seed=7), cut, resume=True)
+        if lost is not None:
+            (cut / lost).unlink()
+    execute(CONFIG, cut, resume=True)
+    assert untimed(cut) == whole
+    assert Folder(cut).sessions()[-1]["iteration"] == 30
+    assert json.loads((cut / "config.json").read_bytes())["seed"] == 0
+
+
+def test_a_run_that_nobody_knows_is_refused(cut: Path) -> None:
+    """As one of before there were records in sessions and checkpoints, with its config.json torn."""
+    (cut / "config.json").write_text('{"experiment"')
+    (cut / "sessions.jsonl").unlink()
+    for path in cut.glob("checkpoint-*"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"config\.json is lost or damaged"):
+        execute(CONFIG, cut, resume=True)
+
+
+def test_a_copied_checkpoint_of_another_run_is_passed_over(cut: Path, tmp_path: Path) -> None:
+    other = replace(CONFIG, seed=1)
+    with pytest.raises(CutError):
+        execute(other, tmp_path / "other", checkpoint_every=0, watch=cut_at(10))
+    for path in cut.glob("checkpoint-*"):
+        shutil.copy(path, tmp_path / "other")
+    shutil.copy(cut / "metrics.jsonl", tmp_path / "other")
+    told: list[str] = []
+    execute(other, tmp_path / "other", resume=True, tell=told.append)
+    assert "checkpoint-000000030.pt is of another run" in told[0]
+    assert Folder(tmp_path / "other").sessions()[-1]["iteration"] == 10
+
+
+@pytest.mark.parametrize("torn", [b'{"began": "2026-01-01T', b"\x00\x00\n", b'["no", "dict"]\n', b'{"no": "session"}\n'])
+def test_torn_sessions(torn: bytes, cut: Path) -> None:
+    """A torn line costs itself, not those that follow; who looks at the sweep from outside sees the run."""
+    with (cut / "sessions.jsonl").open("ab") as file:
+        file.write(torn)
+    home = folder_for(CONFIG, cut.parent)
+    home.parent.mkdir()
+    cut.rename(home)
+    assert [run.state for run in Standing([CONFIG], home.parents[1]).look()] == ["waiting"]
+    execute(CONFIG, home, resume=True)
+    assert [session["iteration"] for session in Folder(home).sessions()] == [0, 30]
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"iteration": 4', b"[]", b"\xff\xfe"])
+def test_torn_summary(torn: bytes, tmp_path: Path, whole: list[dict[str, Any]]) -> None:
+    """A run whose summary is torn is not complete; its end is run again, to the same numbers."""
+    run = tmp_path / "whole"
+    (run / "summary.json").write_bytes(torn)
+    assert not Folder(run).finished()
+    with pytest.raises(ValueError, match="--resume"):
+        execute(CONFIG, run)
+    assert execute(CONFIG, run, resume=True)["iteration"] == 40
+    assert Folder(run).finished()
+    assert untimed(run) == whole
+
+
+def test_a_complete_run_whose_metrics_were_torn_is_run_again(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
+    metrics = tmp_path / "whole" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-20])
+    assert not Folder(tmp_path / "whole").finished()
+    execute(CONFIG, tmp_path / "whole", resume=True)
+    assert untimed(tmp_path / "whole") == whole
+
+
+def test_a_summary_is_strict_json(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.log({"iteration": 3, "value": float("nan")})
+    folder.finish({"iteration": 3, "value": float("nan")})
+    assert "NaN" not in (tmp_path / "summary.json").read_text()
+    assert folder.summary() == {"iteration": 3, "value": None}
+
+
+def test_what_a_killed_process_left_half_written_goes(cut: Path) -> None:
+    (cut / "checkpoint-000000035.pt.0a1b2c3d.part").write_bytes(b"half")
+    execute(CONFIG, cut, resume=True)
+    assert not list(cut.glob("*.part"))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other"])
+def test_a_torn_cache_is_made_again(damage: str, tmp_path: Path) -> None:
+    path, calls = tmp_path / "new" / "cache.pt", Counter[str]()
+
+    def make() -> dict[str, torch.Tensor]:
+        calls["made"] += 1
+        return {"x": torch.arange(1000.0)}
+
+    remembered(path, make)
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    if damage == "other":
+        torch.save([1], path)
+    else:
+        path.write_bytes(content[: {"empty": 0, "cut": len(content) // 2, "flipped": len(content)}[damage]])
+    for _ in range(2):
+        assert torch.equal(remembered(path, make)["x"], torch.arange(1000.0))
+    assert calls["made"] == 2
+    assert [each.name for each in path.parent.iterdir()] == ["cache.pt"]
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.warns(UserWarning, match="CATLOG_CACHE"):
+        assert remembered(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
+
+
+# --- other versions
+
+
+@pytest.mark.parametrize(("name", "now"), [("torch", "9.9"), ("catlog", "9.9"), ("python", "9.9"), ("threads", 77)])
+def test_other_versions_on_resume_are_told_and_recorded(name: str, now: Any, cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from catlog.experiments import folder
+
+    using = folder.made_with()
+    monkeypatch.setattr(folder, "made_with", lambda: {**using, name: now})
+    with pytest.warns(UserWarning, match=re.escape(f"iteration 30 with {name} {now} (before: {using[name]})")):
+        execute(CONFIG, cut, resume=True)
+    first, second = Folder(cut).sessions()
+    assert (first[name], second[name]) == (using[name], now)
+
+
+def test_the_same_versions_are_no_news(cut: Path) -> None:
+    told: list[str] = []
+    execute(CONFIG, cut, resume=True, tell=told.append)
+    assert told == []
+
+
+def test_a_record_of_before_is_compared_by_its_provenance(cut: Path) -> None:
+    """Sessions had no versions once."""
+    lines = [json.loads(line) for line in (cut / "sessions.jsonl").read_text().splitlines()]
+    (cut / "sessions.jsonl").write_text(json.dumps({key: lines[0][key] for key in ("began", "iteration", "iterations")}) + "\n")
+    provenance = json.loads((cut / "provenance.json").read_text())
+    (cut / "provenance.json").write_text(json.dumps({**provenance, "torch": "2.0"}))
+    with pytest.warns(UserWarning, match="before: 2.0"):
+        execute(CONFIG, cut, resume=True)
+
+
+# --- one way to write a file
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_abandoned_parts_go_and_others_stay(tmp_path: Path) -> None:
+    old, new, other = tmp_path / "file.1.part", tmp_path / "file.2.part", tmp_path / "other.1.part"
+    for part in (old, new, other):
+        part.write_text("half")
+    for part in (old, other):
+        os.utime(part, (0, 0))
+    write_atomically(tmp_path / "file", b"whole")
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", new, other]
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_atomically(tmp_path / "link", "content")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "content"
+    write_atomically("/dev/null", "content")
+    assert not Path("/dev/null").is_file()
+    (tmp_path / "plain").write_text("content")
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_damaged_run_names_itself(cut: Path) -> None:
+    (cut / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        records.read(cut)

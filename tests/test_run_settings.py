@@ -1,0 +1,202 @@
+"""Settings of experiments and commands: types, ranges, grids; what is written where."""
+
+import csv
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from catlog import cli
+from catlog.__main__ import main
+from catlog.compare import Comparison
+from catlog.csv_cells import guarded, unguarded
+from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, records
+from catlog.experiments.folder import Folder
+from catlog.experiments.ranges import _alternatives, annotations
+from catlog.experiments.sweep import grid, sweep
+from catlog.report import report
+from catlog.series import collect
+
+SMALL = Optimisation(iterations=20, every=10, variables=5)
+COMMANDS = [get_args(each)[0] for each in get_args(cli.Command)]
+
+
+@pytest.mark.parametrize("cls", [*EXPERIMENTS.values(), *COMMANDS], ids=lambda cls: cls.__name__)
+def test_every_number_has_a_range(cls: type) -> None:
+    """A new numeric setting without one does not pass here."""
+    assert is_dataclass(cls)
+    hints = annotations(cls)
+    for field in fields(cls):
+        for kind, within in _alternatives(hints[field.name]):
+            assert kind not in (int, float) or within is not None, f"{cls.__name__}.{field.name} has no range"
+
+
+@pytest.mark.parametrize(
+    ("cls", "given"),
+    [
+        (Addition, {"clip": -1.0}),
+        (Addition, {"clip": 0.0}),
+        (Addition, {"clip": float("nan")}),
+        (Addition, {"every": 0}),
+        (Addition, {"digits": 0}),
+        (Addition, {"epochs": -1}),
+        (Addition, {"batch": 0}),
+        (Addition, {"seed": -1}),
+        (Addition, {"seed": 2**32}),
+        (Addition, {"samples": 0}),
+        (DVAE, {"test_samples": 0}),
+        (DVAE, {"every": -2}),
+        (DVAE, {"categories": 1}),
+        (DVAE, {"gradient_repeats": -1}),
+        (DVAE, {"learning_rate": float("inf")}),
+        (DVAE, {"reads": "letters"}),
+        (Gradients, {"together": 0}),
+        (Gradients, {"repeats": 1}),
+        (Gradients, {"variables": 0}),
+        (Optimisation, {"iterations": 0}),
+        (Optimisation, {"learning_rate": 0.0}),
+        (Optimisation, {"update": "sideways"}),
+    ],
+)
+def test_values_out_of_range(cls: Any, given: dict[str, Any]) -> None:
+    ((name, value),) = given.items()
+    with pytest.raises(ValueError, match=rf"^--{name.replace('_', '-')} must be .*, but {value!r} was given"):
+        cls(**given)
+
+
+@pytest.mark.parametrize("given", [{"clip": "1"}, {"digits": 2.5}, {"seed": True}, {"seed": None}, {"options": "draws=latin"}])
+def test_values_of_a_wrong_type(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(TypeError, match=f"--{name}"):
+        Addition(**given)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run addition --clip -1",
+        "run optimisation --every 0",
+        "run gradients --together 0",
+        "run dvae --test-samples 0",
+        "run dvae --checkpoint-every -1",
+        "run dvae --checkpoint-every nan",
+        "sweep dvae --jobs 0",
+        "sweep dvae --retries -1",
+        "sweep dvae --cpus-per-run 0",
+        "sweep dvae --gpus-per-run -0.5",
+        "sweep dvae --deadline -1",
+        "export --thin 0",
+        "export --thin -3",
+        "export --digits 0",
+        "export --digits 18",
+        "compare --problem parity --repeats 1",
+        "compare --problem parity --rounds 0",
+        "compare --problem parity --training -1",
+        "compare --problem parity --budget 0",
+        "compare --problem parity --samples 0",
+        "compare --problem parity --seed -1",
+        "advise --problem parity --budget 0",
+    ],
+)
+def test_the_command_line_names_the_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(command.split())
+    assert caught.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{command.split()[-2]} must be" in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"jobs": 0}, {"retries": -1}, {"cpus_per_run": 0}, {"deadline": -1.0}, {"checkpoint_every": float("nan")}],
+)
+def test_the_function_names_the_setting(given: dict[str, Any], tmp_path: Path) -> None:
+    (name,) = given
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must be"):
+        sweep([SMALL], tmp_path, **given)
+    with pytest.raises(ValueError, match="--thin"):
+        records.thinned([], 0)
+    with pytest.raises(ValueError, match="--digits"):
+        records.write([], tmp_path / "rows.csv", digits=0)
+    with pytest.raises(ValueError, match="--checkpoint-every"):
+        execute(SMALL, tmp_path, checkpoint_every=-1.0)
+
+
+# --- grids
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (["update=sideways"], r"--grid: update must be one of 'own', 'published', but 'sideways' was given"),
+        (["seed=0,one"], "--grid: seed must be an int between 0 and 4294967295, but 'one' was given"),
+        (["seed=0.5"], "--grid: seed must be an int"),
+        (["seed=0,"], "--grid: seed must be an int.*''"),
+        (["iterations=0"], "--grid: iterations must be an int of at least 1, but 0 was given"),
+        (["anneal=maybe"], "--grid: anneal must be True or False"),
+        (["learning_rate=-1"], "--grid: learning_rate must be a number above 0 or None"),
+        (["seed=0", "seed=1"], "--grid: seed is given twice"),
+        (["seed=0,0"], "--grid: 'seed=0,0' has a value twice"),
+    ],
+)
+def test_bad_axes(axes: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        grid(SMALL, axes)
+
+
+def test_values_of_a_grid_are_those_of_the_flags() -> None:
+    """So that the same settings have the same folder, however they were given."""
+    given = ["learning_rate=1,None", "anneal=False,true", "samples=2", "estimator=1e3", "options=,draws=latin variables=2"]
+    first, *_, last = grid(SMALL, given)
+    assert first == replace(SMALL, learning_rate=1.0, anneal=False, samples=2, estimator="1e3")
+    assert isinstance(first.learning_rate, float)
+    assert last == replace(SMALL, samples=2, estimator="1e3", options=("draws=latin", "variables=2"))
+
+
+def test_a_size_that_no_experiment_has_is_named() -> None:
+    """Rows as the unchecked grid left them."""
+    row = {"experiment": "optimisation", "estimator": "RLOO", "seed": 0, "iteration": 0, "update": "sideways"}
+    with pytest.raises(ValueError, match="update of a run of optimisation with RLOO must be one of"):
+        collect([row])
+
+
+# --- what is written
+
+
+def test_a_runs_own_files_are_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    execute(SMALL, tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    for name in before:
+        for command in (["export", str(tmp_path), "--output"], ["report", str(tmp_path), "--output"]):
+            assert main([*command, str(tmp_path / "run" / name)]) == 2
+            assert "is a file of the run" in " ".join(capsys.readouterr().err.split())
+    assert main(["sweep", "optimisation", "--root", str(tmp_path), "--output", str(tmp_path / "run" / "config.json")]) == 2
+    assert main(["compare", "--problem", "parity", "--csv", str(tmp_path / "run" / "metrics.jsonl")]) == 2
+    with pytest.raises(ValueError, match="is a file of the run"):
+        report([], tmp_path / "run" / "metrics.jsonl")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    assert Folder(tmp_path / "run").finished()
+    assert main(["export", str(tmp_path), "--output", str(tmp_path / "run" / "rows.csv")]) == 0
+
+
+TEXTS = ["=1+1", "+1", "-x", "@SUM(A1)", "'=1", "''-", "\tx", "plain", "it's", "a=b"]
+
+
+def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
+    rows = [{"iteration": i, "value": -1.5 * i, "count": -i, "text": text, "=key": text} for i, text in enumerate(TEXTS)]
+    records.write(rows, tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        header, *lines = csv.reader(file)
+    assert not [cell for line in (header, *lines) for cell in (line[3:]) if cell[:1] in ("=", "+", "-", "@", "\t")]
+    assert lines[1][:3] == ["1", "-1.5", "-1"]  # numbers stay numbers
+    again = records.read(tmp_path / "rows.csv")
+    assert [row["text"] for row in again] == [row["=key"] for row in again] == [row["text"] for row in rows]
+    assert [unguarded(guarded(text)) for text in TEXTS] == TEXTS
+
+
+def test_a_comparison_has_no_formulas(tmp_path: Path) -> None:
+    Comparison((), {"=cmd()": "-it failed"}, "exact", "Equal evaluations").to_csv(tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        _, line = csv.reader(file)
+    assert (line[0], line[-1]) == ("'=cmd()", "'-it failed")
