@@ -13,7 +13,7 @@ from catlog.experiments import Optimisation, folder_for
 from catlog.experiments.folder import LOCK, Folder
 from catlog.experiments.sweep import grid
 
-PATIENCE = 120.0  # seconds after which something is broken
+PATIENCE = 400.0  # seconds after which something is broken
 
 
 def descendants(session: int) -> list[int]:

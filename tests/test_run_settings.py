@@ -200,3 +200,31 @@ def test_a_comparison_has_no_formulas(tmp_path: Path) -> None:
     with (tmp_path / "rows.csv").open(newline="") as file:
         _, line = csv.reader(file)
     assert (line[0], line[-1]) == ("'=cmd()", "'-it failed")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a,b\n1,2\n3", "line 3 has 1 cells, but there are 2 columns"),
+        (b"a,b\n1,2,3\n", "line 2 has 3 cells"),
+        (b'a,b\n1,"2', "unexpected end of data"),
+        (b"a,b\n\xff,1\n", "utf-8"),
+        (b"a,b\n" + b"x" * 200_000 + b",1\n", "field larger"),
+    ],
+)
+def test_a_torn_table_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        records.read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_tables_that_are_not_of_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, not by a traceback."""
+    (tmp_path / "rows.csv").write_text("method,ms\nRLOO,fast\n")
+    execute(SMALL, tmp_path / "run")
+    assert main(["plot", str(tmp_path / "run"), "--step-times", str(tmp_path / "rows.csv"), "--output", str(tmp_path)]) == 2
+    assert "--step-times" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out.csv")]) == 2
+    assert "no iteration" in capsys.readouterr().err

@@ -200,6 +200,10 @@ def step_times(rows: Iterable[Row]) -> dict[str, float]:
     >>> step_times([{"problem": "addition, 16 digits", "method": "RLOO-F", "ms": 0.4}, {"method": "RLOO-F", "ms": 2.2}])
     {'addition, 16 digits/RLOO-F': 0.4, 'RLOO-F': 2.2}
     """
+    rows = list(rows)
+    for row in rows:
+        if not row.get("method") or not isinstance(row.get("ms"), int | float):
+            raise ValueError(f"--step-times: columns method and ms (a number) are needed, but a line has {row}.")
     return {"/".join(str(row[key]) for key in ("problem", "method") if row.get(key)): float(row["ms"]) for row in rows}
 
 

@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,7 @@ def made_with() -> dict[str, Any]:
     }
 
 
+@cache
 def _commit() -> str:
     """The commit of the source tree, where this is one."""
     source = Path(__file__).resolve().parents[3]

@@ -19,13 +19,27 @@ def read(source: Path | str) -> list[Row]:
     """The rows of all runs below a folder, or of a CSV file written by :func:`write`."""
     source = Path(source)
     if source.suffix == ".csv":
-        with source.open(newline="", encoding="utf-8") as file:
-            return [{unguarded(key): _cell(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        return _read_csv(source)
     if not source.is_dir():
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
     rows: list[Row] = []
     for path in sorted(source.rglob("config.json")):
         rows += read_run(path.parent)
+    return rows
+
+
+def _read_csv(path: Path) -> list[Row]:
+    rows: list[Row] = []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.reader(file, strict=True)
+            columns = [unguarded(name) for name in next(reader, [])]
+            for line in filter(None, reader):
+                if len(line) != len(columns):
+                    raise csv.Error(f"line {reader.line_num} has {len(line)} cells, but there are {len(columns)} columns")
+                rows.append(dict(zip(columns, map(_cell, line), strict=True)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
     return rows
 
 
@@ -77,6 +91,8 @@ def _cell(value: str) -> Any:
 def thinned(rows: list[Row], step: int) -> list[Row]:
     """Every ``step``-th point of each run, and its last."""
     check("--thin", step, Count)
+    if any(row.get("iteration") is None for row in rows):
+        raise ValueError("--thin: a row has no iteration, and so is not of a run.")
     kept: list[Row] = []
     count = 0
     for row, following in zip(rows, [*rows[1:], None], strict=True):
