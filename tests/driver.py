@@ -52,7 +52,13 @@ class Driver:
     def start(self) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(self.command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True)
+        before = signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # else a job in the background hands down that it is ignored
+        try:
+            self.process = subprocess.Popen(self.command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
         return self.process.pid
 
     @property

@@ -93,6 +93,7 @@ def test_drivers_killed(chance: random.Random, drivers: Iterator[Driver], whole:
         returned = None
         while returned != 0:
             driver.start()
+            how = ""
             if sum(done.values()) < KILLS:
                 if chance.random() < 0.75:  # while a run is under way
                     until(lambda driver=driver: driver.workers() or not driver.running)
@@ -102,14 +103,14 @@ def test_drivers_killed(chance: random.Random, drivers: Iterator[Driver], whole:
                 how = chance.choice(["kill -9", "kill -9", *SIGNALS])
                 if driver.running:
                     driver.signal(SIGNALS[how], group=how == "Ctrl-C")
-                    done[how] += 1
             returned = driver.wait()
+            done[how] += how != "" and returned != 0
             began = time.monotonic()
             until(driver.gone)
             longest = max(longest, time.monotonic() - began)
         sessions += check_complete(driver, whole)
         complete += SEEDS
     print(
-        f"\nDriver stopped {sum(done.values())} times ({dict(done)}): {complete} of {complete} runs complete and bit-identical,"
+        f"\nDriver stopped {sum(done.values())} times ({dict(+done)}): {complete} of {complete} runs complete and bit-identical,"
     )
     print(f"in {sessions} sessions; no process left {longest:.1f} s after the driver ended")
