@@ -2,8 +2,6 @@
 
 import hashlib
 import io
-import os
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -14,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
+from ..atomic import write_atomically
 from .files import DataError, File, cache_folder, check_content, damaged, extra, sha256
 
 Decoded = tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]
@@ -96,19 +95,14 @@ def restore(kept: Path, count: int) -> Decoded | None:
 
 def keep(kept: Path, images: Tensor, labels: Tensor) -> None:
     """Write the decoded images; whole or not at all."""
-    part = None
+    content = io.BytesIO()
+    np.savez(content, images=images.numpy(), labels=labels.numpy())
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as stream:
-            part = Path(stream.name)
-            np.savez(stream, images=images.numpy(), labels=labels.numpy())
-        os.replace(part, kept)
+        write_atomically(kept, content.getvalue())
     except OSError as error:
         warnings.warn(
             f"{kept} could not be written ({error}), so that Omniglot is decoded anew each time. Name a folder that can be "
             "written to in the environment variable CATLOG_CACHE.",
             stacklevel=4,
         )
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
