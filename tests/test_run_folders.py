@@ -358,7 +358,13 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_damaged_run_names_itself(cut: Path) -> None:
-    (cut / "config.json").write_text("{")
+def test_rows_of_a_run_whose_configuration_is_lost(cut: Path) -> None:
+    """They are read as long as anything tells what was run; else the run names itself."""
+    before = records.read(cut)
+    (cut / "config.json").unlink()
+    assert records.read(cut) == before
+    for path in cut.glob("checkpoint-*"):
+        path.unlink()
+    (cut / "sessions.jsonl").write_text("torn")
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         records.read(cut)

@@ -23,8 +23,9 @@ def read(source: Path | str) -> list[Row]:
     if not source.is_dir():
         raise ValueError(f"{source} is neither a folder of runs nor a CSV file.")
     rows: list[Row] = []
-    for path in sorted(source.rglob("config.json")):
-        rows += read_run(path.parent)
+    for path in sorted(source.rglob("metrics.jsonl")):
+        if any((path.parent / name).exists() for name in ("config.json", "sessions.jsonl")):
+            rows += read_run(path.parent)
     return rows
 
 
@@ -47,7 +48,7 @@ def read_run(path: Path) -> list[Row]:
     """The rows of the run in this folder; none where there is no run."""
     folder = Folder(path)
     metrics = folder.metrics()
-    config = folder.config() if metrics else {}
+    config = (folder.recorded() or folder.config()) if metrics else {}
     return [{**config, **row} for row in metrics]
 
 
