@@ -228,3 +228,9 @@ def test_tables_that_are_not_of_runs_are_told(tmp_path: Path, capsys: pytest.Cap
     assert "--step-times" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out.csv")]) == 2
     assert "no iteration" in capsys.readouterr().err
+
+
+def test_a_folder_with_brackets_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "gradients", "--repeats", "20", "--variables", "3", "--folder", "a [red] b"]) == 0
+    assert capsys.readouterr().out.count("a [red] b") == 2

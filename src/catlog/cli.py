@@ -50,7 +50,7 @@ class Run(Checked):
         config = self.experiment
         folder = folder_for(config) if self.folder is None else self.folder
         console = Console(quiet=_silent())
-        console.print(f"[bold]{config.name}[/bold] {config.estimator}, seed {config.seed}, in {folder}")
+        console.print(f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, in {escape(str(folder))}")
         with _bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
 
@@ -69,9 +69,11 @@ class Run(Checked):
                 )
             except KeyboardInterrupt:
                 bar.stop()
-                console.print(f"Stopped. The same command with [bold]--resume --folder {folder}[/bold] goes on from here.")
+                console.print(
+                    f"Stopped. The same command with [bold]--resume --folder {escape(str(folder))}[/bold] goes on from here."
+                )
                 return 130
-        table = Table("metric", "value", title=str(folder))
+        table = Table("metric", "value", title=escape(str(folder)))
         for key, value in last.items():
             table.add_row(key, "" if value is None else f"{value:.6g}")
         console.print(table)
@@ -116,7 +118,7 @@ class Sweep(Checked):
                 refuse_run_file(path)
         console = Console()
         where = "here" if self.engine == "local" else "on Ray"
-        console.print(f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {self.root}, {where}")
+        console.print(f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {escape(str(self.root))}, {where}")
         standing = Standing(configs, self.root)
         try:
             problems, notes = self._run(configs, standing, console)
@@ -130,12 +132,12 @@ class Sweep(Checked):
         rows = [row for path in standing.folders for row in records.read_run(path)]
         if rows:
             records.write(rows, output)
-            console.print(f"{len(rows)} rows of {len(configs)} runs: {output}")
+            console.print(f"{len(rows)} rows of {len(configs)} runs: {escape(str(output))}")
         if self.report is not None:
             from .report import report
 
             report(rows, self.report)
-            console.print(f"Report: {self.report.resolve()}")
+            console.print(f"Report: {escape(str(self.report.resolve()))}")
         return 1 if problems else 0
 
     def _run(self, configs: list[Any], standing: Standing, console: Console) -> tuple[list[str], list[str]]:
@@ -206,7 +208,7 @@ class Report(Checked):
             for each in listed:
                 table.add_row(*(str(value) for value in each.values()))
             console.print(table)
-        console.print(f"Report: {self.output.resolve()}")
+        console.print(f"Report: {escape(str(self.output.resolve()))}")
         return 0
 
 
