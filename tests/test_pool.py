@@ -1,9 +1,19 @@
 """An f in worker processes: the same values, and every way in which a point can fail, with a pool that goes on."""
 
+import importlib.util
 import os
+import random
 import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
+import types
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +23,9 @@ import torch
 from torch.distributions import Bernoulli, Independent
 
 import catlog
+from catlog import keeper, processes
 from catlog.functions import Pool, RowError
+from leftovers import MARK, leftovers, marked
 
 
 def simulator(point: Any) -> Any:
@@ -120,9 +132,315 @@ def test_batch_elements_have_their_own_argument() -> None:
             pool(torch.zeros(2, 3, 2))
 
 
-def test_what_cannot_be_sent_is_told() -> None:
-    with pytest.raises(TypeError, match="import"), Pool(lambda point: 0.0, 1) as pool:
-        pool(torch.zeros(1, 2))
+def test_wrong_settings_are_told() -> None:
     for settings, named in (({"workers": 0}, "workers"), ({"timeout": 0}, "timeout"), ({"engine": "threads"}, "engine")):
         with pytest.raises(ValueError, match=named):
             Pool(simulator, **settings)
+    for settings, named in (({"timeout": "2"}, "timeout"), ({"start_timeout": True}, "start_timeout"), ({"seed": 0.5}, "seed")):
+        with pytest.raises(TypeError, match=named):
+            Pool(simulator, **settings)
+    with pytest.raises(TypeError, match="`f` must be a function"):
+        Pool(3)  # type: ignore[arg-type]
+
+
+# threads
+
+
+def test_threads_share_a_pool(pool: Pool) -> None:
+    points = [torch.randint(3, (9, 4), generator=torch.Generator().manual_seed(i)).double() for i in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        values = [threads.submit(pool, x) for x in points]
+        for x, value in zip(points, values, strict=True):
+            torch.testing.assert_close(value.result(60), reference(x), rtol=0, atol=1e-15)
+
+
+def test_closed_by_another_thread() -> None:
+    """Even an f that hangs without a timeout does not keep a pool from being closed."""
+    pool = Pool(simulator, 1)
+    pool(torch.zeros(1, 2))
+    with ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(pool, torch.full((1, 2), 4.0))
+        while not (pool._workers and pool._workers[0].row is not None):
+            time.sleep(0.01)
+        pool.close()
+        with pytest.raises(RuntimeError, match="it was closed before all points"):
+            hanging.result(60)
+    assert pool(torch.zeros(1, 2)).tolist() == [0.0]
+    pool.close()
+
+
+def test_a_forked_copy_has_workers_of_its_own(pool: Pool) -> None:
+    x = torch.ones(3, 2)
+    expected = pool(x)
+    ours = [worker.process for worker in pool._workers]
+    copy = deepcopy(pool)
+    pool._process = -1  # as in a forked process
+    assert torch.equal(pool(x), expected)
+    assert not {worker.process for worker in pool._workers} & set(ours)
+    pool.close()
+    with copy:
+        assert torch.equal(copy(x), expected)
+
+
+# random numbers
+
+
+def noise(point: Any) -> float:
+    """One number for all three generators."""
+    return float(np.random.rand() + 2 * random.random() + 4 * torch.rand((), dtype=torch.float64).item())  # noqa: NPY002
+
+
+def numpys(point: Any) -> float:
+    return float(np.random.rand())  # noqa: NPY002
+
+
+def pythons(point: Any) -> float:
+    return random.random()
+
+
+def torchs(point: Any) -> float:
+    return torch.rand((), dtype=torch.float64).item()
+
+
+@pytest.mark.parametrize("f", [numpys, pythons, torchs])
+def test_every_evaluation_has_random_numbers_of_its_own(f: Any) -> None:
+    with Pool(f, 4, dtype=torch.float64) as pool:
+        values = torch.cat([pool(torch.zeros(20, 1)), pool(torch.zeros(20, 1))])
+    assert len(values.unique()) == 40
+
+
+def test_random_numbers_are_those_of_the_seed_whatever_the_workers() -> None:
+    x, values = torch.zeros(8, 1), []
+    for workers, seed in ((1, 7), (3, 7), (3, 8)):
+        with Pool(noise, workers, seed=seed, dtype=torch.float64) as pool:
+            values.append(torch.stack([pool(x), pool(x)]))
+    assert torch.equal(values[0], values[1])
+    assert len(torch.stack(values[1:]).unique()) == 32
+    torch.manual_seed(3)
+    first = Pool(noise).seed
+    torch.manual_seed(3)
+    assert Pool(noise).seed == first != Pool(noise).seed
+
+
+def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
+    """A rank of a divided estimate has its own, and so have the three generators."""
+    states = []
+    for streams in ([1, 0, 1, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 2, 0, 0], [1, 0, 1, 0, 1]):
+        state, python = torch.get_rng_state(), random.getstate()
+        keeper.reseed(streams)
+        states += [numpys(None), pythons(None), torchs(None)]
+        torch.set_rng_state(state)
+        random.setstate(python)
+    assert len(set(states)) == len(states)
+
+
+# what hangs, what is left behind
+
+
+def importable(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function ``f`` of a module whose first import, here, goes well."""
+    (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module(name).f
+
+
+def test_a_hang_in_the_import_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import os, time\nif os.getpid() != {os.getpid()}: time.sleep(100)\ndef f(point): return 1.0"
+    f = importable(tmp_path, "hanging_module", code, monkeypatch)
+    with Pool(f, 2, timeout=0.1, start_timeout=0.3) as pool:
+        with pytest.raises(RuntimeError, match=r"could not import f \(.*longer than 0\.3 s.*`start_timeout`") as caught:
+            pool(torch.zeros(2, 1))
+        assert pool._workers == []
+    assert "__main__" not in str(caught.value)
+    assert Pool(f, timeout=0.1).start_timeout == 20
+    assert Pool(f).start_timeout is None
+
+
+def test_an_error_in_the_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import os\nif os.getpid() != {os.getpid()}: import nonexistent_package\ndef f(point): return 1.0"
+    f = importable(tmp_path, "broken_module", code, monkeypatch)
+    with Pool(f, 1) as pool, pytest.raises(RuntimeError, match="could not import f .*No module named 'nonexistent_p") as caught:
+        pool(torch.zeros(1, 1))
+    assert "broken_module.py" in caught.value.__notes__[0]
+    assert "__main__" not in str(caught.value)
+
+
+def starts_others(point: Any, mark: str) -> float:
+    """A child, a child in a session of its own, and one whose parent is gone; then it hangs (1), dies (2) or returns (0)."""
+    environment = {**os.environ, MARK: mark}
+    sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
+    subprocess.Popen(sleep, env=environment)
+    subprocess.Popen(sleep, env=environment, start_new_session=True)
+    orphan = f"import subprocess; subprocess.Popen({sleep!r}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", orphan], env=environment, check=True)
+    if point[0] == 1:
+        time.sleep(100)
+    if point[0] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 0.0
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+@linux
+@pytest.mark.parametrize("kind", [1, 2])
+def test_what_f_started_ends_with_its_worker(kind: int) -> None:
+    mark = uuid.uuid4().hex
+    with Pool(starts_others, 1, batch=[mark], timeout=5.0) as pool:
+        pool(torch.zeros(1, 1, 1))
+        assert len(marked(mark)) == 3  # those of an f that returned live as long as its worker
+        with pytest.raises(RowError):
+            pool(torch.full((1, 1, 1), kind))
+        assert leftovers(mark) == {}
+
+
+PARENT = """
+import sys, torch
+from catlog.functions import Pool
+from test_pool import starts_others
+
+pool = Pool(starts_others, 2, batch=[sys.argv[1]])
+pool(torch.zeros(2, 1, 1))
+print("started", flush=True)
+pool(torch.tensor([0, 1])[:, None, None])
+"""
+
+
+@linux
+def test_nothing_outlives_a_terminated_parent() -> None:
+    """One worker hangs, one is idle, and both have started others (tests/kills kills it at random instants)."""
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PARENT, mark], env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"started\n"
+        assert len(marked(mark)) >= 1 + 1 + 2 + 6  # parent, keeper, workers, what they started
+        parent.terminate()
+        assert parent.wait(60) == -signal.SIGTERM
+        assert leftovers(mark) == {}
+
+
+@linux
+def test_a_keeper_that_is_killed_is_replaced() -> None:
+    with Pool(simulator, 2, retries=3) as pool:
+        assert pool(torch.zeros(2, 2)).tolist() == [0.0, 0.0]
+        old = pool._workers[0].starter.process  # type: ignore[union-attr]
+        old.kill()
+        old.wait()
+        assert pool(torch.zeros(4, 2)).tolist() == [0.0] * 4
+        assert pool._workers[0].starter.process.pid != old.pid  # type: ignore[union-attr]
+
+
+def test_a_worker_that_died_between_calls_costs_nothing() -> None:
+    with Pool(simulator, 1) as pool:
+        assert pool(torch.zeros(1, 2)).tolist() == [0.0]
+        os.kill(pool._workers[0].process, signal.SIGKILL)  # type: ignore[union-attr]
+        while not pool._workers[0].died_idle():
+            time.sleep(0.01)
+        assert pool(torch.zeros(1, 2)).tolist() == [0.0]
+
+
+def test_batches_of_tensors_need_no_shared_memory() -> None:
+    """torch's own way to send a tensor opens a file in /dev/shm, or a socket."""
+    with Pool(added, 1, batch=[torch.ones(2)]) as pool:
+        pool(torch.zeros(1, 1, 2))
+        before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+        assert pool(torch.zeros(1, 1, 2)).tolist() == [[2.0]]
+        assert sys.platform != "linux" or len(os.listdir("/proc/self/fd")) == before
+
+
+def added(point: Any, entry: torch.Tensor) -> float:
+    assert not entry.is_shared()
+    return float(entry.sum()) + float(point.sum())
+
+
+def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows: the same values, failures and random numbers."""
+    x = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+    with Pool(noise, 1, seed=1, dtype=torch.float64) as pool:
+        expected = pool(x)
+    monkeypatch.delattr(os, "fork")
+    with Pool(noise, 1, seed=1, dtype=torch.float64) as pool:
+        assert torch.equal(pool(x), expected)
+        assert isinstance(pool._workers[0].starter, processes.Spawner)  # type: ignore[union-attr]
+        os.kill(pool._workers[0].process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        pool._workers[0].process.join()  # type: ignore[union-attr]
+
+
+def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {os: "fork setsid killpg waitstatus_to_exitcode", signal: "SIGKILL SIGCHLD", socket: "send_fds recv_fds"}
+    for module, missing in names.items():
+        for name in missing.split():
+            monkeypatch.delattr(module, name)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    for name in ("keeper", "packing", "processes", "pool"):
+        spec = importlib.util.spec_from_file_location(f"catlog.{name}_again", Path(catlog.__file__).with_name(f"{name}.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+# functions that no module holds
+
+
+def test_lambdas_and_closures() -> None:
+    pytest.importorskip("cloudpickle")
+    weight = 3.0
+    with Pool(lambda point: weight * point.sum(), 2) as pool:
+        assert pool(torch.tensor([[1.0, 1.0], [0.0, 1.0]])).tolist() == [6.0, 3.0]
+
+
+NOTEBOOK = """
+import torch
+from catlog.functions import Pool
+
+scale = 2.0
+
+class Entry:
+    def __init__(self, value): self.value = value
+
+def f(point, entry):
+    return scale * point.sum() + entry.value
+
+if {guard}:
+    with Pool(f, 1, batch=[Entry(1.0)]) as pool:
+        result = pool(torch.ones(2, 1, 3)).tolist()
+"""
+
+
+@pytest.mark.parametrize("guard", ["True", "__name__ == '__main__'"], ids=["no guard", "guard"])
+@pytest.mark.parametrize("typed", [True, False], ids=["notebook", "script"])
+@pytest.mark.parametrize("copies", [True, False], ids=["cloudpickle", "pickle"])
+def test_functions_of_notebooks_and_scripts(
+    guard: str, typed: bool, copies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, code = types.ModuleType("__main__"), NOTEBOOK.format(guard=guard)
+    if copies:
+        pytest.importorskip("cloudpickle")
+    else:
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    if not typed:
+        main.__file__ = str(tmp_path / "a script.py")
+        Path(main.__file__).write_text(code, encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    if copies or (guard != "True" and not typed):
+        exec(code, main.__dict__)
+        assert main.result == [[7.0], [7.0]]
+    elif typed:
+        with pytest.raises(TypeError, match=r"<function f .*Install cloudpickle \(pip install 'catlog\[pool\]'\)") as caught:
+            exec(code, main.__dict__)
+        assert "__name__" not in str(caught.value)
+    else:
+        with pytest.raises(RuntimeError, match=r"could not import f .*start the work under `if __name__ == \"__main__\":`"):
+            exec(code, main.__dict__)
+
+
+def test_what_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = threading.Lock()
+    pytest.importorskip("cloudpickle")
+    with pytest.raises(TypeError, match="cannot be sent to a worker .*lock.*Define it in a module"):
+        Pool(lambda point: float(lock.locked()))
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(TypeError, match=r"cannot be sent to a worker: .*pip install 'catlog\[pool\]'"):
+        Pool(lambda point: 0.0)

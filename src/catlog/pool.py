@@ -4,14 +4,13 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
-import signal
 import sys
+import threading
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite, prod
+from itertools import count
+from math import inf, prod
 from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -20,6 +19,9 @@ import torch
 from torch import Tensor
 
 from .checks import check_choice, check_count
+from .keeper import READY, STARTED, Answer, answer
+from .packing import pack
+from .processes import Lost, starter
 
 Engine = Literal["processes", "ray"]
 
@@ -46,17 +48,24 @@ class Pool:
 
     ``f(point)`` gets one point as a numpy array of shape ``[*event]`` and returns a number. Workers are processes of their
     own, or (``engine="ray"``) actors on a Ray cluster. The pool is an f as estimators take it; its values have no gradient, so it
-    goes with every estimator that does not differentiate f.
+    goes with every estimator that does not differentiate f. Threads may share a pool; their calls take turns.
 
     A point at which f raises, returns NaN or infinity, kills its worker, or takes longer than ``timeout`` is tried ``retries``
-    more times; then a :class:`RowError` names it. The pool survives: a worker that hangs or died is replaced.
+    more times; then a :class:`RowError` names it. The pool survives: a worker that hangs or died is replaced. A worker's end is
+    also that of the processes it started, and all end with this process, however it dies (Windows: what f itself started stays).
+
+    Every evaluation has streams of its own of the global generators (numpy's, Python's and torch's), a function of
+    ``seed``, the number of the call and the row: they do not depend on which worker takes the row, nor on how many there are. A
+    row that is tried again gets new ones, or the same where its worker died. A generator that f's module makes by
+    itself with a fixed seed is the same in every worker: seed it from a global one, inside f.
 
     Cost: about 0.1 ms per point for the messages (``results/scaling.csv``), so an f cheaper than that is better vectorised. A
     call takes rows / workers evaluations; ``chunk_size`` of an estimator is the number of points per call.
-    Needs: numpy; f that a worker can import (a function of a module, not a lambda) and, in a script, the usual
-    ``if __name__ == "__main__":``. Workers see the environment variables of when the first of them was started. For
-    ``engine="ray"``: ``pip install 'catlog[ray]'``; it joins the cluster that ``ray.init`` was
-    called for (or RAY_ADDRESS names), or starts one here.
+    Needs: numpy; an f that a worker can import, such as a function of a module. Lambdas, closures and functions of a notebook
+    or a script travel as copies, made when the pool is, if cloudpickle is installed (``pip install 'catlog[pool]'``);
+    without it those of a script are imported, which needs the usual ``if __name__ == "__main__":``. Workers see the
+    environment variables of when the first of them was started. For ``engine="ray"``: ``pip install 'catlog[ray]'``; it
+    joins the cluster that ``ray.init`` was called for (or RAY_ADDRESS names), or starts one here.
 
     Args:
         f: the function of a point; with ``batch``, of a point and its batch element's entry.
@@ -67,6 +76,8 @@ class Pool:
         retries: how often a point that failed is tried again.
         engine: "processes" or "ray".
         dtype: of the values; None: that of the points, or torch's default one where they are integers.
+        seed: of the random numbers that f draws; None: drawn from torch's generator when the pool is made.
+        start_timeout: seconds that a worker may take to import f; None: ``timeout``, but at least 20.
 
     >>> from operator import itemgetter
     >>> with Pool(itemgetter(1), workers=2) as f:  # the second variable
@@ -85,6 +96,8 @@ class Pool:
         retries: int = 0,
         engine: Engine = "processes",
         dtype: torch.dtype | None = None,
+        seed: int | None = None,
+        start_timeout: float | None = None,
     ) -> None:
         workers = os.cpu_count() or 1 if workers is None else workers
         check_count("Pool", "workers", workers)
@@ -93,12 +106,33 @@ class Pool:
         check_choice("Pool", "engine", engine, get_args(Engine))
         if importlib.util.find_spec("numpy") is None:
             raise ImportError("Pool gives its points to f as numpy arrays: pip install numpy.")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"Pool: `timeout` must be a positive number of seconds or None, but {timeout!r} was given.")
+        check_seconds("timeout", timeout)
+        check_seconds("start_timeout", start_timeout)
+        if not callable(f):
+            raise TypeError(f"Pool: `f` must be a function of a point, but {f!r} was given.")
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, ()))
+        check_count("Pool", "seed", seed, least=0)
         self.f, self.size, self.event_dims, self.batch = f, workers, event_dims, batch
-        self.timeout, self.retries, self.dtype = timeout, retries, dtype
+        self.timeout, self.retries, self.dtype, self.seed = timeout, retries, dtype, seed
+        self.start_timeout = start_timeout or (None if timeout is None else max(timeout, 20.0))
         self._kind: type[_Process] | type[_Actor] = _Process if engine == "processes" else _Actor
+        self._work = self._kind.work(f)
+        self._begin()
+
+    def _begin(self) -> None:
+        """No workers yet, in this process."""
         self._workers: list[_Process | _Actor] = []
+        self._calls, self._started, self._dead_at_start = count(), count(), 0
+        self._lock, self._closed, self._process = threading.RLock(), 0, os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("_workers", "_calls", "_started", "_dead_at_start", "_lock", "_closed", "_process")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     def __enter__(self) -> "Pool":
         return self
@@ -107,12 +141,22 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """End all workers. The next call would start new ones."""
-        for worker in self._workers:
-            worker.kill()
-        self._workers = []
+        """End all workers; a call that another thread has under way fails. The next call would start new ones."""
+        if self._process != os.getpid():
+            return
+        self._closed += 1
+        while not self._lock.acquire(timeout=0.1):  # a call under way wakes when its workers die
+            for worker in list(self._workers):
+                worker.end()
+        try:
+            for worker in list(self._workers):
+                self._lose(worker)
+        finally:
+            self._lock.release()
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._process != os.getpid():  # a copy of the pool in a forked process; the workers are its parent's
+            self._begin()
         lead, event = x.shape[: x.dim() - self.event_dims], x.shape[x.dim() - self.event_dims :]
         points = x.detach().cpu().reshape(-1, *event).numpy()
         size = prod(lead[1:])
@@ -124,95 +168,135 @@ class Pool:
         try:
             values = self._values(given)
         except _RowFailure as failure:
-            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(failure.answer.row), lead))
-            error = RowError(index, points[failure.answer.row], failure.answer.reason, self.retries + 1)
-            if failure.answer.trace:
-                error.add_note(f"In the worker:\n{failure.answer.trace}")
+            row, _, reason, trace = failure.answer
+            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(row), lead))
+            error = RowError(index, points[row], reason, self.retries + 1)
+            if trace:
+                error.add_note(f"In the worker:\n{trace}")
             raise error from None
-        finally:
-            for worker in [each for each in self._workers if each.row is not None]:  # after an error: what they do is of no use
-                self._lose(worker)
         dtype = self.dtype or (x.dtype if x.is_floating_point() else torch.get_default_dtype())
         return torch.tensor(values, dtype=dtype, device=x.device).reshape(lead)
 
     def _values(self, given: list[tuple[Any, ...]]) -> list[float]:
+        """f at every row; one call at a time."""
+        closed = self._closed
+        with self._lock:
+            try:
+                for worker in [each for each in self._workers if each.died_idle()]:
+                    self._lose(worker)
+                return self._evaluated(given, closed)
+            except BaseException as error:  # what the others do is of no use
+                for worker in [each for each in self._workers if each.row is not None or not each.ready]:
+                    self._lose(worker)
+                if isinstance(error, Exception) and self._closed != closed:
+                    raise RuntimeError("Pool: it was closed before all points were evaluated.") from None
+                raise
+
+    def _evaluated(self, given: list[tuple[Any, ...]], closed: int) -> list[float]:
         """f at every row; rows wait in line, and every worker has at most one."""
         values: dict[int, float] = {}
-        waiting, failed = deque(range(len(given))), Counter[int]()
+        waiting, failed, stream = deque(range(len(given))), Counter[int](), Counter[int]()
+        call = [self.seed, _rank(), 1 + next(self._calls)]
         while len(values) < len(given):
-            wanted = min(self.size, len(given) - len(values))
-            self._workers += [self._kind(self.f) for _ in range(wanted - len(self._workers))]
+            if self._closed != closed:
+                raise Lost("closed")
+            self._start(min(self.size, len(given) - len(values)))
             for worker in self._workers:
                 if waiting and worker.ready and worker.row is None:
-                    worker.row = waiting.popleft()
-                    worker.deadline = inf if self.timeout is None else time.monotonic() + self.timeout
-                    worker.send(worker.row, given[worker.row])
-            for answer in self._answers():
-                if answer.value is not None:
-                    values[answer.row] = answer.value
+                    row = worker.row = waiting.popleft()
+                    worker.deadline = _from_now(self.timeout)
+                    worker.send(row, [*call, row, stream[row]], given[row])
+            for row, value, reason, trace in self._answers():
+                if value is not None:
+                    values[row] = value
                     continue
-                failed[answer.row] += 1
-                if failed[answer.row] > self.retries:
-                    raise _RowFailure(answer)
-                waiting.appendleft(answer.row)
+                failed[row] += 1
+                stream[row] += not reason.startswith(_DIED)
+                if failed[row] > self.retries:
+                    raise _RowFailure((row, value, reason, trace))
+                waiting.appendleft(row)
         return [values[row] for row in range(len(given))]
 
-    def _answers(self) -> list["_Answer"]:
+    def _start(self, wanted: int) -> None:
+        while len(self._workers) < wanted:
+            self._workers.append(self._kind(self._work, [self.seed, _rank(), 0, next(self._started)]))
+
+    def _answers(self) -> list[Answer]:
         """What came until the next deadline; a worker that is lost, or too late, leaves the pool, and its row has failed."""
-        answers = []
+        answers: list[Answer] = []
         for worker in self._kind.wait(self._workers, min(each.deadline for each in self._workers) - time.monotonic()):
             try:
-                answer = worker.receive()
-            except _LostError as lost:
+                came = worker.receive()
+            except Lost as lost:
                 self._lose(worker)
-                if not worker.ready:
-                    raise RuntimeError(
-                        f"Pool: a worker could not start ({lost}). Workers import the module that f is defined in; in a script, "
-                        'start the work under `if __name__ == "__main__":`.'
-                    ) from None
-                answer = None if worker.row is None else _Answer(worker.row, None, f"its worker died ({lost})")
-            if answer is not None:
-                answers.append(answer)
-            worker.ready, worker.row, worker.deadline = True, None, inf
+                self._dead_at_start += not worker.ready
+                if self._dead_at_start > STARTS:
+                    raise self._not_started(f"{lost}, {self._dead_at_start} times") from None
+                if worker.row is not None:
+                    answers.append((worker.row, None, f"{_DIED} ({lost})", ""))
+                continue
+            if came == STARTED:
+                worker.deadline = _from_now(self.start_timeout)
+                continue
+            if came == READY:
+                worker.ready, self._dead_at_start = True, 0
+            elif not worker.ready:
+                self._lose(worker)
+                error = self._not_started(came[2])
+                error.add_note(f"In the worker:\n{came[3]}")
+                raise error
+            else:
+                answers.append(came)
+            worker.row, worker.deadline = None, inf
         for worker in [each for each in self._workers if each.deadline <= time.monotonic()]:
             self._lose(worker)
-            answers.append(_Answer(worker.row or 0, None, f"it took longer than the timeout of {self.timeout:g} s"))
+            if worker.row is None:
+                raise self._not_started(
+                    f"to import f took longer than {self.start_timeout:g} s: give more in `start_timeout` if that is in order"
+                )
+            answers.append((worker.row, None, f"it took longer than the timeout of {self.timeout:g} s", ""))
         return answers
+
+    def _not_started(self, reason: str) -> RuntimeError:
+        guard = ' In a script, start the work under `if __name__ == "__main__":`.' if self._kind.imports_main(self._work) else ""
+        return RuntimeError(f"Pool: a worker could not import f ({reason}).{guard}")
 
     def _lose(self, worker: "_Process | _Actor") -> None:
         self._workers.remove(worker)
         worker.kill()
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """f at a row, or else what went wrong."""
+def check_seconds(name: str, value: object) -> None:
+    """Raise unless ``value`` is a positive number or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given.")
+    if not value > 0:
+        raise ValueError(f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given.")
 
-    row: int
-    value: float | None
-    reason: str = ""
-    trace: str = ""
+
+def _from_now(seconds: float | None) -> float:
+    return inf if seconds is None else time.monotonic() + seconds
 
 
-def _answer(f: Callable[..., Any], row: int, given: tuple[Any, ...]) -> _Answer:
-    try:
-        value = float(f(*given))
-    except Exception as error:
-        return _Answer(row, None, f"it raised {type(error).__name__}: {error}", traceback.format_exc())
-    return _Answer(row, value) if isfinite(value) else _Answer(row, None, f"it returned {value}, which is not a finite number")
+def _rank() -> int:
+    """This process's, where several share one estimate: their seeds are the same."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if distributed else 0
+
+
+_DIED = "its worker died"
+STARTS = 3  # deaths on the way to a worker that is ready: one may be killed by chance
 
 
 class _RowFailure(Exception):  # noqa: N818
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.answer = answer
 
 
-class _LostError(Exception):
-    """A worker is gone."""
-
-
 class _Worker:
-    """One that evaluates f: ``ready`` once it has started, then with at most one row at a time."""
+    """One that evaluates f: ``ready`` once it has imported f, then with at most one row at a time."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -223,73 +307,86 @@ class _Worker:
 class _Process(_Worker):
     """A worker on this machine, with a pipe to it. concurrent.futures and multiprocessing.Pool cannot end one that hangs."""
 
-    def __init__(self, f: Callable[..., Any]) -> None:
+    work = staticmethod(pack)
+
+    def __init__(self, work: Any, streams: list[int]) -> None:
         super().__init__()
-        context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-        if sys.platform != "win32":
-            context.set_forkserver_preload([__name__])  # torch is imported once, and a lost worker is replaced in no time
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(f, other), daemon=True)
+        self.starter = starter()
+        self.code: int | None = None
+        self.pipe, other = multiprocessing.Pipe()
         try:
-            self.process.start()
-        except Exception as error:
-            raise TypeError(
-                f"Pool: `f` must be something that a worker process can import, such as a function of a module, but {f!r} was "
-                f"given ({error})."
-            ) from error
-        other.close()
+            self.process = self.starter.start(other)
+        except Lost as lost:
+            raise RuntimeError(f"Pool: no worker could be started ({lost}).") from None
+        finally:
+            other.close()
+        with contextlib.suppress(OSError):  # it died: told by `receive`
+            self.pipe.send((work.data, work.main, [str(each) for each in sys.path], sys.argv, os.getcwd(), streams))
+
+    @staticmethod
+    def imports_main(work: Any) -> bool:
+        return work.main is not None or not hasattr(os, "fork")
 
     @staticmethod
     def wait(workers: list[Any], timeout: float) -> list[Any]:
         came = wait_for([worker.pipe for worker in workers], None if timeout == inf else max(0.0, timeout))
         return [worker for worker in workers if worker.pipe in came]
 
-    def send(self, row: int, given: tuple[Any, ...]) -> None:
-        with contextlib.suppress(OSError):  # it died: told by `receive`
-            self.pipe.send((row, given))
+    def died_idle(self) -> bool:
+        """Whether there is word from it though nothing was asked."""
+        return self.ready and self.row is None and self.pipe.poll()
 
-    def receive(self) -> _Answer | None:
+    def send(self, row: int, streams: list[int], given: tuple[Any, ...]) -> None:
+        data = pack(given).data
+        with contextlib.suppress(OSError):  # it died: told by `receive`
+            self.pipe.send((row, streams, data))
+
+    def receive(self) -> Any:
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
-            self.process.join()
-            raise _LostError(f"exit code {self.process.exitcode}") from None
+            raise Lost(f"exit code {self.end()}") from None
+
+    def end(self) -> int:
+        """End it, if it still lives; its exit code."""
+        if self.code is None:
+            self.code = self.starter.end(self.process)
+        return self.code
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
+        self.end()
         self.pipe.close()
 
 
-def _serve(f: Callable[..., Any], pipe: Any) -> None:
-    """What a worker process does: answer until the other end is gone. Ctrl-C is its parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    pipe.send(None)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            row, given = pipe.recv()
-            pipe.send(_answer(f, row, given))
-
-
 class _Server:
-    def __init__(self, f: Callable[..., Any]) -> None:
+    def start(self) -> str:
+        return STARTED
+
+    def load(self, f: Callable[..., Any]) -> str:
         self.f = f
+        return READY
 
-    def start(self) -> None: ...
-
-    def answer(self, row: int, given: tuple[Any, ...]) -> _Answer:
-        return _answer(self.f, row, given)
+    def answer(self, row: int, streams: list[int], given: bytes) -> Answer:
+        return answer(self.f, row, streams, given)
 
 
 class _Actor(_Worker):
     """A worker anywhere on a Ray cluster, with one core to itself."""
 
-    def __init__(self, f: Callable[..., Any]) -> None:
+    @staticmethod
+    def work(f: Callable[..., Any]) -> Callable[..., Any]:
+        return f  # Ray packs it
+
+    def __init__(self, work: Callable[..., Any], streams: list[int]) -> None:
         super().__init__()
         self.ray, _ = joined_ray()
-        self.server = self.ray.remote(num_cpus=1)(_Server).remote(f)
+        self.f = work
+        self.server = self.ray.remote(num_cpus=1)(_Server).remote()
         self.coming = self.server.start.remote()
+
+    @staticmethod
+    def imports_main(work: Any) -> bool:
+        return False
 
     @staticmethod
     def wait(workers: list[Any], timeout: float) -> list[Any]:
@@ -297,18 +394,27 @@ class _Actor(_Worker):
         came, _ = workers[0].ray.wait(coming, num_returns=1, timeout=None if timeout == inf else max(0.0, timeout))
         return [worker for worker in workers if worker.coming in came]
 
-    def send(self, row: int, given: tuple[Any, ...]) -> None:
-        self.coming = self.server.answer.remote(row, given)
+    def died_idle(self) -> bool:
+        return False
 
-    def receive(self) -> _Answer | None:
+    def send(self, row: int, streams: list[int], given: tuple[Any, ...]) -> None:
+        self.coming = self.server.answer.remote(row, streams, pack(given).data)
+
+    def receive(self) -> Any:
         came, self.coming = self.coming, None
         try:
-            return self.ray.get(came)
+            answer = self.ray.get(came)
         except self.ray.exceptions.RayActorError as error:
-            raise _LostError(str(error).strip().splitlines()[-1].strip()) from None
+            raise Lost(str(error).strip().splitlines()[-1].strip()) from None
+        if answer == STARTED:
+            self.coming = self.server.load.remote(self.f)
+        return answer
 
-    def kill(self) -> None:
+    def end(self) -> int:
         self.ray.kill(self.server)
+        return 0
+
+    kill = end
 
 
 def joined_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:

@@ -1,0 +1,141 @@
+"""The processes of a pool, seen from the pool: workers are started and ended through a keeper, or by multiprocessing on Windows."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from functools import cache
+from itertools import count
+from multiprocessing import spawn
+from typing import Any, Protocol
+
+from . import keeper
+
+
+class Lost(Exception):  # noqa: N818
+    """A worker is gone."""
+
+
+class Starter(Protocol):
+    """Starts worker processes, and ends them."""
+
+    def start(self, pipe: Any) -> Any:
+        """A process that serves at this end of a pipe."""
+
+    def end(self, process: Any) -> int:
+        """End a process, if it still lives, and what it started; its exit code."""
+
+
+def starter() -> Starter:
+    """The one of this process and machine."""
+    spawn._check_not_importing_main()  # type: ignore[attr-defined]
+    if not hasattr(os, "fork"):
+        return Spawner()
+    if not living_keeper(os.getpid()).living():
+        living_keeper.cache_clear()
+    return living_keeper(os.getpid())
+
+
+@cache
+def living_keeper(parent: int) -> "Keeper":
+    """One for all pools of a process: its start takes as long as the import of catlog."""
+    return Keeper()
+
+
+class Keeper:
+    """The process in which :func:`catlog.keeper.keep` runs. Threads may ask it in turn."""
+
+    def __init__(self) -> None:
+        self.socket, other = socket.socketpair()
+        path = [str(each) for each in sys.path]
+        code = f"import sys; sys.path[:] = {path!r}; from {keeper.__name__} import keep; keep({other.fileno()})"
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        self.process = subprocess.Popen(
+            [os.fsdecode(spawn.get_executable()), *flags, "-c", code],
+            pass_fds=[other.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+        other.close()
+        self.lock, self.numbers = threading.Lock(), count()
+        self.groups: set[int] = set()
+        self.close = weakref.finalize(self, _close, os.getpid(), self.socket, self.process, self.groups)
+
+    def living(self) -> bool:
+        return self.close.alive and self.process.poll() is None
+
+    def start(self, pipe: Any) -> int:
+        pid = self._ask(0, pipe.fileno())
+        self.groups.add(pid)
+        return pid
+
+    def end(self, process: int) -> int:
+        try:
+            return self._ask(process)
+        except Lost:  # workers died with their keeper; what they started may live
+            _end_groups({process})
+            return -signal.SIGKILL
+        finally:
+            self.groups.discard(process)
+
+    def _ask(self, process: int, *handles: int) -> int:
+        with self.lock:
+            number = next(self.numbers)
+            try:
+                socket.send_fds(self.socket, [keeper.REQUEST.pack(number, process)], handles)
+                while True:
+                    reply = self.socket.recv(keeper.REPLY.size)
+                    if not reply:
+                        raise Lost("the process that starts workers died")
+                    answered, value = keeper.REPLY.unpack(reply)
+                    if answered == number:  # else it is what an interrupted call asked for
+                        return int(value)
+            except OSError as error:
+                raise Lost(f"the process that starts workers died: {error}") from None
+
+
+def _close(owner: int, control: socket.socket, process: "subprocess.Popen[bytes]", groups: set[int]) -> None:
+    """End a keeper and with it all workers; a copy of it in a forked process is only forgotten."""
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            control.shutdown(socket.SHUT_RDWR)  # also if others have inherited it
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            _end_groups(groups)
+    else:
+        process.returncode = 0  # not this process's child
+    control.close()
+
+
+def _end_groups(groups: set[int]) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+class Spawner:
+    """Workers by multiprocessing, for systems that cannot fork. What f itself started is not ended with its worker."""
+
+    def start(self, pipe: Any) -> Any:
+        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(pipe,), daemon=True)
+        process.start()
+        return process
+
+    def end(self, process: Any) -> int:
+        process.kill()
+        process.join()
+        return int(process.exitcode)
+
+
+def _serve(pipe: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    keeper.serve(pipe)
