@@ -1,5 +1,10 @@
-"""``pytest tests/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone."""
+"""``pytest tests/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone.
 
+``CATLOG_FORBID_BF16=1 pytest``: products of 16-bit matrices on a CPU raise, here and in child processes (tests/no_bfloat16).
+"""
+
+import os
+import runpy
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -36,7 +41,17 @@ def named(given: str) -> type:
     return getattr(module, name)
 
 
+def forbid_bfloat16() -> None:
+    folder = Path(__file__).with_name("no_bfloat16")
+    inherited = os.environ.get("PYTHONPATH", "")
+    if str(folder) not in inherited.split(os.pathsep):  # else Python has done it at its start
+        runpy.run_path(str(folder / "sitecustomize.py"))
+        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{inherited}" if inherited else str(folder)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CATLOG_FORBID_BF16"):
+        forbid_bfloat16()
     given = config.getoption("--estimator")
     if given is None:
         return

@@ -1,5 +1,7 @@
 """The benchmark of speed runs, and the pages show what it wrote."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +26,29 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[records.R
 def test_every_section_is_written(tables: dict[str, list[records.Row]]) -> None:
     assert set(tables) == {f"speed_{name}_cpu" for name in (*speed.SECTIONS, "exponents")} | {"step_times_cpu"}
     assert all(row["ms"] > 0 for name in ("dvae", "categorical", "addition", "scaling") for row in tables[f"speed_{name}_cpu"])
+
+
+def test_a_product_that_the_machine_cannot_do_is_left_out() -> None:
+    """It is tried in a child process; tests/no_bfloat16 stands in for such a machine."""
+    folders = [ROOT / "tests" / "no_bfloat16", ROOT / "benchmarks", *filter(None, sys.path)]
+    code = """
+import torch
+from sections.steps import ceilings
+from sections.timing import Bench
+
+rows = ceilings(Bench("cpu", 2, False, True, ()))
+assert [row["what"] for row in rows] == ["product, float32", "copy"]
+for product in (torch.mm, torch.nn.functional.linear, torch.matmul):
+    try:
+        product(*torch.ones(2, 3, 3, dtype=torch.bfloat16))
+    except RuntimeError as error:
+        print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert "product, bfloat16: not available on this machine" in done.stdout
+    assert done.stdout.count("aten::mm: a product of 16-bit matrices on a CPU") == 3
 
 
 def test_gradients_are_those_of_the_literal_formula(tables: dict[str, list[records.Row]]) -> None:

@@ -22,6 +22,7 @@ from catlog.experiments.dvae import DVAETask
 from catlog.experiments.methods import takes_one_hot
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.kernels import PRECISIONS
+from catlog.machine import multiplies
 from literal import literal_indecater
 
 from .timing import Bench, Row, spread
@@ -231,6 +232,9 @@ def ceilings(bench: Bench) -> list[Row]:
     n = 256 if bench.quick else 8192 if bench.cuda else 2048
     calls: dict[str, Callable[[], object]] = {}
     for dtype in (torch.float32, torch.bfloat16):
+        if not (bench.cuda or multiplies(str(dtype)[6:])):
+            print(f"  product, {str(dtype)[6:]}: not available on this machine")
+            continue
         a, b = torch.randn(2, n, n, device=bench.device).to(dtype)
         calls[f"product, {str(dtype)[6:]}"] = partial(torch.mm, a, b, out=torch.empty_like(a))
     source = torch.zeros(2**20 if bench.quick else 2**30 if bench.cuda else 2**26, device=bench.device)

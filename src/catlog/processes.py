@@ -33,7 +33,8 @@ class Starter(Protocol):
 
 def starter() -> Starter:
     """The one of this process and machine."""
-    spawn._check_not_importing_main()  # type: ignore[attr-defined]
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError("the script calls a pool as soon as it is imported, as workers do")
     if not hasattr(os, "fork"):
         return Spawner()
     if not living_keeper(os.getpid()).living():
