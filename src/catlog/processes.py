@@ -102,7 +102,11 @@ class Keeper:
 
 def _close(owner: int, control: socket.socket, process: "subprocess.Popen[bytes]", groups: set[int]) -> None:
     """End a keeper and with it all workers; a copy of it in a forked process is only forgotten."""
-    if os.getpid() == owner:
+    if os.getpid() != owner:
+        process.returncode = 0  # it is not this process's child
+        control.close()
+        return
+    with contextlib.closing(control):
         with contextlib.suppress(OSError):
             control.shutdown(socket.SHUT_RDWR)  # also if others have inherited it
         try:
@@ -112,9 +116,6 @@ def _close(owner: int, control: socket.socket, process: "subprocess.Popen[bytes]
             process.wait()
         if process.returncode:
             _end_groups(groups)
-    else:
-        process.returncode = 0  # not this process's child
-    control.close()
 
 
 def _end_groups(groups: set[int]) -> None:

@@ -1,7 +1,9 @@
 """The published files: where they lie, where they are downloaded from, how they are recognised."""
 
+import gzip
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,10 +157,21 @@ def download(file: File) -> Path:
 
 def damaged(path: Path, trouble: object) -> DataError:
     """The error that says what is wrong with the file at ``path``."""
+    if isinstance(trouble, PermissionError):
+        return DataError(f"{path} may not be read ({trouble}). Change its permissions, or name another folder. {EMBEDDED}")
     return DataError(
         f"{path} is damaged: {trouble}. Delete it and get it again (with neither `folder` nor CATLOG_DATA set, it is "
         f"downloaded). {EMBEDDED}"
     )
+
+
+def unpacked(path: Path, most: int) -> bytes:
+    """What a gzip file holds, but not much more than ``most`` bytes, however many there are."""
+    try:
+        with gzip.open(path) as stream:
+            return stream.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, error) from error
 
 
 def check_content(path: Path, digest: str, expected: str) -> None:
@@ -169,6 +182,15 @@ def check_content(path: Path, digest: str, expected: str) -> None:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file of any size."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise damaged(path, error) from error
 
 
 def cache_folder() -> Path:

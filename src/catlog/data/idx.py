@@ -1,25 +1,20 @@
 """idx, the file format of MNIST."""
 
-import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from .files import File, check_content, damaged, sha256
+from .files import File, check_content, damaged, sha256, unpacked
 
 
 def read_idx(path: Path, file: File) -> UInt8[Tensor, "..."]:
     """The numbers in a gzipped idx file, checked to be ``file.shape`` of them, no more and no less, and those published."""
-    try:
-        data = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, error) from error
     start = 4 + 4 * len(file.shape)
+    data = unpacked(path, start + math.prod(file.shape))
     if len(data) < start:
         raise damaged(path, f"it holds {len(data)} bytes, less than the header of {start}")
     magic = bytes([0, 0, 8, len(file.shape)])  # 8: uint8
@@ -28,8 +23,8 @@ def read_idx(path: Path, file: File) -> UInt8[Tensor, "..."]:
     shape = struct.unpack_from(f">{len(file.shape)}I", data, 4)
     if shape != file.shape:
         raise damaged(path, f"its header says {shape} instead of {file.shape}")
-    excess = len(data) - start - math.prod(shape)
-    if excess:
-        raise damaged(path, f"it has {abs(excess)} bytes too {'many' if excess > 0 else 'few'} for its {shape}")
+    missing = start + math.prod(shape) - len(data)
+    if missing:
+        raise damaged(path, f"it has {f'{missing} bytes too few' if missing > 0 else 'too many bytes'} for its {shape}")
     check_content(path, sha256(data), file.content)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=start).reshape(shape)

