@@ -259,7 +259,7 @@ def test_a_hang_in_the_import_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_error_in_the_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = f"import os\nif os.getpid() != {os.getpid()}: import nonexistent_package\ndef f(point): return 1.0"
     f = importable(tmp_path, "broken_module", code, monkeypatch)
-    with Pool(f, 1) as pool, pytest.raises(RuntimeError, match="could not import f .*No module named 'nonexistent_p") as caught:
+    with Pool(f, 1) as pool, pytest.raises(RuntimeError, match=r"could not import f .*No module named 'nonexistent_p") as caught:
         pool(torch.zeros(1, 1))
     assert "broken_module.py" in caught.value.__notes__[0]
     assert "__main__" not in str(caught.value)
@@ -439,7 +439,7 @@ def test_functions_of_notebooks_and_scripts(
 def test_what_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     pytest.importorskip("cloudpickle")
-    with pytest.raises(TypeError, match="cannot be sent to a worker .*lock.*Define it in a module"):
+    with pytest.raises(TypeError, match=r"cannot be sent to a worker .*lock.*Define it in a module"):
         Pool(lambda point: float(lock.locked()))
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(TypeError, match=r"cannot be sent to a worker: .*pip install 'catlog\[pool\]'"):

@@ -91,7 +91,7 @@ def reseed(streams: list[int]) -> None:
     import numpy
 
     words = numpy.random.SeedSequence(streams).generate_state(12)
-    numpy.random.seed(words[:4])
+    numpy.random.seed(words[:4])  # noqa: NPY002 (f may use it)
     random.seed(words[4:8].tobytes())
     torch.manual_seed(int.from_bytes(words[8:10].tobytes(), "little"))
 

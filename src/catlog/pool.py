@@ -117,7 +117,7 @@ class Pool:
         self.timeout, self.retries, self.dtype, self.seed = timeout, retries, dtype, seed
         self.start_timeout = start_timeout or (None if timeout is None else max(timeout, 20.0))
         self._kind: type[_Process] | type[_Actor] = _Process if engine == "processes" else _Actor
-        self._work = self._kind.work(f)
+        self._work: Any = self._kind.work(f)
         self._begin()
 
     def _begin(self) -> None:

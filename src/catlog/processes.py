@@ -1,4 +1,4 @@
-"""The processes of a pool, seen from the pool: workers are started and ended through a keeper, or by multiprocessing on Windows."""
+"""The processes of a pool, seen from the pool: workers are started and ended by a keeper, or by multiprocessing on Windows."""
 
 import contextlib
 import multiprocessing

@@ -8,11 +8,37 @@ from typing import Any
 
 import torch
 
-PRODUCTS = (
-    "mm mm.out addmm addmm.out bmm bmm.out baddbmm baddbmm.out addbmm addbmm.out mv mv.out addmv addmv.out dot dot.out vdot vdot.out "
-    "addr addr.out _addmm_activation _addmm_activation.out convolution convolution.out convolution_backward linear.out mkldnn_linear "
-    "mkldnn_convolution _scaled_dot_product_flash_attention_for_cpu"
-).split()
+PRODUCTS = [
+    "mm",
+    "mm.out",
+    "addmm",
+    "addmm.out",
+    "bmm",
+    "bmm.out",
+    "baddbmm",
+    "baddbmm.out",
+    "addbmm",
+    "addbmm.out",
+    "mv",
+    "mv.out",
+    "addmv",
+    "addmv.out",
+    "dot",
+    "dot.out",
+    "vdot",
+    "vdot.out",
+    "addr",
+    "addr.out",
+    "_addmm_activation",
+    "_addmm_activation.out",
+    "convolution",
+    "convolution.out",
+    "convolution_backward",
+    "linear.out",
+    "mkldnn_linear",
+    "mkldnn_convolution",
+    "_scaled_dot_product_flash_attention_for_cpu",
+]
 
 
 def forbidden(given: Any) -> bool:
