@@ -230,7 +230,7 @@ class Pool:
             except Lost as lost:
                 self._lose(worker)
                 self._dead_at_start += not worker.ready
-                if self._dead_at_start > STARTS:
+                if self._dead_at_start > STARTS + self.retries:
                     raise self._not_started(f"{lost}, {self._dead_at_start} times") from None
                 if worker.row is not None:
                     answers.append((worker.row, None, f"{_DIED} ({lost})", ""))
@@ -287,7 +287,7 @@ def _rank() -> int:
 
 
 _DIED = "its worker died"
-STARTS = 3  # deaths on the way to a worker that is ready: one may be killed by chance
+STARTS = 3  # deaths in a row, beside the retries, of workers that were not ready yet: one may be killed by chance
 
 
 class _RowFailure(Exception):  # noqa: N818
