@@ -168,12 +168,13 @@ def test_tiny_slopes_leave_the_fit_finite() -> None:
     assert E.coefficients().isfinite().all()
 
 
-def test_updates_are_all_or_none() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_nothing_that_is_not_finite_is_written(together: bool) -> None:
     kept = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
-    write([(kept[0], torch.tensor([1.0, torch.nan])), (kept[1], torch.ones(3, dtype=torch.int64))])
-    assert not any(each.any() for each in kept)
-    write([(kept[0], torch.tensor([1.0, 2.0])), (kept[1], torch.ones(3, dtype=torch.int64))])
-    assert all(each.all() for each in kept)
+    write([(kept[0], torch.tensor([1.0, torch.nan])), (kept[1], torch.ones(3, dtype=torch.int64))], together)
+    assert [each.tolist() for each in kept] == ([[0.0, 0.0], [0, 0, 0]] if together else [[1.0, 0.0], [1, 1, 1]])
+    write([(kept[0], torch.tensor([1.0, 2.0])), (kept[1], torch.ones(3, dtype=torch.int64))], together)
+    assert [each.tolist() for each in kept] == [[1.0, 2.0], [1, 1, 1]]
 
 
 def test_frozen_copies_survive_compiled_writes() -> None:

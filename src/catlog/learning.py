@@ -51,14 +51,20 @@ def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
 
 
 @torch.no_grad()
-def write(updates: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Write every new tensor into its buffer; where any of them holds NaN or an infinity, leave all buffers alone.
+def write(updates: Iterable[tuple[Tensor, Tensor]], together: bool = False) -> None:
+    """Write new numbers into their buffers, but no NaN and no infinity: there, what was known stays.
+
+    With ``together``, one such number keeps all buffers as they were. That costs a few kernels more.
 
     >>> kept = torch.zeros(2)
     >>> write([(kept, torch.tensor([1.0, torch.inf]))]); kept
-    tensor([0., 0.])
+    tensor([1., 0.])
+    >>> write([(kept, torch.tensor([2.0, torch.inf]))], together=True); kept
+    tensor([1., 0.])
     """
     pairs = [(kept, new.to(kept)) for kept, new in updates]
-    finite = torch.stack([new.isfinite().all() for _, new in pairs if new.is_floating_point()]).all()
-    for kept, new in pairs:
+    good = [new.isfinite() for _, new in pairs]
+    if together:
+        good = [torch.stack([each.all() for each in good]).all()] * len(pairs)
+    for (kept, new), finite in zip(pairs, good, strict=True):
         kept.copy_(torch.where(finite, new, kept))

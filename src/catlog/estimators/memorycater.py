@@ -172,5 +172,6 @@ class MemoryCateR(nn.Module):
                 (self.clock, self.clock + 1),
                 (self.weight, weight),
                 (self.rho, rho),
-            ]
+            ],
+            together=True,
         )

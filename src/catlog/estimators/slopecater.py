@@ -114,7 +114,8 @@ class SlopeCateR(nn.Module):
         x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
         n, m = x.shape[0], self.turns(law.k)
         undecided = spread(law.probs.detach())
-        coefficients, sizes = (each.to(law.real) for each in frozen(self, self.coefficients(), self.sizes(law.d)))
+        (known,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)]))  # in one tensor, for one kernel
+        coefficients, sizes = known.to(law.real).split([2, law.d])
         often = m * chances(undecided * sizes)
         if start is None:
             start = rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
