@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}
 
 gradients() {
-  $CATLOG sweep gradients --variables "$1" --categories "$2" --device cpu --grid function=additive,pairwise \
+  "$CATLOG" sweep gradients --variables "$1" --categories "$2" --device cpu --grid function=additive,pairwise \
     --grid estimator=IndeCateR,IndeCateR-Latin,REINFORCE,RLOO,GS "${@:3}"
 }
 gradients 12 3 "$@"
@@ -14,6 +14,6 @@ gradients 6 10 "$@"
 gradients 3 100 "$@"
 
 # each variable moved by its own gradient; then, with `update`, all by the first one's, as the published code did
-$CATLOG sweep optimisation --device cpu --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"
-$CATLOG sweep optimisation --device cpu --update published --no-anneal \
+"$CATLOG" sweep optimisation --device cpu --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"
+"$CATLOG" sweep optimisation --device cpu --update published --no-anneal \
   --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"
