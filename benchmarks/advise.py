@@ -181,7 +181,7 @@ def main() -> None:
     given.output.parent.mkdir(parents=True, exist_ok=True)
     known = records.read(given.output) if given.output.exists() else []
     done = {(row["problem"], row["size"], row["table"] or "") for row in known}
-    with given.output.open("a", newline="") as file:
+    with given.output.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
             writer.writeheader()

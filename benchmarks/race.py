@@ -121,7 +121,7 @@ def main() -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     known = records.read(output) if output.exists() else []
     done = {(row["method"], row["seed"]) for row in known}
-    with output.open("a", newline="") as file:
+    with output.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
             writer.writeheader()

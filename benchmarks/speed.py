@@ -96,7 +96,7 @@ def headline() -> str:
 def pages() -> dict[Path, str]:
     """docs/speed.md and README.md as the files in results/ want them."""
     speed, readme = ROOT / "docs" / "speed.md", ROOT / "README.md"
-    page = speed.read_text()
+    page = speed.read_text(encoding="utf-8")
     for section in (*SECTIONS, "exponents"):
         tables = []
         for device, machine in DEVICES.items():
@@ -106,7 +106,7 @@ def pages() -> dict[Path, str]:
             ]
             tables.append(f"*{machine}*\n\n{markdown(rows)}" if rows else f"*{machine}*: not measured yet.")
         page = between(page, section, "\n\n".join(tables))
-    return {speed: page, readme: between(readme.read_text(), "speed", headline())}
+    return {speed: page, readme: between(readme.read_text(encoding="utf-8"), "speed", headline())}
 
 
 def machine(device: str) -> str:
@@ -129,7 +129,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.docs:
         for path, page in pages().items():
-            path.write_text(page)
+            path.write_text(page, encoding="utf-8")
         return
     cuda, digits = args.device == "cuda", args.digits or ([16] if args.device == "cuda" else [4, 8, 16, 32])
     torch.set_float32_matmul_precision("high" if cuda else "highest")

@@ -633,7 +633,7 @@ def print_study(rows: list[dict[str, object]]) -> None:
 
 
 def write(rows: list[dict[str, object]], path: Path) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)

@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     done = {(row["problem"], row["size"], row["seed"], row["estimator"]) for row in known}
     given.output.parent.mkdir(parents=True, exist_ok=True)
     columns = (TextColumn("{task.description:48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with given.output.open("a", newline="") as file, Progress(*columns, refresh_per_second=2) as bar:
+    with given.output.open("a", newline="", encoding="utf-8") as file, Progress(*columns, refresh_per_second=2) as bar:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
             writer.writeheader()

@@ -243,7 +243,7 @@ def main() -> None:
     if not args.quick or args.output:
         table = (args.output or ROOT / "results") / "variance_dvae.csv"
         figure = (args.output or ROOT / "docs") / "variance.png"
-        with table.open("w", newline="") as file:
+        with table.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
             writer.writerows(rows)

@@ -149,5 +149,5 @@ def write(folder: Path) -> None:
             old.unlink()
     for name, text in pages.items():
         path = folder / name
-        if not path.exists() or path.read_text() != text:  # Sphinx reads what has changed
-            path.write_text(text)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:  # Sphinx reads what has changed
+            path.write_text(text, encoding="utf-8")

@@ -57,8 +57,8 @@ def with_advice(text: str) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    text, names = executed(PAGE.read_text())
-    PAGE.write_text(with_advice(text))
+    text, names = executed(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(with_advice(text), encoding="utf-8")
     names["result"].to_csv(ROOT / "results" / "compare_example.csv")
     names["result"].plot(ROOT / "docs" / "compare.png")
     print(names["result"], names["advice"], sep="\n\n")

@@ -225,7 +225,9 @@ def page(rows: list[Row], results: list[Row]) -> str:
 
 def main() -> None:
     path = ROOT / "docs" / "control_variates.md"
-    path.write_text(page(*(records.read(ROOT / "results" / f"{name}.csv") for name in ("control_variates", "contest"))))
+    path.write_text(
+        page(*(records.read(ROOT / "results" / f"{name}.csv") for name in ("control_variates", "contest"))), encoding="utf-8"
+    )
     print(f"written to {path}")
 
 

@@ -169,7 +169,7 @@ def figure(race: list[Row], addition: list[Row]) -> Figure:
 
 def main() -> None:
     rows = [records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64")]
-    (ROOT / "docs" / "race.md").write_text(page(*rows))
+    (ROOT / "docs" / "race.md").write_text(page(*rows), encoding="utf-8")
     figure(*rows).savefig(ROOT / "docs" / "race.png", dpi=130)
     print("docs/race.md, docs/race.png")
 

@@ -48,12 +48,16 @@ def results() -> str:
 
 
 def page() -> str:
-    text = (HERE / "reproduction.md").read_text()
+    text = (HERE / "reproduction.md").read_text(encoding="utf-8")
     return text[: text.index(BEGIN)] + results() + text[text.index(END) + len(END) :]
 
 
 if __name__ == "__main__":
     made = page()
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if made == (HERE / "reproduction.md").read_text() else "docs/reproduction.md is not what results/*.csv give.")
-    (HERE / "reproduction.md").write_text(made)
+        sys.exit(
+            0
+            if made == (HERE / "reproduction.md").read_text(encoding="utf-8")
+            else "docs/reproduction.md is not what results/*.csv give."
+        )
+    (HERE / "reproduction.md").write_text(made, encoding="utf-8")

@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "docs")
     given = parser.parse_args()
     rows = read(given.results)
-    (given.folder / "suite.md").write_text(page(rows))
+    (given.folder / "suite.md").write_text(page(rows), encoding="utf-8")
     picture(rows, given.folder / "suite.png")
 
 

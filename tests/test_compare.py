@@ -397,7 +397,7 @@ def test_record(tmp_path: Path) -> None:
     assert "Left out: VIMCO: it differentiates a bound, not E[f]." in text
     assert all(len(line) < 180 for line in text.split("\n"))
     result.to_csv(tmp_path / "a" / "out.csv")
-    with (tmp_path / "a" / "out.csv").open() as file:
+    with (tmp_path / "a" / "out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["name"] for row in rows} == {row.name for row in result.rows} | {"VIMCO"}
     assert float(rows[0]["merit"]) == pytest.approx(result.rows[0].merit, rel=1e-5)
@@ -459,7 +459,7 @@ def nothing():
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("my_problem_of_bits.py").write_text(MINE)
+    Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
     quick = ["--repeats", "10", "--rounds", "1"]
     chosen = ["--estimators", "RLOO,IndeCateR(draws=latin),CARMS(4)", "--budget", "10"]
     files = ["--csv", "out.csv", "--plot", "out.png"]
@@ -496,7 +496,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     """With few repeats: the same estimators as on the page, with the same evaluations, and advice of the same form."""
-    text = (ROOT / "docs" / "compare.md").read_text()
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2
     names: dict[str, object] = {}
@@ -530,11 +530,11 @@ def test_benchmark_of_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.argv", ["advise.py", *options])
     threads = torch.get_num_threads()
     runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()
-    with path.open() as file:
+    with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["pilot"] for row in rows] == ["0", "1", "2"] * 2  # without and with f's own table
     assert all(float(row["ratio"]) >= 1 and float(row["pilot_steps"]) > 1 for row in rows)
     assert "2 problems, 6 pilots" in capsys.readouterr().out
     runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()  # nothing left to do
-    assert path.read_text().count("\n") == 7
+    assert path.read_text(encoding="utf-8").count("\n") == 7
     torch.set_num_threads(threads)

@@ -462,7 +462,7 @@ def test_decoded_images_are_kept(tmp_path, cache, monkeypatch):
 
 def test_cache_cannot_be_written(tmp_path, monkeypatch):
     file = write_zip(tmp_path / "a.zip", drawings())
-    (tmp_path / "occupied").write_text("a file where a folder should be")
+    (tmp_path / "occupied").write_text("a file where a folder should be", encoding="utf-8")
     monkeypatch.setenv("CATLOG_CACHE", str(tmp_path / "occupied"))
     with pytest.warns(UserWarning, match=r"could not be written.*CATLOG_CACHE"):
         assert len(read_omniglot(tmp_path / "a.zip", file, "train")[0]) == 4

@@ -42,12 +42,12 @@ def public_names() -> list[str]:
 
 def test_every_public_name_has_a_place_in_the_reference(tmp_path: Path) -> None:
     make_api.write(tmp_path)
-    text = "\n".join(path.read_text() for path in tmp_path.glob("*.md"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.md"))
     for name in public_names():
         data = rf"py:data:: {name.rpartition('.')[2]}\n   :module: {re.escape(name.rpartition('.')[0])}\n"
         directive = rf"auto(class|function):: {re.escape(name)}\n"
         assert len(re.findall(rf"{directive}|{data}", text)) == 1, f"{name} is not documented, or twice"
-        assert f"<{name}>`: " in (tmp_path / "index.md").read_text(), f"{name} is not in the list"
+        assert f"<{name}>`: " in (tmp_path / "index.md").read_text(encoding="utf-8"), f"{name} is not in the list"
 
 
 @pytest.mark.parametrize("name", [name for name in public_names() if not isinstance(make_api.thing(name[7:]), dict | tuple)])
@@ -59,14 +59,14 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
 
 
 def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "old.md").write_text("# Old\n")
+    (tmp_path / "old.md").write_text("# Old\n", encoding="utf-8")
     make_api.write(tmp_path)
     assert not (tmp_path / "old.md").exists()
 
 
 @pytest.mark.parametrize("page", ["index", "choose", "fast_functions", "structured"])
 def test_the_code_on_pages_runs(page: str) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     torch.manual_seed(0)
     names: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def test_the_code_on_pages_runs(page: str) -> None:
 
 def test_the_notebook_holds_no_results() -> None:
     """They are made when the site is built."""
-    text = (DOCS / "quickstart.ipynb").read_text()
+    text = (DOCS / "quickstart.ipynb").read_text(encoding="utf-8")
     assert '"outputs": []' in text
     assert '"output_type"' not in text
 
@@ -102,7 +102,7 @@ def test_the_idea_is_computed() -> None:
         above[problem] = sum(row["IndeCateR"] > row["REINFORCE"] for row in rows), len(rows)
         ratio = torch.tensor([row["IndeCateR"] / row["REINFORCE"] for row in rows]).median().item()
     assert above == {"own logits": (0, 400), "shared logit": (28, 400)}
-    text = " ".join((DOCS / "idea.md").read_text().split())
+    text = " ".join((DOCS / "idea.md").read_text(encoding="utf-8").split())
     assert (
         f"below REINFORCE's in all 400; in a logit that all three bits share, it is above in 28, and its median is {ratio:.2f}"
         in text
@@ -195,7 +195,7 @@ def test_race() -> None:
     """Run docs/make_race.py after its results changed. SlopeCateR is before all others with every seed."""
     made = run_path(str(ROOT / "docs" / "make_race.py"))
     race, addition = (records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64"))
-    assert (ROOT / "docs" / "race.md").read_text() == made["page"](race, addition)
+    assert (ROOT / "docs" / "race.md").read_text(encoding="utf-8") == made["page"](race, addition)
     times = {name: [made["reached"](curve, 100.0) for curve in each.values()] for name, each in made["curves"](race).items()}
     slowest = max(times["SlopeCateR-8"])
     for name, found in times.items():
@@ -207,7 +207,9 @@ def test_race() -> None:
 def test_advice_is_good() -> None:
     """What docs/compare.md says of `advise`: run docs/make_compare.py after results/advise.csv changed."""
     rows = records.read(ROOT / "results" / "advise.csv")
-    assert run_path(str(ROOT / "docs" / "make_compare.py"))["advice"](rows) in (ROOT / "docs" / "compare.md").read_text()
+    assert run_path(str(ROOT / "docs" / "make_compare.py"))["advice"](rows) in (ROOT / "docs" / "compare.md").read_text(
+        encoding="utf-8"
+    )
     for size in ("small", "large"):
         cases: dict[tuple[str, str], list[float]] = {}
         for row in rows:

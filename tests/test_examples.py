@@ -36,8 +36,8 @@ def test_quickstart_learns() -> None:
 
 
 def test_quickstart_is_short() -> None:
-    assert len((ROOT / "examples/quickstart.py").read_text().splitlines()) < 60
-    assert len((ROOT / "examples/bias_variance.py").read_text().splitlines()) < 90
+    assert len((ROOT / "examples/quickstart.py").read_text(encoding="utf-8").splitlines()) < 60
+    assert len((ROOT / "examples/bias_variance.py").read_text(encoding="utf-8").splitlines()) < 90
 
 
 def test_bias_variance(tmp_path: Path) -> None:
@@ -62,5 +62,5 @@ def test_variance_benchmark(tmp_path: Path) -> None:
     variance = {name: numbers[-5] for name, numbers in table(text, *names).items()}
     assert variance["IndeCateR n=20, m=20, Taylor, Latin"] < variance["IndeCateR n=2, Latin"] < variance["IndeCateR n=2"]
     assert variance["IndeCateR n=20, m=20, Taylor, Latin"] < variance["RLOO n=420"]
-    assert (tmp_path / "variance_dvae.csv").read_text().startswith("epochs,method,")
+    assert (tmp_path / "variance_dvae.csv").read_text(encoding="utf-8").startswith("epochs,method,")
     assert (tmp_path / "variance.png").read_bytes()[:4] == b"\x89PNG"

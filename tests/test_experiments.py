@@ -229,10 +229,10 @@ def test_another_run_in_the_folder_is_not_touched(tmp_path: Path) -> None:
 
 def test_the_record(tmp_path: Path) -> None:
     execute(SMALL["addition"], tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert config["experiment"] == "addition"
     assert config["digits"] == 2
-    provenance = json.loads((tmp_path / "provenance.json").read_text())
+    provenance = json.loads((tmp_path / "provenance.json").read_text(encoding="utf-8"))
     assert provenance["torch"] == torch.__version__
     assert provenance.keys() >= {"catlog", "python", "device", "commit", "command", "started"}
     rows = records.read(tmp_path)
@@ -380,7 +380,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     swept = ["sweep", "gradients", "--grid", "estimator=IndeCateR,RLOO", "--grid", "seed=0,1", "--repeats", "20"]
     assert main([*swept, "--variables", "3"]) == 0
     assert main(["export", "runs", "one", "--output", "all.csv"]) == 0
-    with (tmp_path / "all.csv").open() as file:
+    with (tmp_path / "all.csv").open(encoding="utf-8") as file:
         assert {row["estimator"] for row in csv.DictReader(file)} == {"IndeCateR", "RLOO"}
     assert main(["list"]) == 0
     listed = capsys.readouterr().out

@@ -90,7 +90,7 @@ def test_sudoku(play) -> None:  # type: ignore[no-untyped-def]
 
 def test_sudoku_rules() -> None:
     """The checker by itself: the solution breaks nothing, one changed cell breaks a row, a column and a box."""
-    source = (SCRIPTS / "sudoku.py").read_text()
+    source = (SCRIPTS / "sudoku.py").read_text(encoding="utf-8")
     rules: dict[str, object] = {}
     exec(source[source.index("ROWS = ") : source.index("def f(")], rules)
     broken, solution = rules["broken"], [0, 1, 2, 3, 2, 3, 0, 1, 1, 0, 3, 2, 3, 2, 1, 0]
@@ -140,11 +140,11 @@ def test_without_lightning_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_scripts_are_short_and_tested() -> None:
-    tests = Path(__file__).read_text()
+    tests = Path(__file__).read_text(encoding="utf-8")
     scripts = sorted(SCRIPTS.glob("*.py"))
     assert len(scripts) == 11
     for script in scripts:
-        source = script.read_text()
+        source = script.read_text(encoding="utf-8")
         assert f'play("{script.stem}")' in tests
         assert len(source.splitlines()) <= 112
         assert source.startswith('"""\n')

@@ -38,9 +38,9 @@ def test_the_battery_accepts_the_skeleton() -> None:
 
 def test_the_battery_rejects_a_bug(tmp_path: Path) -> None:
     """A baseline that has seen its own draws."""
-    text = SKELETON.read_text()
+    text = SKELETON.read_text(encoding="utf-8")
     assert ".flip(0)" in text
-    (tmp_path / "wrong.py").write_text(text.replace(".flip(0)", ""))
+    (tmp_path / "wrong.py").write_text(text.replace(".flip(0)", ""), encoding="utf-8")
     done = battery("--estimator", f"{tmp_path / 'wrong.py'}:TwoHalves", "-k", "test_unbiased and TwoHalves")
     assert done.returncode == 1, done.stdout
     assert "test_unbiased" in done.stdout

@@ -8,7 +8,7 @@ import torch
 import catlog
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "README.md").read_text()
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_runs() -> None:
@@ -31,7 +31,7 @@ def test_every_estimator_is_in_the_table() -> None:
 
 
 def test_commands_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w+)", TEXT, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 

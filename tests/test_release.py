@@ -11,30 +11,30 @@ import catlog
 from catlog.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def test_one_version() -> None:
     version = catlog.__version__
-    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
-    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_the_paper_is_the_preferred_citation() -> None:
-    text = (ROOT / "CITATION.cff").read_text()
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     after = text[text.index("preferred-citation:") :]
     assert "Differentiable Sampling of Categorical Distributions Using the CatLog-Derivative Trick" in after
     assert re.findall(r"family-names: (.+)", after) == ["De Smet", "Sansone", "Zuidberg Dos Martires"]
 
 
 def test_the_workflow_runs_what_is_supported() -> None:
-    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     listed = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     tested = re.search(r"python: \[(.+)\]", workflow)
     assert tested is not None
     assert tested[1].replace('"', "").split(", ") == listed
     targets = re.findall(r"run: make ([\w ]+)", workflow)
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in " ".join(targets).split():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 

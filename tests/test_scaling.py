@@ -29,7 +29,7 @@ def begun(config: Any, root: Path, session: dict[str, Any], *rows: dict[str, Any
     folder = Folder(folder_for(config, root))
     folder.path.mkdir(parents=True)
     folder.create(record(config))
-    with (folder.path / "sessions.jsonl").open("a") as file:
+    with (folder.path / "sessions.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(session) + "\n")
     for row in rows:
         folder.log(row)
@@ -130,7 +130,7 @@ def test_a_sweep_is_gathered(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_page_is_current() -> None:
-    rows, text = records.read(scaling_processes.FILE), scaling_processes.PAGE.read_text()
+    rows, text = records.read(scaling_processes.FILE), scaling_processes.PAGE.read_text(encoding="utf-8")
     assert text == scaling_processes.page(rows, text), "run python benchmarks/scaling_processes.py --docs"
 
 

@@ -168,7 +168,9 @@ def test_page_is_made_of_the_results() -> None:
     root = Path(__file__).parent.parent
     page = run_path(str(root / "docs" / "make_control_variates.py"))["page"]
     rows = records.read(root / "results" / "control_variates.csv")
-    assert (root / "docs" / "control_variates.md").read_text() == page(rows, records.read(root / "results" / "contest.csv"))
+    assert (root / "docs" / "control_variates.md").read_text(encoding="utf-8") == page(
+        rows, records.read(root / "results" / "contest.csv")
+    )
     (ours,) = (row for row in rows if row["problem"] == "40 epochs" and row["method"] == "SlopeCateR n=240, m=160")
     (biased,) = (row for row in rows if row["problem"] == "40 epochs" and row["method"].startswith("GumbelSoftmax"))
     assert ours["mse"] + ours["mse_95"] < 0.5 * (biased["mse"] - biased["mse_95"])

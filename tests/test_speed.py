@@ -45,7 +45,7 @@ for product in (torch.mm, torch.nn.functional.linear, torch.matmul):
         print(error)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "product, bfloat16: not available on this machine" in done.stdout
     assert done.stdout.count("aten::mm: a product of 16-bit matrices on a CPU") == 3
@@ -81,4 +81,4 @@ def test_memory_is_that_of_a_chunk(tables: dict[str, list[records.Row]]) -> None
 
 def test_pages_are_current() -> None:
     for path, page in speed.pages().items():
-        assert path.read_text() == page, f"{path.name}: run python benchmarks/speed.py --docs"
+        assert path.read_text(encoding="utf-8") == page, f"{path.name}: run python benchmarks/speed.py --docs"

@@ -24,7 +24,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

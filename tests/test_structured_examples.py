@@ -60,5 +60,5 @@ def test_machine_replacement(tmp_path: Path) -> None:
 
 
 def test_examples_are_short() -> None:
-    assert len((ROOT / "examples/sequence_reward.py").read_text().splitlines()) < 120
-    assert len((ROOT / "examples/machine_replacement.py").read_text().splitlines()) < 130
+    assert len((ROOT / "examples/sequence_reward.py").read_text(encoding="utf-8").splitlines()) < 120
+    assert len((ROOT / "examples/machine_replacement.py").read_text(encoding="utf-8").splitlines()) < 130

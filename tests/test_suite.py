@@ -26,9 +26,9 @@ def test_suite_measures_each_pair_once(tmp_path):
     output = tmp_path / "suite.csv"
     run = ["--problems", "additive,digit-sum", "--output", str(output), *SMALL]
     assert suite.main([*run, "--estimators", "RLOO,IndeCateR"]) == 0
-    first = output.read_text()
+    first = output.read_text(encoding="utf-8")
     assert suite.main([*run, "--estimators", "RLOO,IndeCateR,MuProp"]) == 0
-    assert output.read_text().startswith(first)
+    assert output.read_text(encoding="utf-8").startswith(first)
     rows = {(row["problem"], row["estimator"]): row for row in records.read(output)}
     assert len(rows) == len(records.read(output)) == 6
     assert rows["digit-sum", "MuProp"]["skipped"] == "f has no derivative in x"

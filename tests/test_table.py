@@ -34,9 +34,9 @@ make = loaded("docs/make_estimators.py")
 
 def test_the_tables_are_up_to_date() -> None:
     """`python docs/make_estimators.py` writes them."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert make.readme(text, ROWS) == text
-    assert make.page(ROWS) == (ROOT / "docs" / "estimators.md").read_text()
+    assert make.page(ROWS) == (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
 
 
 def test_every_estimator_has_a_family_and_a_cost() -> None:
@@ -103,7 +103,9 @@ def test_the_picture(tmp_path: Path) -> None:
 
 def test_estimators_are_short() -> None:
     lengths = [
-        len(path.read_text().splitlines()) for path in (ROOT / "src/catlog/estimators").glob("*.py") if path.stem != "__init__"
+        len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / "src/catlog/estimators").glob("*.py")
+        if path.stem != "__init__"
     ]
     assert len(lengths) == len(ESTIMATORS)
     assert sum(lengths) / len(lengths) < 100

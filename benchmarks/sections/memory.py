@@ -31,7 +31,7 @@ QUICK = [(256, 4, 64), (256, 4, 128)]
 
 def resident(field: str) -> float:
     """MiB of this process: "VmRSS" now, "VmHWM" at its highest."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) / 1024
     raise OSError(f"/proc/self/status has no {field}: this benchmark needs Linux.")
@@ -40,7 +40,7 @@ def resident(field: str) -> float:
 def reset_peak() -> bool:
     """Set the high-water mark back to what is resident now, where the kernel permits it."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return False
     return True

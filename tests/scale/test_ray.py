@@ -150,7 +150,7 @@ def test_command_line_gathers_one_file_and_a_report(tmp_path: Path, capsys: pyte
     assert [(row["seed"], row["iteration"]) for row in rows] == [(seed, i) for seed in range(3) for i in (0, 20, 40)]
     told = capsys.readouterr().out
     assert "3 of 3 done" in told
-    assert "<html" in (tmp_path / "report.html").read_text()
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def started(command: list[str], until: Any) -> subprocess.Popen[bytes]:
