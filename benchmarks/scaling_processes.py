@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="measure nothing; write the tables of the page anew")
     args = parser.parse_args()
     if args.docs:
-        PAGE.write_text(page(records.read(FILE), PAGE.read_text(encoding="utf-8")))
+        PAGE.write_text(page(records.read(FILE), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)

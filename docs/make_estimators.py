@@ -338,7 +338,7 @@ def _crosses(one: tuple[float, float, float, float], two: tuple[float, float, fl
 def main() -> None:
     rows = read()
     (ROOT / "docs" / "estimators.md").write_text(page(rows), encoding="utf-8")
-    (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text(encoding="utf-8"), rows))
+    (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text(encoding="utf-8"), rows), encoding="utf-8")
     picture(rows, ROOT / "docs" / "estimators.png")
 
 
