@@ -60,7 +60,7 @@ def slopes(
     """
     if torch.compiler.is_compiling() or transformed():
 
-        def first_and_rest(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, tuple[Tensor, ...]]":
             results = function(*inputs)
             return results[0], results[1:]
 

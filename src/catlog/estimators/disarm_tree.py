@@ -111,6 +111,6 @@ def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:
         return torch.stack([leaf > node, leaf == node])  # the bit that is 1 takes the category
     # A heap: node v has the children 2v and 2v + 1, the root is 1 and the leaves are k ... 2k - 1.
     above = [(leaf + k) >> level for level in range((2 * k).bit_length())]
-    pairs = list(zip(above[1:], above, strict=False))
-    both = [torch.stack([(up == node + 1) & (down % 2 == side) for up, down in pairs]) for side in (0, 1)]
+    steps = range(1, len(above))
+    both = [torch.stack([(above[i] == node + 1) & (above[i - 1] % 2 == side) for i in steps]) for side in (0, 1)]
     return torch.stack(both).any(1)

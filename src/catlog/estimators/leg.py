@@ -89,7 +89,7 @@ class LEG:
                 joint.append(each)
                 values.append(checked(f(points), points, law, validate=self.validate))
 
-            def table(own: Tensor, others: list[Tensor], empty: float) -> Tensor:
+            def table(own: Tensor, others: "list[Tensor]", empty: float) -> Tensor:  # quoted for torch.compile before torch 2.10
                 """[n, *batch, d, k] from the values at the draws and at the moves."""
                 out = torch.full((*fx.shape, law.d * law.k), empty, dtype=own.dtype, device=own.device)
                 if others:

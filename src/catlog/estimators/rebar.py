@@ -94,10 +94,10 @@ class REBAR(nn.Module):
         if not torch.is_grad_enabled():
             return fx.mean(0)
 
-        def objective(eta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> tuple[Tensor, Tensor]:
+        def objective(eta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> "tuple[Tensor, Tensor]":
             """The squared norm of the gradient in the logits, and the gradient."""
 
-            def control(z: Tensor) -> tuple[Tensor]:
+            def control(z: Tensor) -> "tuple[Tensor]":
                 points = relaxed(law, z, temperature[..., None, None]).to(law.dtype)
                 return (evaluate_through(f, points.clone(), law, validate=self.validate).to(law.real),)
 

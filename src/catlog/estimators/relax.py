@@ -91,7 +91,7 @@ class RELAX(nn.Module):
             return attach(value, value + along_logits(law, (signal[..., None, None] * score).mean(0)))
         network = self.network
 
-        def control(z: Tensor) -> tuple[Tensor]:
+        def control(z: Tensor) -> "tuple[Tensor]":
             return (run("RELAX", network, relaxed(law, z, self.temperature), fx.shape),)
 
         (c,), (slope,) = slopes(control, given, again=True)
