@@ -3,9 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 KILLS ?= 3
+# Tests with targets of their own.
+ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ignore=tests/compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-scale test-kills battery coverage docs bench suite clean
+.PHONY: help demo test lint types unit shapes test-peers test-scale test-kills test-compile test-versions battery coverage docs bench suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -29,7 +31,7 @@ types: .venv/ready
 	$(BIN)/mypy
 
 unit: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE)
 
 # The same battery with every annotated shape checked at run time.
 shapes: .venv/ready
@@ -53,11 +55,31 @@ test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them 
 test-kills: .venv/ready  ## processes killed at random instants, KILLS times each (3; make test-kills KILLS=30 takes half an hour)
 	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills
 
+test-compile: .venv/ready  ## every setting of every estimator compiled by Inductor, each kind of law
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/compiled
+
+# One environment per version of PyTorch, made once: the oldest that pyproject.toml allows, with the oldest of all other packages
+# that it names, and the newest there is.
+OLDEST := 2.6.0
+NEWEST := 2.15.0
+
+.versions/$(OLDEST)/ready: LIMITS := -c .github/oldest.txt
+.versions/%/ready: pyproject.toml .github/oldest.txt
+	$(PYTHON) -m venv .versions/$*
+	.versions/$*/bin/python -m pip install --quiet $(LIMITS) torch==$* -e '.[experiments,dev]'
+	touch $@
+
+test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## compiled estimators and the battery with the oldest and the newest PyTorch
+	for version in $(OLDEST) $(NEWEST); do \
+		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default tests/test_compile.py tests/test_inductor.py \
+			tests/test_battery.py tests/test_import.py || exit 1; \
+	done
+
 battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_battery.py --estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.html
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --cov=catlog --cov-report=term --cov-report=html
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) --cov=catlog --cov-report=term --cov-report=html
 
 .venv/docs: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
@@ -81,4 +103,4 @@ suite: .venv/ready  ## every estimator on every problem, and docs/suite.md from 
 	$(BIN)/python docs/make_suite.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv build dist demo runs docs/_build docs/api docs/gallery htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/gallery htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache

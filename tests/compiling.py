@@ -87,3 +87,17 @@ def outcomes(
         if graphs is not None:
             graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     return found
+
+
+def check(E: catlog.Estimator, law: str, graphs: list[int], **options: object) -> None:
+    """Three batch sizes: values and gradients, and how many graphs they took.
+
+    Of estimators that learn only that they compile: test_learning_compiled.py has their gradients in expectation.
+    """
+    counted: list[int] = []
+    compiled, eager = both(E, law, BATCHES, counted, **options)
+    assert counted == graphs
+    if learns(E):
+        assert all(each.isfinite().all() for each in compiled)
+    else:
+        torch.testing.assert_close(compiled, eager, rtol=1e-9, atol=1e-9)

@@ -6,6 +6,7 @@
 import os
 import runpy
 import sys
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -63,3 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
         variants.CONTINUOUS.add(cls.__name__)
     if config.getoption("--noisy-on-constants"):
         variants.NOISY_ON_CONSTANTS.add(cls.__name__)
+
+
+@pytest.fixture(scope="module")
+def own_inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is read that an earlier session compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield

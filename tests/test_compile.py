@@ -8,7 +8,7 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog.compiled import compiled_update
 from catlog.functions import FirstLayerLinear, OfSum, ising
-from compiling import BATCHES, LAWS, both, widest
+from compiling import BATCHES, LAWS, both, why_not_inductor, widest
 from variants import estimators, one_of_each, supports
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
@@ -122,6 +122,8 @@ def test_a_law_made_outside() -> None:
     torch.testing.assert_close(call(q, x), E(lambda x: x.prod(-1), q, x=x))
 
 
+@pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
+@pytest.mark.usefixtures("own_inductor_cache")
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 def test_inductor() -> None:
     """The real backend, for the estimator that matters most; its draws differ from eager's, so x is given."""

@@ -4,40 +4,16 @@ Inductor makes random numbers of its own; ``fallback_random`` has it take eager 
 a CPU, code is made without vector instructions, for which the C++ compiler takes much longer; ``make test-compile`` has them.
 """
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 import catlog
-from compiling import BATCHES, both, learns, why_not_inductor, widest
+from compiling import check, why_not_inductor, widest
 from variants import estimators, one_of_each
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Inductor's own
+pytestmark = [pytest.mark.usefixtures("own_inductor_cache"), pytest.mark.filterwarnings("ignore")]  # Inductor's own warnings
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 OPTIONS = {"fallback_random": True, "compile_threads": 1}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is read that an earlier session compiled."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
-        yield
-
-
-def check(E: catlog.Estimator, law: str, graphs: list[int], **options: object) -> None:
-    """Three batch sizes: values and gradients, and how many graphs they took.
-
-    Of estimators that learn only that they compile: test_learning_compiled.py has their gradients in expectation.
-    """
-    counted: list[int] = []
-    compiled, eager = both(E, law, BATCHES, counted, **options)
-    assert counted == graphs
-    if learns(E):
-        assert all(each.isfinite().all() for each in compiled)
-    else:
-        torch.testing.assert_close(compiled, eager, rtol=1e-9, atol=1e-9)
 
 
 @needs_compiler

@@ -1,0 +1,22 @@
+"""``make test-compile``: every setting of every estimator with every kind of law, compiled as users compile it."""
+
+import pytest
+
+import catlog
+from compiling import LAWS, check, why_not_inductor
+from variants import estimators, supports
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor()),
+    pytest.mark.usefixtures("own_inductor_cache"),
+    pytest.mark.filterwarnings("ignore"),  # Inductor's own
+]
+
+
+@pytest.mark.parametrize(("dynamic", "graphs"), [(None, [1, 2, 2]), (True, [1, 1, 1])], ids=["None", "True"])
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("E", estimators())
+def test_every_setting(E: catlog.Estimator, law: str, dynamic: bool | None, graphs: list[int]) -> None:
+    if not supports(E, law):
+        pytest.skip("not for this law")
+    check(E, law, graphs, dynamic=dynamic, options={"fallback_random": True})
