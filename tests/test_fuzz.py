@@ -381,17 +381,16 @@ def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) 
         return None
     if ESTIMATORS[case.estimator].differentiates_f is True:
         return None
-    law, values = view(q), []
+    values: list[Tensor] = []
 
     def f(x: Tensor) -> Tensor:
-        values.append(FUNCTIONS[case.f](feature(x, case)).detach().double())  # type: ignore[operator]
-        return values[-1]
+        values.append(FUNCTIONS[case.f](feature(x, case)).detach())  # type: ignore[operator]
+        return values[-1].double()
 
     Exact(chunk_size=10**6)(f, q)
-    table = values[0]
-    low, high = table.amin(0), table.amax(0)
-    slack = 64 * torch.finfo(torch.bfloat16 if case.f == "narrow" or law.real.itemsize < 4 else torch.float32).eps
-    slack = slack * torch.maximum(low.abs(), high.abs()) + 1e-30
+    low, high = values[0].double().amin(0), values[0].double().amax(0)
+    narrow = values[0].dtype if values[0].dtype in (torch.float16, torch.bfloat16) else torch.float32
+    slack = 8 * max(torch.finfo(each).eps for each in (narrow, view(q).real)) * torch.maximum(low.abs(), high.abs()) + 1e-30
     if bool((value.double() < low - slack).any() or (value.double() > high + slack).any()):
         return f"value {value} outside [{low}, {high}]"
     return None
