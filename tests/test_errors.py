@@ -544,6 +544,8 @@ def test_bad_chosen(E, q):
         E(total, q, chosen=torch.tensor([[[0, 1], [2, 2]]]))
     with pytest.raises(ValueError, match="chosen must be on cpu, where q is, but it is on meta"):
         E(total, q, chosen=chosen.to("meta"))
+    with pytest.raises(TypeError, match=r"`variables` must be an int of between 1 and 3, but None was given"):
+        type(E)()(total, q, chosen=chosen)
 
 
 def test_bad_context(q):

@@ -118,7 +118,7 @@ class IndeCateR:
             fx, slope = value_and_slope(f, x, law, validate=self.validate)
         else:
             fx = evaluate(f, x, law, validate=self.validate)
-        if self.variables is not None:
+        if self.variables is not None or chosen is not None:
             chosen = self._chosen(law, x.shape[0], chosen, generator)
         table = differences(f, x, fx, law, fresh=self.fresh, chosen=chosen, chunk_size=self.chunk_size, validate=self.validate)
         if chosen is None:

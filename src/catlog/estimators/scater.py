@@ -117,6 +117,8 @@ class SCateR:
         generator: torch.Generator | None,
     ) -> Clamped:
         ordered = structure(law)
+        if chosen is not None:
+            check_count("SCateR", "variables", self.variables, most=law.d, hint="It goes with `chosen`.")
         check_generator(generator, law.device)
         given = None if x is None else law.index(base_draws(law, x, self.samples, validate=self.validate))
         if given is not None and self.suffix == "gumbel" and any(ordered.ancestors):
