@@ -12,8 +12,13 @@ from torch.utils.checkpoint import checkpoint
 import catlog
 from catlog import memory
 from catlog.learning import frozen, write
+from compiling import why_not_inductor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")  # torch's own, when it compiles
+
+needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
+# Eager mode's random numbers; and no vector instructions, for which the C++ compiler takes much longer.
+OPTIONS = {"fallback_random": True, "compile_threads": 1, "cpp.simdlen": 1}
 
 LEARNERS: dict[str, Callable[[], catlog.Estimator]] = {
     "MemoryCateR": lambda: catlog.MemoryCateR(samples=3, size=16),
@@ -60,7 +65,8 @@ def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "SHARES", (1e-3,))
 
 
-@pytest.mark.usefixtures("one_setting")
+@needs_compiler
+@pytest.mark.usefixtures("one_setting", "own_inductor_cache")
 @pytest.mark.parametrize("name", LEARNERS)
 def test_inductor_learns_as_eager_does_and_is_unbiased(name: str) -> None:
     """With the same random numbers, every call's gradient and all that is learned are those of eager mode; and the gradient is
@@ -70,7 +76,7 @@ def test_inductor_learns_as_eager_does_and_is_unbiased(name: str) -> None:
     """
     torch._dynamo.reset()
     batch, found = 2000, []
-    with torch._inductor.config.patch(fallback_random=True):
+    with torch._inductor.config.patch(OPTIONS):
         for compiled in (False, True):
             E = LEARNERS[name]()
 
@@ -177,6 +183,8 @@ def test_nothing_that_is_not_finite_is_written(together: bool) -> None:
     assert [each.tolist() for each in kept] == [[1.0, 2.0], [1, 1, 1]]
 
 
+@needs_compiler
+@pytest.mark.usefixtures("own_inductor_cache")
 def test_frozen_copies_survive_compiled_writes() -> None:
     """The smallest case of the pattern: what was read before a write is what the backward pass uses."""
     torch._dynamo.reset()
