@@ -1,6 +1,6 @@
 """A pool's workers and its parent, killed at random instants: nothing lost, nothing left behind.
 
-``CATLOG_KILLS=30 pytest tests/kills/test_pool_kills.py`` sets the number of kills of each kind.
+``KILLS=30 pytest tests/kills/test_pool_kills.py`` sets the number of kills of each kind.
 """
 
 import os
@@ -23,7 +23,7 @@ from catlog import keeper
 from catlog.functions import Pool
 from leftovers import MARK, leftovers, marked
 
-KILLS = int(os.environ.get("CATLOG_KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "3"))
 ROWS, SEED = 6, 11
 children: list[Any] = []  # of a worker
 

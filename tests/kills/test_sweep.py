@@ -1,6 +1,6 @@
 """Sweeps whose runs, or whose driver, are killed at random instants: nothing is lost, and nothing is left behind.
 
-``make test-kills KILLS=30``; prints what was done. CATLOG_KILLS_SEED repeats the same instants as far as clocks allow.
+``make test-kills KILLS=30``; prints what was done. KILLS_SEED repeats the same instants as far as clocks allow.
 """
 
 import os
@@ -25,8 +25,8 @@ FLAGS = ("--jobs", "2", "--retries", "1000", "--checkpoint-every", "0.1")
 
 @pytest.fixture(scope="module")
 def chance() -> random.Random:
-    seed = int(os.environ.get("CATLOG_KILLS_SEED", time.time_ns() % 10**6))
-    print(f"\nCATLOG_KILLS_SEED={seed}")
+    seed = int(os.environ.get("KILLS_SEED", time.time_ns() % 10**6))
+    print(f"\nKILLS_SEED={seed}")
     return random.Random(seed)
 
 
