@@ -10,7 +10,7 @@ ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ig
 .PHONY: help demo test lint types unit shapes test-peers test-scale test-kills test-compile test-versions battery coverage docs bench suite clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

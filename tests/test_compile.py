@@ -183,7 +183,8 @@ def test_compiled_updates_do_not_use_up_the_recompilations() -> None:
     """Each of many optimisers has its update compiled, in one piece, and moves as the plain one does."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+    # names of torch 2.6, which later versions take as well
+    with torch._dynamo.config.patch(cache_size_limit=2, fail_on_cache_limit_hit=True):
         for _ in range(4):
             moved = []
             for compiled in (False, True):

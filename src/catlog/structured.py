@@ -522,7 +522,7 @@ class BayesianNetwork(Ordered):
         order = _topological(nodes)
         reach: dict[str, frozenset[int]] = {}
         for name in order:
-            reach[name] = frozenset().union(*({*reach[parent], *place[parent]} for parent in nodes[name].parents))
+            reach[name] = frozenset([i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])])
         tables = [node.logits for node in nodes.values() if isinstance(node.logits, Tensor)]
         self.nodes, self.order, self.place = dict(nodes), order, place
         self.blocks = tuple(place[name] for name in order)
