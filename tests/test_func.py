@@ -64,7 +64,7 @@ def test_vmap_of_grad_at_given_points(name: str) -> None:
 def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) -> None:
     """Where every point is summed, or all but one, the estimate is exact, whatever is drawn; MAPO's memory stays as it is."""
     E = ESTIMATORS[name](**{"MAPO": {"size": 7}, "SumAndSample": {"top": 7}, "UnorderedSet": {"samples": 8}}[name])
-    points = torch.tensor(list(product([0, 1], repeat=3)))
+    points = torch.cartesian_prod(*[torch.arange(2)] * 3)
     if name == "MAPO":
         E.memory[:, :3] = points[1:]
         kept = E.memory.clone()
