@@ -99,13 +99,3 @@ def test_the_picture(tmp_path: Path) -> None:
     some = [row for row in ROWS if row["estimator"] in ("RLOO", "IndeCateR", "DARN", "VIMCO", "Exact")]
     make.picture(some, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_estimators_are_short() -> None:
-    lengths = [
-        len(path.read_text(encoding="utf-8").splitlines())
-        for path in (ROOT / "src/catlog/estimators").glob("*.py")
-        if path.stem != "__init__"
-    ]
-    assert len(lengths) == len(ESTIMATORS)
-    assert sum(lengths) / len(lengths) < 100

@@ -91,9 +91,11 @@ def _chances(
 ) -> tuple[Float[Tensor, "n *batch"], Float[Tensor, "n n *batch"]]:
     """w and v of the docstring for points of probabilities p, with ``rest`` for all other points.
 
-    H is tabled by the bits of the subset, in logarithms. ``rest`` is 1 less the sum of p, but known to its own last digits.
+    H is tabled by the bits of the subset, in logarithms, and in float64 where the device has it: the rounds add up their errors.
+    ``rest`` is 1 less the sum of p, but known to its own last digits.
     """
-    n, real = len(p), p.dtype
+    given, real = p.dtype, p.dtype if p.device.type == "mps" else torch.float64
+    n, p, rest = len(p), p.to(real), rest.to(real)
     bit = 2 ** torch.arange(n, device=p.device)
     subset = torch.arange(2**n, device=p.device)
     holds = (subset.unsqueeze(1) & bit) > 0
@@ -105,4 +107,4 @@ def _chances(
     others = table[(2**n - 1) ^ bit]
     without = table[(2**n - 1) ^ bit.unsqueeze(1) ^ bit] - others.unsqueeze(1)
     itself = torch.eye(n, dtype=torch.bool, device=p.device).view(n, n, *[1] * (p.dim() - 1))
-    return (others - table[-1]).exp(), without.masked_fill(itself, -torch.inf).exp()
+    return (others - table[-1]).exp().to(given), without.masked_fill(itself, -torch.inf).exp().to(given)
