@@ -269,24 +269,6 @@ GENERATORS: dict[str, Callable[[int], Any]] = {
     "tensor": lambda seed: torch.zeros(2),
 }
 
-# ------------------------------------------------------------------------------------------------------------------------------
-# Known defects at the edges that are mended elsewhere: delete an entry (and in the end this list) once its mending is in.
-ONE_CATEGORY = {"CARMS", "LEG", "RAM", "SCateR"}
-EMPTY_BATCH = {"MAPO", "MemoryCateR"}
-STRUCTURED = {"chain", "emitting chain", "graph", "autoregressive"}
-EXCLUDED: dict[str, Callable[[Case], bool]] = {
-    "all variables have one category": lambda case: max(case.sizes) == 1 and case.estimator in ONE_CATEGORY,
-    "an empty batch": lambda case: 0 in case.batch and (case.estimator in EMPTY_BATCH or case.kind == "graph"),
-    "a Cholesky factor of 16 bits": lambda case: (
-        case.estimator == "CritiCateR" and case.kind in STRUCTURED and case.dtype.itemsize == 2
-    ),
-    "a ridge below the rounding error": lambda case: (
-        case.estimator == "CritiCateR" and case.dtype != torch.float64 and case.options.get("ridge", 1) <= 1e-6
-    ),
-    "squares of huge values in what learns": lambda case: case.f == "huge" and case.estimator in ("SlopeCateR", "MemoryCateR"),
-}
-# ------------------------------------------------------------------------------------------------------------------------------
-
 
 def wrong_arguments(case: Case) -> list[str]:
     """Why the call must be refused whatever q and E are."""
@@ -396,12 +378,8 @@ def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) 
     return None
 
 
-def excluded(case: Case) -> bool:
-    return any(known(case) for known in EXCLUDED.values())
-
-
 @settings(derandomize=True, deadline=None, max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
-@given(case=cases().filter(lambda case: not excluded(case)))
+@given(case=cases())
 def test_right_or_an_error_that_names_an_argument(case: Case) -> None:
     found = problem(case)
     assert found is None, found
