@@ -55,7 +55,7 @@ test-scale: .venv/scale  ## sweeps on a Ray cluster of two workers, one of them 
 test-kills: .venv/ready  ## processes killed at random instants, KILLS times each (3; make test-kills KILLS=30 takes half an hour)
 	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills
 
-test-compile: .venv/ready  ## every setting of every estimator compiled by Inductor, each kind of law
+test-compile: .venv/ready  ## every estimator, then every setting with every kind of distribution, compiled by Inductor (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/compiled
 
 # One environment per version of PyTorch, made once: the oldest that pyproject.toml allows, with the oldest of all other packages
@@ -71,7 +71,7 @@ NEWEST := 2.15.0
 
 test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## compiled estimators and the battery with the oldest and the newest PyTorch
 	for version in $(OLDEST) $(NEWEST); do \
-		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default tests/test_compile.py tests/test_inductor.py \
+		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default tests/test_compile.py tests/compiled/test_inductor.py \
 			tests/test_battery.py tests/test_import.py || exit 1; \
 	done
 

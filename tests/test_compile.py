@@ -25,10 +25,13 @@ def test_compiled_equals_eager(E: catlog.Estimator, law: str) -> None:
 
 @pytest.mark.parametrize("E", one_of_each())
 def test_batches_and_numbers_of_variables_may_change(E: catlog.Estimator) -> None:
-    """As torch.compile does by itself: the second batch size makes the size symbolic, and the third needs no compilation."""
+    """As torch.compile does by itself: the second batch size makes the size symbolic, and the third needs no compilation.
+
+    Traced only; ``make test-compile`` runs what Inductor makes of it.
+    """
     graphs: list[int] = []
-    sizes = [*BATCHES, (4, 2), (6, 4)]
-    results = both(E, widest(E), sizes, graphs, backend="aot_eager")
+    sizes = [*BATCHES, (4, 2)]
+    results = both(E, widest(E), sizes, graphs, backend="eager")
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
     assert graphs[:3] == [1, 2, 2]
 

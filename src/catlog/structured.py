@@ -258,9 +258,8 @@ class Autoregressive(Ordered):
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
             raise ValueError("Autoregressive: `cardinalities` is empty; a law needs at least one variable.")
-        has_own = hasattr(network, "parameters") and isinstance(
-            network, nn.Module
-        )  # torch 2.6 cannot trace the second of a lambda
+        # First by attribute: torch 2.6 cannot trace isinstance of a lambda.
+        has_own = hasattr(network, "parameters") and isinstance(network, nn.Module)
         parameter = next(iter(network.parameters()), None) if has_own else None
         self.network = network
         self.cardinalities = tuple(cardinalities)

@@ -1,7 +1,7 @@
-"""Inductor, the backend of torch.compile that users get, against eager mode: every estimator, three batch sizes in one function.
+"""``make test-compile``: Inductor, which users get, against eager mode: every estimator, three batch sizes in one function.
 
 Inductor makes random numbers of its own; ``fallback_random`` has it take eager mode's, so that equal seeds give equal draws. On
-a CPU, code is made without vector instructions, for which the C++ compiler takes much longer; ``make test-compile`` has them.
+a CPU, code is made without vector instructions, for which the C++ compiler takes much longer; test_every_setting.py has them.
 """
 
 import pytest
