@@ -92,7 +92,7 @@ def outcomes(
 def check(E: catlog.Estimator, law: str, graphs: list[int], **options: object) -> None:
     """Three batch sizes: values and gradients, and how many graphs they took.
 
-    Of estimators that learn only that they compile: test_learning.py compares what they learn, and their gradients in expectation.
+    Of estimators that learn only that they compile: test_learning.py compares what they learn, and their gradients.
     """
     counted: list[int] = []
     compiled, eager = both(E, law, BATCHES, counted, **options)

@@ -42,6 +42,9 @@ def named(given: str) -> type:
     return getattr(module, name)
 
 
+collect_ignore = ["no_bfloat16"]  # to import it is to forbid
+
+
 def forbid_bfloat16() -> None:
     folder = Path(__file__).with_name("no_bfloat16")
     inherited = os.environ.get("PYTHONPATH", "")

@@ -21,7 +21,7 @@ def descendants(session: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, _, its = path.read_text().rpartition(")")[2].split()[:4]
+            state, _, _, its = path.read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
         except OSError:
             continue
         if int(its) == session and state != "Z":

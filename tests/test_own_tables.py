@@ -449,6 +449,7 @@ def test_the_paper_s_decoder_under_autocast() -> None:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
+    net.requires_grad_(False)  # its gradient would take products in bfloat16
     f = FirstLayerLinear(net, BernoulliCrossEntropy((torch.rand(4, 784, generator=generator) < 0.3).float()))
     x = (torch.rand(2, 4, 200, generator=generator) < 0.5).float()
 

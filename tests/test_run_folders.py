@@ -191,7 +191,7 @@ def test_another_seed_does_not_take_the_checkpoint(cut: Path, whole: list[dict[s
 
 def test_a_run_that_nobody_knows_is_refused(cut: Path) -> None:
     """As one of before there were records in sessions and checkpoints, with its config.json torn."""
-    (cut / "config.json").write_text('{"experiment"')
+    (cut / "config.json").write_text('{"experiment"', encoding="utf-8")
     (cut / "sessions.jsonl").unlink()
     for path in cut.glob("checkpoint-*"):
         path.unlink()
@@ -250,7 +250,7 @@ def test_a_summary_is_strict_json(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.log({"iteration": 3, "value": float("nan")})
     folder.finish({"iteration": 3, "value": float("nan")})
-    assert "NaN" not in (tmp_path / "summary.json").read_text()
+    assert "NaN" not in (tmp_path / "summary.json").read_text(encoding="utf-8")
     assert folder.summary() == {"iteration": 3, "value": None}
 
 
@@ -283,7 +283,7 @@ def test_a_torn_cache_is_made_again(damage: str, tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
     with pytest.warns(UserWarning, match="CATLOG_CACHE"):
         assert remembered(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
 
@@ -311,10 +311,12 @@ def test_the_same_versions_are_no_news(cut: Path) -> None:
 
 def test_a_record_of_before_is_compared_by_its_provenance(cut: Path) -> None:
     """Sessions had no versions once."""
-    lines = [json.loads(line) for line in (cut / "sessions.jsonl").read_text().splitlines()]
-    (cut / "sessions.jsonl").write_text(json.dumps({key: lines[0][key] for key in ("began", "iteration", "iterations")}) + "\n")
-    provenance = json.loads((cut / "provenance.json").read_text())
-    (cut / "provenance.json").write_text(json.dumps({**provenance, "torch": "2.0"}))
+    lines = [json.loads(line) for line in (cut / "sessions.jsonl").read_text(encoding="utf-8").splitlines()]
+    (cut / "sessions.jsonl").write_text(
+        json.dumps({key: lines[0][key] for key in ("began", "iteration", "iterations")}) + "\n", encoding="utf-8"
+    )
+    provenance = json.loads((cut / "provenance.json").read_text(encoding="utf-8"))
+    (cut / "provenance.json").write_text(json.dumps({**provenance, "torch": "2.0"}), encoding="utf-8")
     with pytest.warns(UserWarning, match="before: 2.0"):
         execute(CONFIG, cut, resume=True)
 
@@ -333,14 +335,14 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         patch.setattr(os, "fsync", stopped)
         with pytest.raises(KeyboardInterrupt):
             write_atomically(path, "new")
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_abandoned_parts_go_and_others_stay(tmp_path: Path) -> None:
     old, new, other = tmp_path / "file.1.part", tmp_path / "file.2.part", tmp_path / "other.1.part"
     for part in (old, new, other):
-        part.write_text("half")
+        part.write_text("half", encoding="utf-8")
     for part in (old, other):
         os.utime(part, (0, 0))
     write_atomically(tmp_path / "file", b"whole")
@@ -351,10 +353,10 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     write_atomically(tmp_path / "link", "content")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").read_text() == "content"
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "content"
     write_atomically("/dev/null", "content")
     assert not Path("/dev/null").is_file()
-    (tmp_path / "plain").write_text("content")
+    (tmp_path / "plain").write_text("content", encoding="utf-8")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
@@ -365,6 +367,6 @@ def test_rows_of_a_run_whose_configuration_is_lost(cut: Path) -> None:
     assert records.read(cut) == before
     for path in cut.glob("checkpoint-*"):
         path.unlink()
-    (cut / "sessions.jsonl").write_text("torn")
+    (cut / "sessions.jsonl").write_text("torn", encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         records.read(cut)

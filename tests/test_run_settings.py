@@ -186,7 +186,7 @@ TEXTS = ["=1+1", "+1", "-x", "@SUM(A1)", "'=1", "''-", "\tx", "plain", "it's", "
 def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
     rows = [{"iteration": i, "value": -1.5 * i, "count": -i, "text": text, "=key": text} for i, text in enumerate(TEXTS)]
     records.write(rows, tmp_path / "rows.csv")
-    with (tmp_path / "rows.csv").open(newline="") as file:
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
     assert not [cell for line in (header, *lines) for cell in (line[3:]) if cell[:1] in ("=", "+", "-", "@", "\t")]
     assert lines[1][:3] == ["1", "-1.5", "-1"]  # numbers stay numbers
@@ -197,7 +197,7 @@ def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
 
 def test_a_comparison_has_no_formulas(tmp_path: Path) -> None:
     Comparison((), {"=cmd()": "-it failed"}, "exact", "Equal evaluations").to_csv(tmp_path / "rows.csv")
-    with (tmp_path / "rows.csv").open(newline="") as file:
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
         _, line = csv.reader(file)
     assert (line[0], line[-1]) == ("'=cmd()", "'-it failed")
 
@@ -222,7 +222,7 @@ def test_a_torn_table_is_named(content: bytes, message: str, tmp_path: Path) -> 
 
 def test_tables_that_are_not_of_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, not by a traceback."""
-    (tmp_path / "rows.csv").write_text("method,ms\nRLOO,fast\n")
+    (tmp_path / "rows.csv").write_text("method,ms\nRLOO,fast\n", encoding="utf-8")
     execute(SMALL, tmp_path / "run")
     assert main(["plot", str(tmp_path / "run"), "--step-times", str(tmp_path / "rows.csv"), "--output", str(tmp_path)]) == 2
     assert "--step-times" in capsys.readouterr().err

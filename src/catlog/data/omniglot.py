@@ -114,9 +114,9 @@ def keep(kept: Path, images: Tensor, labels: Tensor) -> None:
     """Write the decoded images; whole or not at all."""
     import numpy as np
 
-    content = io.BytesIO()
-    np.savez(content, images=images.numpy(), labels=labels.numpy())
     try:
+        content = io.BytesIO()
+        np.savez(content, images=images.numpy(), labels=labels.numpy())
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, content.getvalue())
     except OSError as error:

@@ -107,8 +107,9 @@ class CritiCateR:
         value: Float[Tensor, "*batch n"],
     ) -> tuple[Float[Tensor, "*batch n d k"], Float[Tensor, "*batch n d"]]:
         """What each category is worth and what the score has to weigh, for every draw from models that never saw it."""
-        n, size = value.shape[-1], value.abs().amax(-1, keepdim=True)
-        size = torch.where(size > 0, size, 1.0)  # a unit in which squares neither overflow nor vanish
+        n, largest = value.shape[-1], value.abs().amax(-1, keepdim=True)
+        # A unit in which squares neither overflow nor vanish; a power of two, so that nothing is rounded by the held-out value.
+        size = torch.where(largest > 0, largest, 1.0).log2().floor().exp2()
         folds = min(self.folds, n)
         held_out = torch.arange(n, device=value.device) % folds == torch.arange(folds, device=value.device)[:, None]
         held_out = held_out.view(folds, *[1] * (value.dim() - 1), n)
