@@ -59,7 +59,7 @@ class Pool:
     row that is tried again gets new ones, or the same where its worker died. A generator that f's module makes by
     itself with a fixed seed is the same in every worker: seed it from a global one, inside f.
 
-    Cost: about 0.1 ms per point for the messages (``results/scaling.csv``), so an f cheaper than that is better vectorised. A
+    Cost: a few tenths of a millisecond per point for messages and seeds, so an f cheaper than that is better vectorised. A
     call takes rows / workers evaluations; ``chunk_size`` of an estimator is the number of points per call.
     Needs: numpy; an f that a worker can import, such as a function of a module. Lambdas, closures and functions of a notebook
     or a script travel as copies, made when the pool is, if cloudpickle is installed (``pip install 'catlog[pool]'``);
