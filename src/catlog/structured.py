@@ -549,7 +549,7 @@ class BayesianNetwork(Ordered):
         index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
         for i in given:
             index = index * self.cardinalities[i] + x[..., i]
-        rows = prod(self.cardinalities[i] for i in given)
+        rows = prod([self.cardinalities[i] for i in given])
         table = logits.reshape(self._table_batch(node) + (rows, prod(own)))
         return lookup(table, index).unflatten(-1, own)
 
