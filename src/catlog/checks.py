@@ -2,13 +2,14 @@
 
 from math import inf
 from sys import float_info
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 
+@runtime_checkable
 class Known(Protocol):
     """What the checks need to know of q, as every view of it tells."""
 
@@ -60,7 +61,14 @@ def check_validate(validate: object) -> None:
 
 
 def check_number(
-    owner: str, name: str, value: object, least: float = -inf, most: float = inf, *, closed: bool = False, kind: str = "a number"
+    owner: str,
+    name: str,
+    value: object,
+    least: int | float = -inf,
+    most: int | float = inf,
+    *,
+    closed: bool = False,
+    kind: str = "a number",
 ) -> None:
     """Raise unless ``value`` is a finite int or float with ``least <= value < most`` (``closed``: ``<=``)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -12,7 +12,7 @@ import weakref
 from functools import cache
 from itertools import count
 from multiprocessing import spawn
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from . import keeper
 
@@ -21,6 +21,7 @@ class Lost(Exception):  # noqa: N818
     """A worker is gone."""
 
 
+@runtime_checkable
 class Starter(Protocol):
     """Starts worker processes, and ends them."""
 

@@ -54,7 +54,7 @@ def left_behind(
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None = None,
     validate: bool = True,
-) -> Float[Tensor, "m *batch d+1"]:
+) -> Float[Tensor, "m *batch depths"]:
     """The probability that a draw is no valid member (None: all), given that its first i variables are those of a member.
 
     Variables are counted in drawing order, i = 0 ... d. Probabilities of what lies outside are added up, and none is taken from
@@ -82,7 +82,7 @@ def _kept(p: Tensor, to: Tensor, behind: Tensor, left: Tensor) -> Float[Tensor, 
     return torch.ones_like(p).scatter_reduce(-1, to.movedim(1, -1), value.movedim(1, -1), "amin")
 
 
-def outside(left: Float[Tensor, "m *batch d+1"], valid: Bool[Tensor, "m *batch"] | None = None) -> Float[Tensor, "*batch"]:
+def outside(left: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None) -> Float[Tensor, "*batch"]:
     """The probability of being no valid member, from what :func:`left_behind` gives."""
     whole = left[..., 0]
     return (whole if valid is None else torch.where(valid, whole, 1.0)).amin(0)
@@ -95,7 +95,7 @@ def draw_rest(
     valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
     validate: bool = True,
-    left: Float[Tensor, "m *batch d+1"] | None = None,
+    left: Float[Tensor, "m *batch depths"] | None = None,
 ) -> Int64[Tensor, "n *batch d"]:
     r"""Draws of :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), by one ancestral pass without rejection.
 
