@@ -57,7 +57,7 @@ def whole(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
-    """One writes, the others are told, and nothing else happens. The lock keeps out threads as it does processes."""
+    """One writes, the others get an error, and nothing else happens. The lock keeps out threads as it does processes."""
     for trial in range(10):
         folder, barrier, told = tmp_path / str(trial), threading.Barrier(8), list[str]()
 
@@ -163,7 +163,7 @@ def test_of_the_checkpoints_whole_ones_are_kept(cut: Path) -> None:
 
 
 def test_a_checkpoint_without_its_metrics_does_not_come_back(cut: Path) -> None:
-    """It would fit again as soon as there are as many lines, whoever made them."""
+    """It would fit again as soon as there are as many lines, from any session."""
     folder = Folder(cut)
     lines = folder.metrics_path.read_bytes().splitlines(keepends=True)
     folder.metrics_path.write_bytes(b"".join(lines[:-1]))
