@@ -27,11 +27,11 @@ import torch
 
 import catlog
 from catlog import ESTIMATORS, problems
-from catlog.advise import CANDIDATES, Structure, listed, structure_of
-from catlog.compare import Comparison, Row
+from catlog.diagnostics.advice import CANDIDATES, Structure, listed, structure_of
+from catlog.diagnostics.comparison import Comparison, Row
+from catlog.diagnostics.gradient_samples import Repeats
+from catlog.diagnostics.sizing import label, misfit, within
 from catlog.experiments import records
-from catlog.repeats import Repeats
-from catlog.sizes import label, misfit, within
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = (

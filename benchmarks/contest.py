@@ -30,9 +30,9 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog import ESTIMATORS, MemoryCateR, problems
+from catlog.distributions.factors import factors
+from catlog.estimators.catlog_trick.kernel_critic import encoded, means, parts
 from catlog.experiments import records
-from catlog.factors import factors
-from catlog.memory import encoded, means, parts
 from control_variates import ROOT, backward, learned
 
 NAMES = ["ising", "potts", "random-network", "max-coverage", "knapsack", "parity", "xor", "digit-sum", "dvae", "dvae-encoder"]
@@ -57,7 +57,7 @@ class OnTheRest:
     def __init__(self, memory: MemoryCateR, E: catlog.Estimator) -> None:
         self.memory, self.E = memory, E
 
-    def __call__(self, f: catlog.surrogate.Function, q: Distribution, *, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, f: catlog.estimator.Function, q: Distribution, *, generator: torch.Generator | None = None) -> Tensor:
         law, memory = factors(q), self.memory
         points = encoded(memory.points[..., : law.d], law.k)
         weight = memory.coefficients().unsqueeze(-1) * memory.weight

@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog import IndeCateR, SlopeCateR, slopes
+from catlog import IndeCateR, SlopeCateR
+from catlog.estimators.catlog_trick import slope_predictions as slopes
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent

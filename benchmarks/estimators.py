@@ -35,8 +35,8 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 
 import catlog
 from catlog import ESTIMATORS
+from catlog.distributions.factors import factors
 from catlog.experiments import records
-from catlog.factors import factors
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

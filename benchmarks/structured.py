@@ -31,8 +31,8 @@ from torch.nn.functional import layer_norm, one_hot
 
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from catlog.clamps import noise_shape, sweep
-from catlog.structured import ancestral, choose
+from catlog.distributions.structured import ancestral, choose
+from catlog.sampling.interventions import noise_shape, sweep
 
 ROOT = Path(__file__).parent.parent
 GROUPS = 20

@@ -25,12 +25,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import catlog
 from catlog import ESTIMATORS, problems
-from catlog.compare import Row, compare
-from catlog.conditionals import view
+from catlog.diagnostics.comparison import Row, compare
+from catlog.diagnostics.gradient_samples import Repeats
+from catlog.diagnostics.sizing import within
+from catlog.distributions.conditionals import view
+from catlog.estimator import Estimator, Function
 from catlog.experiments import records
-from catlog.repeats import Repeats
-from catlog.sizes import within
-from catlog.surrogate import Estimator, Function
 
 ROOT = Path(__file__).parent.parent
 MEASURED = [each.name for each in fields(Row) if each.repr and each.name != "name"]

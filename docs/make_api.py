@@ -17,7 +17,7 @@ import make_estimators
 
 import catlog
 import catlog.experiments
-from catlog.cli import main
+from catlog.cli.main import main
 
 os.environ["COLUMNS"] = "110"  # of the command's help
 BEYOND = ["data", "experiments", "kernels"]

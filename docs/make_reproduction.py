@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from catlog.claims import Times, verdicts
 from catlog.experiments import records
-from catlog.report import SECTIONS, Table
-from catlog.series import collect, section_of, step_times
+from catlog.report.claims import Times, verdicts
+from catlog.report.page import SECTIONS, Table
+from catlog.report.runs import collect, section_of, step_times
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

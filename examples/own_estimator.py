@@ -15,10 +15,10 @@ from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
 from catlog.checks import check_count
-from catlog.conditionals import view
-from catlog.draw import base_draws
-from catlog.evaluate import evaluate
-from catlog.surrogate import ANY, Function
+from catlog.distributions.conditionals import view
+from catlog.estimator import ANY, Function
+from catlog.evaluation.evaluate import evaluate
+from catlog.sampling.draw import base_draws
 
 
 @dataclass(frozen=True)

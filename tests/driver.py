@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from catlog.experiments import Optimisation, folder_for
-from catlog.experiments.folder import LOCK, Folder
+from catlog.experiments.run_folder import LOCK, Folder
 from catlog.experiments.sweep import grid
 
 PATIENCE = 400.0  # seconds after which something is broken

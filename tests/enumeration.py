@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog.factors import factors
-from catlog.slopes import chances, spread
+from catlog.distributions.factors import factors
+from catlog.estimators.catlog_trick.slope_predictions import chances, spread
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
-from catlog import RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, SlopeCateR, StraightThrough, advise
-from catlog.advise import CANDIDATES, Candidate, Trial, structure_of
-from catlog.advise import _Pilot as Pilot
+from catlog import RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, SlopeCateR, StraightThrough
+from catlog.diagnostics import advice as advise
+from catlog.diagnostics.advice import CANDIDATES, Candidate, Trial, structure_of
+from catlog.diagnostics.advice import _Pilot as Pilot
+from catlog.diagnostics.gradient_samples import Repeats
 from catlog.functions import Additive
-from catlog.repeats import Repeats
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -12,8 +12,8 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import ESTIMATORS
-from catlog.draw import categories
-from catlog.factors import factors
+from catlog.distributions.factors import factors
+from catlog.sampling.draw import categories
 from enumeration import Case, cases, expectation, expected, functions
 from variants import NOISY_ON_CONSTANTS, continuous, estimators, supports
 

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog import ESTIMATORS, RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, StraightThrough, compare
-from catlog.cli import main
-from catlog.compare import NORMAL
+from catlog import ESTIMATORS, RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, StraightThrough
+from catlog.cli.main import main
+from catlog.diagnostics import comparison as compare
+from catlog.diagnostics.comparison import NORMAL
+from catlog.diagnostics.gradient_samples import Repeats
+from catlog.diagnostics.moments import Moments
+from catlog.diagnostics.sizing import label, misfit, with_samples, within
 from catlog.functions import Additive
-from catlog.moments import Moments
-from catlog.repeats import Repeats
-from catlog.sizes import label, misfit, with_samples, within
 from enumeration import cases, functions
 
 FUNCTIONS = functions()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
-import catlog.estimators.rebar as rebar_file
+import catlog.estimators.control_variates.rebar as rebar_file
 from catlog import BBVI, NVIL, REBAR, RELAX, RLOO, RODEO, DoubleCV, MuProp, Reinforce
 from enumeration import Case, cases, expectation, expected, functions, outcomes
 

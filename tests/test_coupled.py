@@ -17,9 +17,9 @@ from torch.nn.functional import one_hot
 
 import catlog
 from catlog import ARM, ARMS, ARSM, CARMS, VIMCO, DisARM, DisARMTree
-from catlog.coupled import both_taken
-from catlog.estimators.carms import _sticks, _weights
-from catlog.factors import factors
+from catlog.distributions.factors import factors
+from catlog.estimators.coupled_draws.carms import _sticks, _weights
+from catlog.estimators.coupled_draws.coupling import both_taken
 from enumeration import Case, cases, expected, functions, outcomes
 
 FUNCTIONS = functions()
@@ -191,7 +191,7 @@ def test_the_judge_catches_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPat
     assert (got - exact).norm() > 1e-5  # where 1e-12 is allowed
 
 
-def some_noise(E: catlog.Estimator, law: catlog.factors.Factors, dtype: torch.dtype = torch.float64) -> Tensor:
+def some_noise(E: catlog.Estimator, law: catlog.distributions.factors.Factors, dtype: torch.dtype = torch.float64) -> Tensor:
     shape = [E.samples, *law.batch_shape, law.d]
     shape += [law.k] if isinstance(E, ARSM) else [law.k - 1] if isinstance(E, CARMS | DisARMTree) else []
     noise = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))

@@ -18,8 +18,8 @@ import torch
 import catlog
 from catlog.__main__ import main
 from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
-from catlog.experiments.folder import Folder
-from catlog.experiments.methods import make_estimator
+from catlog.experiments.named_estimators import make_estimator
+from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
 
 SMALL: dict[str, Any] = {

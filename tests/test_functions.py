@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from catlog import Categoricals, GumbelSoftmax, IndeCateR
-from catlog.draw import draw
-from catlog.factors import factors
+from catlog.distributions.factors import factors
+from catlog.evaluation.neighbours import differences
 from catlog.functions import Additive, BernoulliCrossEntropy, FirstLayerLinear, OfSum, Pairwise, Potts, ising
-from catlog.neighbours import differences
+from catlog.sampling.draw import draw
 
 LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from catlog import ESTIMATORS, Autoregressive, BayesianNetwork, Categoricals, Exact, MarkovChain, Node
-from catlog.conditionals import view
-from catlog.draw import draw
+from catlog.distributions.conditionals import view
+from catlog.sampling.draw import draw
 from variants import VARIANTS
 
 EXAMPLES = int(os.environ.get("CATLOG_FUZZ", "400"))

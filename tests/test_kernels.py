@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog import functions, kernels
-from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
+from catlog import functions
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, kernels
 
 # Relative error in norm of the values, and of the gradient of IndeCateR. Half has 10 bits of mantissa, bfloat16 7.
 BOUNDS = {"half": 1e-3, "bfloat16": 1e-2}
@@ -122,7 +122,7 @@ def test_kernel_against_float64(size: str, precision: str, scale: float, monkeyp
 @pytest.mark.parametrize("index", range(2))
 def test_both_ways_of_the_last_layer(size: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by the library and in a kernel of ours, without tuning; and the same numbers whenever it is called."""
-    from catlog import triton_kernels as tk
+    from catlog.functions import triton_kernels as tk
 
     monkeypatch.setattr(tk, "chosen", {})
     monkeypatch.setattr(tk, "LAST", tk.LAST[index : index + 1])
@@ -137,7 +137,7 @@ def test_both_ways_of_the_last_layer(size: str, index: int, monkeypatch: pytest.
 @on_gpu
 @pytest.mark.parametrize("size", ["odd", "chosen"])
 def test_few_points_at_once(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from catlog import triton_kernels as tk
+    from catlog.functions import triton_kernels as tk
 
     given = arguments(size, device="cuda")
     monkeypatch.setattr(tk, "chosen", {})

@@ -12,9 +12,9 @@ from torch.nn.functional import one_hot
 
 import catlog
 from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
-from catlog.draw import DRAWS, categories, draw, uniforms
-from catlog.factors import factors
-from catlog.neighbours import chunks
+from catlog.distributions.factors import factors
+from catlog.evaluation.neighbours import chunks
+from catlog.sampling.draw import DRAWS, categories, draw, uniforms
 from enumeration import Case, expectation
 from variants import continuous, estimators, supports
 
@@ -469,7 +469,7 @@ def test_comparisons_never_show_the_impossible(kind):
         assert not bool((mass.bool() & ~possible).any())
         return mass.double().flatten(-2).cumsum(-1).sin().sum(-1)
 
-    got = catlog.repeats.Repeats(f, q).gradients(IndeCateR(2), 5, seeded())[0]
+    got = catlog.diagnostics.gradient_samples.Repeats(f, q).gradients(IndeCateR(2), 5, seeded())[0]
     assert got.isfinite().all()
     assert got.view(5, *probs.shape)[:, probs == 0].abs().max() < 1e-12
 

@@ -10,8 +10,8 @@ from torch.distributions import Bernoulli, Independent
 from torch.utils.checkpoint import checkpoint
 
 import catlog
-from catlog import memory
-from catlog.learning import frozen, write
+from catlog.estimators.catlog_trick import kernel_critic as memory
+from catlog.estimators.learning import frozen, write
 from compiling import why_not_inductor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")  # torch's own, when it compiles

@@ -14,8 +14,8 @@ from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
 from catlog import MemoryCateR
+from catlog.estimators.catlog_trick.kernel_critic import encoded, means, parts, places, put
 from catlog.experiments import records
-from catlog.memory import encoded, means, parts, places, put
 from enumeration import cases, expectation, expected, functions
 
 ROOT = Path(__file__).parent.parent

@@ -10,9 +10,9 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 from torch.nn.utils import parametrizations
 
 from catlog import Categoricals, IndeCateR, functions
-from catlog.factors import factors
+from catlog.distributions.factors import factors
+from catlog.evaluation.neighbours import differences
 from catlog.functions import Additive, BernoulliCrossEntropy, FirstLayerLinear, OfSum, Pairwise, Potts
-from catlog.neighbours import differences
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
 routes = pytest.mark.parametrize("route", WIDTHS)

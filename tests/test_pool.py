@@ -24,8 +24,8 @@ import torch
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog import keeper, processes
 from catlog.functions import Pool, RowError
+from catlog.parallel import keeper, processes
 from leftovers import MARK, leftovers, marked
 
 

@@ -12,8 +12,8 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import problems
-from catlog.factors import factors
-from catlog.structured import Ordered
+from catlog.distributions.factors import factors
+from catlog.distributions.structured import Ordered
 
 NAMES = list(problems.PROBLEMS)
 

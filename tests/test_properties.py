@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThrough
-from catlog.draw import DRAWS, draw
-from catlog.factors import factors
+from catlog.distributions.factors import factors
+from catlog.sampling.draw import DRAWS, draw
 
 search = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 seeds = st.integers(0, 2**32 - 1)

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import catlog
 from catlog.experiments import DVAE, Optimisation, execute
-from catlog.experiments.folder import Folder
+from catlog.experiments.run_folder import Folder
 from catlog.experiments.training import Training
 from catlog.functions import FirstLayerLinear, OfSum, Sharded
 from variants import VARIANTS

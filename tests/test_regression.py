@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from catlog import CritiCateR
-from catlog.regression import ByCategories, ByDraws, inverse_factor, regression
+from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, inverse_factor, regression
 from enumeration import cases, expected, functions
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables

@@ -40,7 +40,7 @@ def test_the_workflow_runs_what_is_supported() -> None:
 
 
 def test_the_version_needs_no_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delitem(sys.modules, "catlog.cli", raising=False)
+    monkeypatch.delitem(sys.modules, "catlog.cli.main", raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"catlog {catlog.__version__}\n"

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from catlog import claims, plots, published
-from catlog.claims import CLAIMS, Verdict
 from catlog.experiments import DVAE, Addition, Gradients, Optimisation, execute, records
-from catlog.report import SECTIONS, report, summary
-from catlog.series import Stat, at, collect, label, series, statistic, text
+from catlog.report import claims, published
+from catlog.report import figures as plots
+from catlog.report.claims import CLAIMS, Verdict
+from catlog.report.page import SECTIONS, report, summary
+from catlog.report.runs import Stat, at, collect, label, series, statistic, text
 
 Row = dict[str, Any]
 

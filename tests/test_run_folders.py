@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from catlog.atomic import write_atomically
 from catlog.experiments import Optimisation, execute, folder_for, records
-from catlog.experiments.folder import LOCK, Folder
+from catlog.experiments.run_folder import LOCK, Folder
 from catlog.experiments.sweep import Standing
-from catlog.problems.cache import remembered
+from catlog.files.atomic import write_atomically
+from catlog.files.cache import remembered
 
 CONFIG = Optimisation(iterations=40, variables=5)
 
@@ -293,7 +293,7 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "now"), [("torch", "9.9"), ("catlog", "9.9"), ("python", "9.9"), ("threads", 77)])
 def test_other_versions_on_resume_are_told_and_recorded(name: str, now: Any, cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from catlog.experiments import folder
+    from catlog.experiments import run_folder as folder
 
     using = folder.made_with()
     monkeypatch.setattr(folder, "made_with", lambda: {**using, name: now})

@@ -7,16 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
-from catlog import cli
 from catlog.__main__ import main
-from catlog.compare import Comparison
-from catlog.csv_cells import guarded, unguarded
+from catlog.cli import main as cli
+from catlog.diagnostics.comparison import Comparison
 from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, records
-from catlog.experiments.folder import Folder
 from catlog.experiments.ranges import _alternatives, annotations
+from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
-from catlog.report import report
-from catlog.series import collect
+from catlog.files.csv_cells import guarded, unguarded
+from catlog.report.page import report
+from catlog.report.runs import collect
 
 SMALL = Optimisation(iterations=20, every=10, variables=5)
 COMMANDS = [get_args(each)[0] for each in get_args(cli.Command)]

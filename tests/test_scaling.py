@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from catlog.cli import _standing, main
+from catlog.cli.main import _standing, main
 from catlog.experiments import Optimisation, execute, folder_for, records
-from catlog.experiments.folder import Folder
 from catlog.experiments.run import record
+from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import Standing, grid, sweep
 from test_examples import ROOT
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import hessian, jacfwd, jacrev
 
 import catlog
-from catlog.surrogate import TWICE
+from catlog.estimator import TWICE
 from enumeration import Case, cases, functions, outcomes
 from variants import estimators, supports
 

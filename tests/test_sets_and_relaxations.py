@@ -16,11 +16,11 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 import catlog
 from catlog import DARN, IMLE, MAPO, DirectOptimisation, Exact, GumbelRao, GumbelSoftmax, ReinMax, SumAndSample, UnorderedSet
-from catlog.conditionals import view
-from catlog.estimators import unordered_set
-from catlog.factors import factors
-from catlog.perturb import perturbed
-from catlog.remainder import draw_rest, left_behind, likeliest
+from catlog.distributions.conditionals import view
+from catlog.distributions.factors import factors
+from catlog.estimators.sets import unordered_set
+from catlog.estimators.sets.likely_and_rest import draw_rest, left_behind, likeliest
+from catlog.sampling.gumbel import perturbed
 from enumeration import Case, cases, expectation, expected, functions
 
 FUNCTIONS = functions()
@@ -298,7 +298,7 @@ def test_what_is_left_behind_members(case: Case) -> None:
     members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
     left = left_behind(law, members, valid)
     rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
-    torch.testing.assert_close(catlog.remainder.outside(left, valid), rest.sum(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(catlog.estimators.sets.likely_and_rest.outside(left, valid), rest.sum(), rtol=0, atol=1e-14)
     order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
     for member in valid.nonzero().flatten().tolist():
         agree = torch.ones(len(p), dtype=torch.bool)

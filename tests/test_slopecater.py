@@ -11,8 +11,8 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import SlopeCateR
+from catlog.estimators.catlog_trick.slope_predictions import chances, spread, systematic
 from catlog.experiments import records
-from catlog.slopes import chances, spread, systematic
 from enumeration import Case, cases, expectation, expected, functions
 
 CASES = {case.name: case for case in cases()}

@@ -18,7 +18,7 @@ from torch.distributions import Bernoulli, Independent
 
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from catlog.clamps import Clamped
+from catlog.sampling.interventions import Clamped
 from variants import estimators
 
 
@@ -309,14 +309,14 @@ def test_criticater_is_unbiased_by_its_other_route() -> None:
 
 
 def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catlog.estimators.scater.sweep
+    real = catlog.estimators.catlog_trick.scater.sweep
 
     def lazy(*arguments: object) -> Clamped:
         found = real(*arguments)
         kept = found.x.expand_as(found.moved).scatter(-1, found.variable.unsqueeze(-1), found.category.unsqueeze(-1))
         return Clamped(found.x, kept, found.variable, found.category, found.weight)
 
-    monkeypatch.setattr(catlog.estimators.scater, "sweep", lazy)
+    monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "sweep", lazy)
     case, f = CASES["chain"], function(TABLES[0])
     got, wanted = expectation(catlog.SCateR(1), case, f)[1], exact(case, f)[1]
     assert (got - wanted).norm() > 0.05 * wanted.norm()
@@ -489,7 +489,7 @@ def test_draws_have_the_law() -> None:
     for case in CASES.values():
         q = case.law(case.theta)
         u, weight = combine(cells(q))
-        x = catlog.structured.ancestral(q, u.unsqueeze(1)).squeeze(1)
+        x = catlog.distributions.structured.ancestral(q, u.unsqueeze(1)).squeeze(1)
         points = q.enumerate_support()
         mass = torch.stack([weight[(x == point).all(-1)].sum() for point in points])
         torch.testing.assert_close(mass, q.log_prob(points).exp(), rtol=0, atol=1e-12)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catlog.experiments import Optimisation, folder_for
-from catlog.experiments.folder import Folder
+from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import sweep
 from driver import Driver, check_clean, until
 

@@ -18,9 +18,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
-from catlog.factors import factors
+from catlog.distributions.factors import factors
+from catlog.evaluation.neighbours import default_chunk_size
 from catlog.functions import FirstLayerLinear, OfSum, Potts
-from catlog.neighbours import default_chunk_size
 
 from .timing import Bench, Row
 

@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from catlog.experiments import DVAE, Addition
 from catlog.experiments.addition import AdditionTask
 from catlog.experiments.dvae import DVAETask
-from catlog.experiments.methods import takes_one_hot
+from catlog.experiments.named_estimators import takes_one_hot
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
-from catlog.kernels import PRECISIONS
-from catlog.machine import multiplies
+from catlog.functions.kernels import PRECISIONS
 from literal import literal_indecater
 
+from .machine import multiplies
 from .timing import Bench, Row, spread
 
 

@@ -1,10 +1,12 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
 from . import functions, problems
-from .advise import Advice, advise
-from .compare import Comparison, compare
 from .compiled import compiled_step
-from .distributions import Categoricals
+from .diagnostics.advice import Advice, advise
+from .diagnostics.comparison import Comparison, compare
+from .distributions.categoricals import Categoricals
+from .distributions.structured import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from .estimator import Estimator, attach
 from .estimators import (
     ARM,
     ARMS,
@@ -44,8 +46,6 @@ from .estimators import (
     UnorderedSet,
 )
 from .pathwise import Pathwise
-from .structured import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from .surrogate import Estimator, attach
 
 __version__ = "0.1.0"
 

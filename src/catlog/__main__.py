@@ -12,7 +12,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"catlog {__version__}")
         return 0
     try:
-        from .cli import main as command
+        from .cli.main import main as command
     except ModuleNotFoundError as error:
         if (error.name or "catlog").partition(".")[0] == "catlog":
             raise

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .checks import check_count, check_function, check_generator
-from .surrogate import Estimator
+from .estimator import Estimator
 
 
 @dataclass(frozen=True)

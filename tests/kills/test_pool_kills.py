@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from catlog import keeper
 from catlog.functions import Pool
+from catlog.parallel import keeper
 from leftovers import MARK, leftovers, marked
 
 KILLS = int(os.environ.get("KILLS", "3"))

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from catlog.cli import main
+from catlog.cli.main import main
 from catlog.experiments import Optimisation, folder_for, records
-from catlog.experiments.folder import Folder
+from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
 from catlog.functions import Pool, RowError
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .advise import advise
-from .compare import compare
-from .estimators import ESTIMATORS
-from .experiments.folder import refuse_run_file
-from .experiments.methods import make_estimator
-from .experiments.ranges import AtLeastTwo, Checked, Count, Counted, Seed
-from .surrogate import Estimator
+from ..diagnostics.advice import advise
+from ..diagnostics.comparison import compare
+from ..estimator import Estimator
+from ..estimators import ESTIMATORS
+from ..experiments.named_estimators import make_estimator
+from ..experiments.ranges import AtLeastTwo, Checked, Count, Counted, Seed
+from ..experiments.run_folder import refuse_run_file
 
 Size = Literal["small", "large"]
 

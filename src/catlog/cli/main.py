@@ -14,14 +14,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import __version__, problems
-from .compare_command import Advise, Compare
-from .data.files import DataError
-from .estimators import ESTIMATORS
-from .experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
-from .experiments.folder import refuse_run_file
-from .experiments.ranges import Checked, Count, Counted, Digits, NotNegative
-from .experiments.sweep import Standing, grid, sweep
+from .. import __version__, problems
+from ..data.files import DataError
+from ..estimators import ESTIMATORS
+from ..experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
+from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
+from ..experiments.run_folder import refuse_run_file
+from ..experiments.sweep import Standing, grid, sweep
+from .compare import Advise, Compare
 
 Chosen = (
     Annotated[Gradients, tyro.conf.subcommand("gradients", prefix_name=False)]
@@ -134,7 +134,7 @@ class Sweep(Checked):
             records.write(rows, output)
             console.print(f"{len(rows)} rows of {len(configs)} runs: {escape(str(output))}")
         if self.report is not None:
-            from .report import report
+            from ..report.page import report
 
             report(rows, self.report)
             console.print(f"Report: {escape(str(self.report.resolve()))}")
@@ -178,7 +178,7 @@ class Plot(Checked):
     """CSV with the columns method and ms: time axes by step times measured alone, instead of each run's own clock."""
 
     def __call__(self) -> int:
-        from .plots import save_all
+        from ..report.figures import save_all
 
         for path in save_all(records.read_all(self.sources), self.output, _times(self.step_times)):
             print(path)
@@ -197,7 +197,7 @@ class Report(Checked):
     """CSV with the columns method and ms, as for `catlog plot`."""
 
     def __call__(self) -> int:
-        from .report import report, summary
+        from ..report.page import report, summary
 
         rows = records.read_all(self.sources)
         report(rows, self.output, step_times=_times(self.step_times))
@@ -330,6 +330,6 @@ def _about(seconds: float | None) -> str:
 
 
 def _times(path: Path | None) -> dict[str, float] | None:
-    from .series import step_times
+    from ..report.runs import step_times
 
     return None if path is None else step_times(records.read(path))

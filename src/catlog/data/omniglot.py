@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
-from ..atomic import write_atomically
+from ..files.atomic import write_atomically
 from .files import DataError, File, cache_folder, check_content, damaged, extra, file_sha256, sha256
 
 NAME = re.compile(r"[^/]+/([^/]+)/character(\d+)/((\d+)_\d+\.png)")

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import check_count
-from .draw import draw
-from .estimators import (
+from ..checks import check_count
+from ..distributions.factors import Factors
+from ..estimator import Estimator, Function
+from ..estimators import (
     ARMS,
     DARN,
     LEG,
@@ -29,13 +30,12 @@ from .estimators import (
     SlopeCateR,
     StraightThrough,
 )
-from .evaluate import value_and_slope
-from .factors import Factors
+from ..estimators.relaxations.relaxation import as_point
+from ..evaluation.evaluate import value_and_slope
+from ..sampling.draw import draw
+from .gradient_samples import Clock, Law, Repeats
 from .moments import Moments
-from .relaxation import as_point
-from .repeats import Clock, Law, Repeats
-from .sizes import label, misfit, with_samples, within
-from .surrogate import Estimator, Function
+from .sizing import label, misfit, with_samples, within
 
 FEWEST_POINTS = 4096  # that Exact may visit where no budget is given
 LEAST_BUDGET = 64

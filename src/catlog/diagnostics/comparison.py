@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .atomic import write_atomically
-from .checks import check_count
-from .csv_cells import guarded
-from .estimators import ESTIMATORS, Exact
+from ..checks import check_count
+from ..estimator import Estimator, Function
+from ..estimators import ESTIMATORS, Exact
+from ..files.atomic import write_atomically
+from ..files.csv_cells import guarded
+from .gradient_samples import Clock, Law, Repeats
 from .moments import Moments
-from .repeats import Clock, Law, Repeats
-from .sizes import label, misfit, with_samples, within
-from .surrogate import Estimator, Function
+from .sizing import label, misfit, with_samples, within
 
 TOGETHER = 2**14, 2**20  # evaluations of f in one vectorised call, and numbers in their points, about
 NORMAL = NormalDist().inv_cdf(0.975)
@@ -125,7 +125,7 @@ class Comparison:
     def plot(self, path: Path | str) -> None:
         """Variance x time of every estimator with its interval, and variance against time. Needs the extra `experiments`."""
         try:
-            from .compare_plot import draw
+            from .comparison_plot import draw
         except ImportError as error:
             raise ImportError("Comparison.plot needs matplotlib: pip install 'catlog[experiments]'.") from error
         draw(self, Path(path))

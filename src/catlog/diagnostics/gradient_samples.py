@@ -9,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from .conditionals import view
-from .distributions import Categoricals
-from .draw import draw
-from .estimators import Exact
-from .factors import given_form, was_clamped
-from .structured import Ordered
-from .surrogate import Estimator, Function
+from ..distributions.categoricals import Categoricals
+from ..distributions.conditionals import view
+from ..distributions.factors import given_form, was_clamped
+from ..distributions.structured import Ordered
+from ..estimator import Estimator, Function
+from ..estimators import Exact
+from ..sampling.draw import draw
 
 Law = Distribution | Callable[..., Distribution]
 Clock = Callable[[], float]

@@ -10,8 +10,8 @@ from typing import Any, cast
 from torch import nn
 from torch.distributions import Distribution
 
-from .estimators import VIMCO
-from .surrogate import Estimator
+from ..estimator import Estimator
+from ..estimators import VIMCO
 
 Cost = Callable[[Estimator], int]
 WORDS = {

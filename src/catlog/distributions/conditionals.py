@@ -1,4 +1,4 @@
-"""The view of a structured law: what estimators that draw whole points need of it, beside :class:`catlog.factors.Factors`."""
+"""The view of a structured law: what estimators that draw whole points need of it, beside :class:`catlog.distributions.factors.Factors`."""
 
 from dataclasses import dataclass
 from math import prod
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .checks import check_validate
+from ..checks import check_validate
 from .factors import Factors, factors
 from .structured import Independents, Ordered, at_least_float32
 

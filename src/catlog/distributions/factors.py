@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from .checks import check_validate, may_look, transformed
-from .distributions import Categoricals
+from ..checks import check_validate, may_look, transformed
+from .categoricals import Categoricals
 from .structured import Ordered
 
 Kind = Literal["bits", "index", "one-hot"]

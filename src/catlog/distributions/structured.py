@@ -20,8 +20,8 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
+from ..checks import check_count, may_look, transformed
 from .causal import changed_later, check_causal, check_steps, rounding
-from .checks import check_count, may_look, transformed
 
 
 class Ordered(Distribution):

@@ -1,40 +1,40 @@
 """One short file per method, and the registry that tests, docs and benchmarks walk."""
 
-from ..surrogate import Estimator
-from .arm import ARM
-from .arms import ARMS
-from .arsm import ARSM
-from .bbvi import BBVI
-from .carms import CARMS
-from .criticater import CritiCateR
-from .darn import DARN
-from .direct_optimisation import DirectOptimisation
-from .disarm import DisARM
-from .disarm_tree import DisARMTree
-from .double_cv import DoubleCV
+from ..estimator import Estimator
+from .catlog_trick.criticater import CritiCateR
+from .catlog_trick.indecater import IndeCateR
+from .catlog_trick.leg import LEG
+from .catlog_trick.memorycater import MemoryCateR
+from .catlog_trick.ram import RAM
+from .catlog_trick.scater import SCateR
+from .catlog_trick.slopecater import SlopeCateR
+from .control_variates.double_cv import DoubleCV
+from .control_variates.muprop import MuProp
+from .control_variates.rebar import REBAR
+from .control_variates.relax import RELAX
+from .control_variates.rodeo import RODEO
+from .coupled_draws.arm import ARM
+from .coupled_draws.arms import ARMS
+from .coupled_draws.arsm import ARSM
+from .coupled_draws.carms import CARMS
+from .coupled_draws.disarm import DisARM
+from .coupled_draws.disarm_tree import DisARMTree
 from .exact import Exact
-from .gumbel_rao import GumbelRao
-from .gumbel_softmax import GumbelSoftmax
-from .imle import IMLE
-from .indecater import IndeCateR
-from .leg import LEG
-from .mapo import MAPO
-from .memorycater import MemoryCateR
-from .muprop import MuProp
-from .nvil import NVIL
-from .ram import RAM
-from .rebar import REBAR
-from .reinforce import MovingAverage, Reinforce
-from .reinmax import ReinMax
-from .relax import RELAX
-from .rloo import RLOO
-from .rodeo import RODEO
-from .scater import SCateR
-from .slopecater import SlopeCateR
-from .straight_through import StraightThrough
-from .sum_and_sample import SumAndSample
-from .unordered_set import UnorderedSet
-from .vimco import VIMCO
+from .relaxations.darn import DARN
+from .relaxations.direct_optimisation import DirectOptimisation
+from .relaxations.gumbel_rao import GumbelRao
+from .relaxations.gumbel_softmax import GumbelSoftmax
+from .relaxations.imle import IMLE
+from .relaxations.reinmax import ReinMax
+from .relaxations.straight_through import StraightThrough
+from .score_function.bbvi import BBVI
+from .score_function.nvil import NVIL
+from .score_function.reinforce import MovingAverage, Reinforce
+from .score_function.rloo import RLOO
+from .score_function.vimco import VIMCO
+from .sets.mapo import MAPO
+from .sets.sum_and_sample import SumAndSample
+from .sets.unordered_set import UnorderedSet
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     each.__name__: each

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_chunk_size, check_count, check_generator
-from ..conditionals import Conditionals, view
-from ..evaluate import evaluate
-from ..factors import Factors
-from ..neighbours import chunks
-from ..surrogate import ANY, Function
+from ..distributions.conditionals import Conditionals, view
+from ..distributions.factors import Factors
+from ..estimator import ANY, Function
+from ..evaluation.evaluate import evaluate
+from ..evaluation.neighbours import chunks
 
 
 @dataclass(frozen=True)

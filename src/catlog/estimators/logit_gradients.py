@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .conditionals import Conditionals
-from .factors import Factors
+from ..distributions.conditionals import Conditionals
+from ..distributions.factors import Factors
 
 
 def scored(

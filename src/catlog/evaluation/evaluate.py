@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import check_function, inference, may_look, transformed
-from .conditionals import Conditionals
-from .factors import Factors
-from .surrogate import Function
+from ..checks import check_function, inference, may_look, transformed
+from ..distributions.conditionals import Conditionals
+from ..distributions.factors import Factors
+from ..estimator import Function
 
 NOT_DIFFERENTIABLE = (
     "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a black-box "

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .checks import may_look
-from .conditionals import Conditionals
+from ..checks import may_look
+from ..distributions.conditionals import Conditionals
+from ..distributions.factors import Factors
+from ..estimator import Function
 from .evaluate import check_finite, checked
-from .factors import Factors
 from .own_table import compare_with_f
-from .surrogate import Function
 
 
 def differences(

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from ..distributions.factors import Factors
+from ..estimator import Function
 from .evaluate import checked
-from .factors import Factors
-from .surrogate import Function
 
 
 @torch.no_grad()
@@ -24,7 +24,7 @@ def compare_with_f(
 ) -> None:
     """Raise where f's table is not that of f; where it is, note that on f (``f.table_checked``).
 
-    The table, of changes from f(x), is read as in :func:`catlog.neighbours.differences`. Looked at are two slots of the first
+    The table, of changes from f(x), is read as in :func:`catlog.evaluation.neighbours.differences`. Looked at are two slots of the first
     two draws, that of the largest change and another: at most four points of every batch element. An f that gives other values
     when it is called again (dropout) cannot be compared, and is let through.
     """

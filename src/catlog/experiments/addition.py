@@ -10,7 +10,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from .. import data
 from ..functions import OfSum
-from .methods import Labels, chosen_estimator
+from .named_estimators import Labels, chosen_estimator
 from .ranges import Count, Positive
 from .settings import Settings
 from .training import Training, adam, glorot

@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 from ..data import for_autoencoder, load
 from ..estimators import VIMCO, GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .methods import Labels, OnNumbers, chosen_estimator, takes_one_hot
+from .named_estimators import Labels, OnNumbers, chosen_estimator, takes_one_hot
 from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Settings
 from .training import Training, adam, glorot, gradient_statistics

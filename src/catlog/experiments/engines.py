@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ..pool import joined_ray
-from .folder import Tell
+from ..parallel.pool import joined_ray
 from .run import execute
+from .run_folder import Tell
 from .workers import Died, Workers
 
 Tick = Callable[[], None]

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from .folder import Folder, Tell, say_nothing
 from .ranks import Ranks
+from .run_folder import Folder, Tell, say_nothing
 
 AGREE_EVERY = 10  # iterations after which several ranks ask each other whether to stop
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
+from ..estimator import Estimator
 from ..estimators import ESTIMATORS, VIMCO
-from ..surrogate import Estimator
 from .settings import Settings
 
 # label -> the registry's name and its settings

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
-from .methods import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .named_estimators import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
 from .ranges import Count, Positive
 from .settings import Settings
 

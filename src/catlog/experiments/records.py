@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..atomic import write_atomically
-from ..csv_cells import guarded, unguarded
-from .folder import Folder, refuse_run_file
-from .methods import parsed
+from ..files.atomic import write_atomically
+from ..files.csv_cells import guarded, unguarded
+from .named_estimators import parsed
 from .ranges import Count, Digits, check
+from .run_folder import Folder, refuse_run_file
 
 Row = dict[str, Any]
 

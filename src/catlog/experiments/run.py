@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from .folder import Folder, Tell
 from .loop import Task, Watcher, loop
-from .methods import check_known
+from .named_estimators import check_known
 from .ranges import NotNegative, check
 from .ranks import ranks
+from .run_folder import Folder, Tell
 
 
 def record(config: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from ..atomic import unfinished, write_atomically
+from ..files.atomic import unfinished, write_atomically
 
 KEPT = 2
 LOCK = "run.lock"

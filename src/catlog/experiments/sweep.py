@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .engines import Job, in_processes, in_turn, on_ray
-from .folder import Folder, Tell
 from .ranges import Count, Counted, NotNegative, annotations, check, converted
 from .ranks import launched
 from .run import folder_for, warn
+from .run_folder import Folder, Tell
 
 
 def grid(base: Any, axes: list[str]) -> list[Any]:

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..compiled import compiled_step
-from ..surrogate import Estimator
-from .methods import load_own_state, own_parameters, own_state
+from ..estimator import Estimator
+from .named_estimators import load_own_state, own_parameters, own_state
 from .ranks import training_group
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..atomic import write_atomically
+from .atomic import write_atomically
 
 
 def remembered(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ Any f with a method ``neighbours(x, variables=None)`` is read by :class:`catlog.
 
 It is called without autograd. The entry of x's own category is f(x) as the table has it: differences are taken to it, so that
 both sides are rounded alike. The entries of impossible categories are not used. A few entries are compared with f itself at the
-first use (eager mode with ``validate=True``, see :mod:`catlog.neighbours`).
+first use (eager mode with ``validate=True``, see :mod:`catlog.evaluation.neighbours`).
 
 Sums are taken in float32 or wider, whatever the type of the costs, of x, or of autocast: f is large and its changes are small.
 
@@ -25,11 +25,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from .checks import check_count
+from ..checks import check_count
+from ..parallel.pool import Pool as Pool
+from ..parallel.pool import RowError as RowError
+from ..parallel.sharded import Sharded as Sharded
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
-from .pool import Pool as Pool
-from .pool import RowError as RowError
-from .sharded import Sharded as Sharded
 
 Variables = Int64[Tensor, "n *batch m"]
 FEWEST_MOVES = 160  # of a point, from which it pays to pick the weights of its hidden units
@@ -385,7 +385,7 @@ class FirstLayerLinear(nn.Module):
         chunk_size: points at once in the table (None: 1024 on a CPU, all on a GPU).
         precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
             :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as many bits as TF32, made to
-            fit float16's range by powers of two) or "bfloat16" (see :mod:`catlog.kernels`); "float32": by PyTorch, as all
+            fit float16's range by powers of two) or "bfloat16" (see :mod:`catlog.functions.kernels`); "float32": by PyTorch, as all
             other networks. None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -591,7 +591,7 @@ class FirstLayerLinear(nn.Module):
         return still.view(base.shape[:-1]), moved.unflatten(0, base.shape[:-1])
 
     def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
-        """Whether :func:`catlog.kernels.bernoulli_table` gives this table, in a precision that is allowed."""
+        """Whether :func:`catlog.functions.kernels.bernoulli_table` gives this table, in a precision that is allowed."""
         if self.one_hot or self.categories != 2 or self.chunk_size or torch.is_grad_enabled():
             return False
         if len(self.network) != 5 or not self._alternates():

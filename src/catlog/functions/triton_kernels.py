@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: SIM102
-"""The Triton kernels behind :mod:`catlog.kernels`, imported at the first call with CUDA tensors.
+"""The Triton kernels behind :mod:`catlog.functions.kernels`, imported at the first call with CUDA tensors.
 
 A row is a neighbour: a point with the bit of one slot flipped; the last slot of every point is the point itself. All sizes are
 free: widths are filled up with zeros to multiples of FILL, so that tiles of products need no masks. The second layer's products

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .checks import check_choice, check_count
+from ..checks import check_choice, check_count
 from .keeper import READY, STARTED, Answer, answer
 from .packing import pack
 from .processes import Lost, starter

@@ -50,7 +50,7 @@ def living_keeper(parent: int) -> "Keeper":
 
 
 class Keeper:
-    """The process in which :func:`catlog.keeper.keep` runs. Threads may ask it in turn."""
+    """The process in which :func:`catlog.parallel.keeper.keep` runs. Threads may ask it in turn."""
 
     def __init__(self) -> None:
         self.socket, other = socket.socketpair()

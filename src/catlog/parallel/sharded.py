@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .surrogate import Function
+from ..estimator import Function
 
 COMPARED = 2**15  # numbers of a call that ranks compare, about: draws that differ do so in half of them
 Group = Any  # torch.distributed.ProcessGroup, which a build of torch without distributed does not have

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from ..checks import check_choice
 from .additive import additive
 from .autoencoder import dvae, dvae_encoder
-from .networks import random_network, vq
 from .pairwise import ising, potts, xor
 from .parity import parity
 from .problem import SIZES, Problem, Reference, Size, summary
+from .random_networks import random_network, vq
 from .sequences import autoregressive, bayesian_network, chain
 from .sets import max_coverage, subset_selection
 from .sums import digit_sum, knapsack, mixed

@@ -10,8 +10,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ..estimators import GumbelSoftmax, IndeCateR
+from ..files.cache import remembered
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .cache import remembered
 from .problem import Problem, Size, bits, black_box, summary
 
 VERSION = 2  # of what is kept in the cache

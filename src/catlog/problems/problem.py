@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..conditionals import view
+from ..distributions.conditionals import view
+from ..estimator import Estimator, Function
 from ..estimators import Exact
-from ..surrogate import Estimator, Function
-from .cache import remembered
+from ..files.cache import remembered
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..structured import Autoregressive, BayesianNetwork, MarkovChain, Node
+from ..distributions.structured import Autoregressive, BayesianNetwork, MarkovChain, Node
 from .problem import Problem, Size, normal, summary
 
 

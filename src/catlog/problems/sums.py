@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distributions import Categoricals
+from ..distributions.categoricals import Categoricals
 from ..functions import OfSum
 from .problem import Problem, Size, bits, black_box, normal, one_hot, summary
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from .series import (
+from .runs import (
     Run,
     Stat,
     at,

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from ..experiments.records import Row
 from . import published
-from .experiments.records import Row
-from .series import Array, Run, Series, Stat, by_method, collect, estimator, final, pick, series, setting, statistic, values
+from .runs import Array, Run, Series, Stat, by_method, collect, estimator, final, pick, series, setting, statistic, values
 
 P = ParamSpec("P")
 

@@ -12,39 +12,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from . import __version__, plots, published
-from .atomic import write_atomically
-from .claims import (
-    Claim,
-    Times,
-    Verdict,
-    compare,
-    covered,
-    enough,
-    estimate_time,
-    solved,
-    steps_to,
-    verdicts,
-    work,
-)
-from .experiments.folder import refuse_run_file
-from .experiments.records import Row
-from .plots import DATA
-from .series import (
-    Run,
-    at,
-    by_method,
-    collect,
-    end,
-    final,
-    late,
-    milliseconds,
-    pick,
-    section_of,
-    statistic,
-    text,
-    values,
-)
+from .. import __version__
+from ..experiments.records import Row
+from ..experiments.run_folder import refuse_run_file
+from ..files.atomic import write_atomically
+from . import figures as plots
+from . import published
+from .claims import Claim, Times, Verdict, compare, covered, enough, estimate_time, solved, steps_to, verdicts, work
+from .figures import DATA
+from .runs import Run, at, by_method, collect, end, final, late, milliseconds, pick, section_of, statistic, text, values
 
 PAPER = "De Smet et al., Differentiable Sampling of Categorical Distributions Using the CatLog-Derivative Trick, 2023"
 
@@ -86,7 +62,7 @@ def report(
     Args:
         rows: of any experiments, as :func:`catlog.experiments.records.read` gives them; missing ones are said to be missing.
         path: of the HTML file.
-        step_times: milliseconds per step, measured apart; see :func:`catlog.series.step_times`.
+        step_times: milliseconds per step, measured apart; see :func:`catlog.report.runs.step_times`.
         provenance: what to say about where the runs come from: names and values.
     """
     refuse_run_file(path)

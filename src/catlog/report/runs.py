@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .experiments import EXPERIMENTS
-from .experiments.ranges import annotations, check
-from .experiments.records import Row
+from ..experiments import EXPERIMENTS
+from ..experiments.ranges import annotations, check
+from ..experiments.records import Row
 
 Array = NDArray[np.float64]
 

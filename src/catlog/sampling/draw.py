@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .checks import check_device, check_generator, may_look
-from .conditionals import Conditionals
-from .factors import Factors
+from ..checks import check_device, check_generator, may_look
+from ..distributions.conditionals import Conditionals
+from ..distributions.factors import Factors
+from ..distributions.structured import ancestral, choose
 from .randomness import rand
-from .structured import ancestral, choose
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)

@@ -5,8 +5,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .checks import check_uniforms
-from .factors import Factors
+from ..checks import check_uniforms
+from ..distributions.factors import Factors
 from .randomness import rand
 
 

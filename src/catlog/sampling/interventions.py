@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .structured import Ordered, at_least_float32, choose, rows_of, span
+from ..distributions.structured import Ordered, at_least_float32, choose, rows_of, span
 
 Suffix = Literal["independent", "common", "gumbel"]
 SUFFIXES: tuple[str, ...] = get_args(Suffix)

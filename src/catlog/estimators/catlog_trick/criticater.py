@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..checks import check_count, check_positive
-from ..conditionals import structure, view
-from ..draw import base_draws
-from ..evaluate import evaluate
-from ..regression import regression
-from ..structured import span
-from ..surrogate import ANY, Function, attach
+from ...checks import check_count, check_positive
+from ...distributions.conditionals import structure, view
+from ...distributions.structured import span
+from ...estimator import ANY, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import base_draws
+from .cross_fitting import regression
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .structured import span
+from ...distributions.structured import span
 
 Fit = tuple[Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch m k"]]
 

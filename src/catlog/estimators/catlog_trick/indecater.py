@@ -8,13 +8,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_chosen, check_chunk_size, check_count, check_flag
-from ..draw import DRAWS, Draws, base_draws
-from ..evaluate import evaluate, value_and_slope
-from ..factors import Factors, factors, relaxable
-from ..neighbours import differences
-from ..randomness import rand
-from ..surrogate import INDEPENDENT, Function, attach
+from ...checks import check_choice, check_chosen, check_chunk_size, check_count, check_flag
+from ...distributions.factors import Factors, factors, relaxable
+from ...estimator import INDEPENDENT, Function, attach
+from ...evaluation.evaluate import evaluate, value_and_slope
+from ...evaluation.neighbours import differences
+from ...sampling.draw import DRAWS, Draws, base_draws
+from ...sampling.randomness import rand
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count
-from ..conditionals import structure, view
-from ..draw import base_draws
-from ..evaluate import checked, evaluate
-from ..neighbours import chunks
-from ..surrogate import ANY, Function, attach
+from ...checks import check_chunk_size, check_count
+from ...distributions.conditionals import structure, view
+from ...estimator import ANY, Function, attach
+from ...evaluation.evaluate import checked, evaluate
+from ...evaluation.neighbours import chunks
+from ...sampling.draw import base_draws
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..checks import check_count
-from ..draw import base_draws
-from ..evaluate import evaluate
-from ..factors import Factors, factors
+from ...checks import check_count
+from ...distributions.factors import Factors, factors
+from ...estimator import INDEPENDENT, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
-from ..memory import agreement, encoded, fitted, means, parts, places, put
-from ..near_one import near_one
-from ..surrogate import INDEPENDENT, Function, attach
+from .kernel_critic import agreement, encoded, fitted, means, parts, places, put
+from .shrinkage import near_one
 
 DECAY = 0.95
 

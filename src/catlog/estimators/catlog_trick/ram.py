@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count
-from ..surrogate import ANY, Function
+from ...checks import check_chunk_size, check_count
+from ...estimator import ANY, Function
 from .scater import SCateR
 
 

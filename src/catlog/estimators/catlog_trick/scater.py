@@ -8,15 +8,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_chosen, check_count, check_generator, check_uniforms
-from ..clamps import SUFFIXES, Clamped, Suffix, moves_per_variable, noise_shape, sweep, sweep_chosen
-from ..conditionals import Conditionals, structure, view
-from ..draw import base_draws
-from ..evaluate import checked, evaluate
-from ..factors import Factors
-from ..neighbours import chunks
-from ..randomness import rand
-from ..surrogate import ANY, Function, attach
+from ...checks import check_choice, check_chosen, check_count, check_generator, check_uniforms
+from ...distributions.conditionals import Conditionals, structure, view
+from ...distributions.factors import Factors
+from ...estimator import ANY, Function, attach
+from ...evaluation.evaluate import checked, evaluate
+from ...evaluation.neighbours import chunks
+from ...sampling.draw import base_draws
+from ...sampling.interventions import SUFFIXES, Clamped, Suffix, moves_per_variable, noise_shape, sweep, sweep_chosen
+from ...sampling.randomness import rand
 
 
 @dataclass(frozen=True)

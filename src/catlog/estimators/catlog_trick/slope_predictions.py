@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .factors import Factors
+from ...distributions.factors import Factors
 
 Pair = tuple[Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]

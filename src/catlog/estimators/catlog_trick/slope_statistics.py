@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from .near_one import near_one
-from .slopes import Three
+from .shrinkage import near_one
+from .slope_predictions import Three
 
 Updates = list[tuple[Tensor, Tensor]]  # buffers, and what to write into them
 

@@ -8,16 +8,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_choice, check_count, check_number, check_uniforms
-from ..draw import DRAWS, Draws, base_draws
-from ..evaluate import value_and_slope
-from ..factors import factors, relaxable
-from ..learned_slopes import Coefficients, Sizes
+from ...checks import check_choice, check_count, check_number, check_uniforms
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function, attach
+from ...evaluation.evaluate import value_and_slope
+from ...sampling.draw import DRAWS, Draws, base_draws
+from ...sampling.randomness import rand
 from ..learning import frozen, learns, write
-from ..logits import along_logits
-from ..randomness import rand
-from ..slopes import chances, seen, spread, systematic
-from ..surrogate import RELAXABLE, Function, attach
+from ..logit_gradients import along_logits
+from .slope_predictions import chances, seen, spread, systematic
+from .slope_statistics import Coefficients, Sizes
 
 
 class SlopeCateR(nn.Module):

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_number
-from ..draw import base_draws
-from ..evaluate import value_and_slope
-from ..factors import factors, relaxable
-from ..logits import along_logits, by_category, leave_one_out, of_mean, scored, squared_norm
-from ..surrogate import RELAXABLE, Function, attach
+from ...checks import check_count, check_number
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function, attach
+from ...evaluation.evaluate import value_and_slope
+from ...sampling.draw import base_draws
+from ..logit_gradients import along_logits, by_category, leave_one_out, of_mean, scored, squared_norm
 
 
 class DoubleCV(nn.Module):

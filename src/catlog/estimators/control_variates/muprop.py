@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..draw import base_draws
-from ..evaluate import evaluate, value_and_slope
-from ..factors import factors, relaxable
-from ..logits import along_logits, by_category, of_mean, scored
-from ..relaxation import as_point
-from ..surrogate import RELAXABLE, Function, attach
+from ...checks import check_count
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function, attach
+from ...evaluation.evaluate import evaluate, value_and_slope
+from ...sampling.draw import base_draws
+from ..logit_gradients import along_logits, by_category, of_mean, scored
+from ..relaxations.relaxation import as_point
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_number, check_positive
-from ..draw import base_draws
-from ..evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
-from ..factors import factors, relaxable
-from ..logits import along_logits, in_logits, scored, squared_norm
-from ..relaxation import relaxed, slopes, tied
-from ..surrogate import RELAXABLE, Function, attach
+from ...checks import check_count, check_number, check_positive
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function, attach
+from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
+from ...sampling.draw import base_draws
+from ..logit_gradients import along_logits, in_logits, scored, squared_norm
+from ..relaxations.relaxation import relaxed, slopes, tied
 
 
 class REBAR(nn.Module):

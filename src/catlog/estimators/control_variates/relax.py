@@ -7,14 +7,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_network, check_positive
-from ..draw import base_draws
-from ..evaluate import evaluate
-from ..factors import factors, relaxable
-from ..logits import along_logits, in_logits, scored, squared_norm
-from ..networks import run
-from ..relaxation import relaxed, slopes, tied
-from ..surrogate import RELAXABLE, Function, attach
+from ...checks import check_count, check_network, check_positive
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...evaluation.networks import run
+from ...sampling.draw import base_draws
+from ..logit_gradients import along_logits, in_logits, scored, squared_norm
+from ..relaxations.relaxation import relaxed, slopes, tied
 
 
 class RELAX(nn.Module):

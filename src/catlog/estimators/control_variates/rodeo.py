@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_network, check_number
-from ..draw import base_draws
-from ..evaluate import value_and_slope
-from ..factors import bits_only, factors
-from ..logits import along_logits, leave_one_out, scored, squared_norm
-from ..networks import run
-from ..surrogate import BITS, Function, attach
+from ...checks import check_count, check_network, check_number
+from ...distributions.factors import bits_only, factors
+from ...estimator import BITS, Function, attach
+from ...evaluation.evaluate import value_and_slope
+from ...evaluation.networks import run
+from ...sampling.draw import base_draws
+from ..logit_gradients import along_logits, leave_one_out, scored, squared_norm
 
 
 class RODEO(nn.Module):

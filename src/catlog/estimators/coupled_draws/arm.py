@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..coupled import own_noise
-from ..draw import categories
-from ..evaluate import evaluate
-from ..factors import bits_only, factors
-from ..logits import along_logits
-from ..surrogate import BITS, Function, attach
+from ...checks import check_count
+from ...distributions.factors import bits_only, factors
+from ...estimator import BITS, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import categories
+from ..logit_gradients import along_logits
+from .coupling import own_noise
 
 
 @dataclass(frozen=True)

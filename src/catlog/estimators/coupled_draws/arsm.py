@@ -8,12 +8,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..coupled import own_noise
-from ..evaluate import evaluate
-from ..factors import factors
-from ..logits import along_logits
-from ..surrogate import INDEPENDENT, Function, attach
+from ...checks import check_count
+from ...distributions.factors import factors
+from ...estimator import INDEPENDENT, Function, attach
+from ...evaluation.evaluate import evaluate
+from ..logit_gradients import along_logits
+from .coupling import own_noise
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .checks import check_generator, check_uniforms
-from .factors import Factors
-from .randomness import rand
+from ...checks import check_generator, check_uniforms
+from ...distributions.factors import Factors
+from ...sampling.randomness import rand
 
 
 def own_noise(

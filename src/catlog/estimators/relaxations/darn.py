@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..draw import base_draws
-from ..factors import bits_only, factors
-from ..logits import finite_log_probs
-from ..relaxation import through
-from ..surrogate import BITS, Function
+from ...checks import check_count
+from ...distributions.factors import bits_only, factors
+from ...estimator import BITS, Function
+from ...sampling.draw import base_draws
+from ..logit_gradients import finite_log_probs
+from .relaxation import through
 
 
 @dataclass(frozen=True)

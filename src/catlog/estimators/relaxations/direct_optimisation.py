@@ -8,14 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count, check_number
-from ..draw import base_draws
-from ..evaluate import evaluate
-from ..factors import factors
-from ..logits import along_logits
-from ..neighbours import differences
-from ..perturb import moved, perturbed
-from ..surrogate import INDEPENDENT, Function, attach
+from ...checks import check_chunk_size, check_count, check_number
+from ...distributions.factors import factors
+from ...estimator import INDEPENDENT, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...evaluation.neighbours import differences
+from ...sampling.draw import base_draws
+from ...sampling.gumbel import moved, perturbed
+from ..logit_gradients import along_logits
 
 
 @dataclass(frozen=True)

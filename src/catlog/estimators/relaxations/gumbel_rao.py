@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_temperature
-from ..draw import base_draws
-from ..factors import factors, relaxable
-from ..logits import finite_log_probs
-from ..perturb import perturbed
-from ..relaxation import as_point, through
-from ..surrogate import RELAXABLE, Function
+from ...checks import check_count, check_temperature
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function
+from ...sampling.draw import base_draws
+from ...sampling.gumbel import perturbed
+from ..logit_gradients import finite_log_probs
+from .relaxation import as_point, through
 
 
 @dataclass(frozen=True)

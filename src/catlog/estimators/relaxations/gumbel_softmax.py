@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..checks import check_count, check_flag, check_generator, check_temperature
-from ..evaluate import evaluate_through
-from ..factors import Factors, factors, relaxable
-from ..randomness import rand
-from ..surrogate import RELAXABLE, Function
+from ...checks import check_count, check_flag, check_generator, check_temperature
+from ...distributions.factors import Factors, factors, relaxable
+from ...estimator import RELAXABLE, Function
+from ...evaluation.evaluate import evaluate_through
+from ...sampling.randomness import rand
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count, check_positive
-from ..draw import base_draws
-from ..evaluate import value_and_slope
-from ..factors import factors, relaxable
-from ..logits import along_logits, by_category
-from ..perturb import moved, perturbed
-from ..surrogate import RELAXABLE, Function, attach
+from ...checks import check_count, check_positive
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function, attach
+from ...evaluation.evaluate import value_and_slope
+from ...sampling.draw import base_draws
+from ...sampling.gumbel import moved, perturbed
+from ..logit_gradients import along_logits, by_category
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .checks import transformed
-from .evaluate import evaluate_through
-from .factors import Factors
-from .perturb import perturbed
-from .surrogate import Function, once
+from ...checks import transformed
+from ...distributions.factors import Factors
+from ...estimator import Function, once
+from ...evaluation.evaluate import evaluate_through
+from ...sampling.gumbel import perturbed
 
 NONE = -1e30  # z of a category that is impossible, finite
 

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..draw import base_draws
-from ..factors import factors, relaxable
-from ..relaxation import as_point, through
-from ..surrogate import RELAXABLE, Function
+from ...checks import check_count
+from ...distributions.factors import factors, relaxable
+from ...estimator import RELAXABLE, Function
+from ...sampling.draw import base_draws
+from .relaxation import as_point, through
 
 
 @dataclass(frozen=True)

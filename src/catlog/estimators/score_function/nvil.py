@@ -7,14 +7,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_context, check_count, check_network
-from ..conditionals import Conditionals, view
-from ..draw import base_draws
-from ..evaluate import evaluate
-from ..factors import Factors
-from ..logits import scored, squared_norm
-from ..networks import run
-from ..surrogate import ANY, Function, attach
+from ...checks import check_context, check_count, check_network
+from ...distributions.conditionals import Conditionals, view
+from ...distributions.factors import Factors
+from ...estimator import ANY, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...evaluation.networks import run
+from ...sampling.draw import base_draws
+from ..logit_gradients import scored, squared_norm
 
 
 class NVIL(nn.Module):

@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_baseline, check_count, check_number
-from ..conditionals import view
-from ..draw import base_draws
-from ..evaluate import evaluate
+from ...checks import check_baseline, check_count, check_number
+from ...distributions.conditionals import view
+from ...estimator import ANY, Function, likelihood_ratio, tie
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
-from ..surrogate import ANY, Function, likelihood_ratio, tie
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..conditionals import view
-from ..draw import base_draws
-from ..evaluate import evaluate
-from ..logits import leave_one_out
-from ..surrogate import ANY, Function, likelihood_ratio, tie
+from ...checks import check_count
+from ...distributions.conditionals import view
+from ...estimator import ANY, Function, likelihood_ratio, tie
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import base_draws
+from ..logit_gradients import leave_one_out
 
 
 @dataclass(frozen=True)

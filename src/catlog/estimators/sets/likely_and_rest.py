@@ -4,14 +4,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .checks import may_look
-from .conditionals import Conditionals, structure
-from .draw import base_draws, uniforms
-from .evaluate import evaluate
-from .factors import Factors
-from .logits import leave_one_out
-from .structured import choose, span
-from .surrogate import Function, attach
+from ...checks import may_look
+from ...distributions.conditionals import Conditionals, structure
+from ...distributions.factors import Factors
+from ...distributions.structured import choose, span
+from ...estimator import Function, attach
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import base_draws, uniforms
+from ..logit_gradients import leave_one_out
 
 
 @torch.no_grad()

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..checks import check_choice, check_count, check_number
-from ..conditionals import Conditionals, view
-from ..factors import Factors
+from ...checks import check_choice, check_count, check_number
+from ...distributions.conditionals import Conditionals, view
+from ...distributions.factors import Factors
+from ...estimator import ANY, Function
 from ..learning import frozen, learns
-from ..remainder import likeliest, sum_and_sample
-from ..surrogate import ANY, Function
+from .likely_and_rest import likeliest, sum_and_sample
 
 
 class MAPO(nn.Module):

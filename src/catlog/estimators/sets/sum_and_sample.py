@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count
-from ..conditionals import view
-from ..remainder import likeliest, sum_and_sample
-from ..surrogate import ANY, Function
+from ...checks import check_count
+from ...distributions.conditionals import view
+from ...estimator import ANY, Function
+from .likely_and_rest import likeliest, sum_and_sample
 
 
 @dataclass(frozen=True)

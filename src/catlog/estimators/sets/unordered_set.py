@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_count, may_look
-from ..conditionals import view
-from ..draw import base_draws, categories, uniforms
-from ..evaluate import evaluate
-from ..remainder import draw_rest, first_of_its_kind, left_behind, outside
-from ..surrogate import ANY, Function, attach
+from ...checks import check_count, may_look
+from ...distributions.conditionals import view
+from ...estimator import ANY, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...sampling.draw import base_draws, categories, uniforms
+from .likely_and_rest import draw_rest, first_of_its_kind, left_behind, outside
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Estimators that sum out one variable at a time: the CatLog-Derivative trick."""

@@ -1,0 +1,1 @@
+"""Score-function estimators with a control variate from slopes of f."""

@@ -1,0 +1,1 @@
+"""Estimators from negatively dependent draws: ARM, DisARM and their relatives."""

@@ -1,0 +1,1 @@
+"""Estimators that differentiate through a relaxation of the draw; most are biased."""

@@ -1,0 +1,1 @@
+"""Estimators that score whole draws: REINFORCE and its baselines."""

@@ -1,0 +1,1 @@
+"""Estimators that sum over some points and sample the rest."""

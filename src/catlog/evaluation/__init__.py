@@ -1,0 +1,1 @@
+"""f at points: checked, in chunks, at neighbours, with its slope."""

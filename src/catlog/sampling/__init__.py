@@ -1,0 +1,1 @@
+"""From q to points: uniforms, draws, Gumbel noise, interventions on one variable."""
