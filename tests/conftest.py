@@ -1,4 +1,4 @@
-"""``pytest tests/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone.
+"""``pytest tests/estimators/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone.
 
 ``CATLOG_FORBID_BF16=1 pytest``: products of 16-bit matrices on a CPU raise, here and in child processes (tests/no_bfloat16).
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROBLEMS = {"chain": 16, "chain, interactions": 16, "dag": 19, "transformer": 85, "mdp": 25}  # evaluations of SCateR(1)
 METHODS = {"Reinforce", "RLOO", "LEG", "RAM", "SCateR", "SCateR, common", "CritiCateR"}
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from catlog.experiments import records
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SMALL = ["--size", "small", "--repeats", "20", "--rounds", "2", "--training", "5"]
 
 

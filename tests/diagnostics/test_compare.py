@@ -492,7 +492,7 @@ def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
 
 # The page and the benchmark
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:

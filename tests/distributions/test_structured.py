@@ -813,7 +813,7 @@ def test_the_check_is_left_out_where_it_must_be() -> None:
 
 def test_the_network_of_the_page_is_always_called_with_rows() -> None:
     """The Policy of docs/structured.md needs a leading dimension, as it was promised."""
-    page = (Path(__file__).parent.parent / "docs" / "structured.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "structured.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
     q = names["q"]

@@ -15,7 +15,7 @@ import catlog
 from catlog.experiments import records
 from test_table import loaded
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
 

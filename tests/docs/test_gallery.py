@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).parent.parent / "examples" / "gallery"
+SCRIPTS = Path(__file__).parents[2] / "examples" / "gallery"
 
 
 @pytest.fixture

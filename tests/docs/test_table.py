@@ -15,7 +15,7 @@ from catlog.experiments import records
 from test_battery import LIMIT
 from variants import OTHER_TARGETS, VARIANTS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ROWS = records.read(ROOT / "results" / "estimators.csv")
 
 

@@ -2,7 +2,7 @@
 
 Right means: the shape of the batch, a finite value within the range of f (where the estimator promises one), which is a single
 number where q has one possible point, finite gradients in q and in f, no impossible point shown to f, and the same again in a
-second call, for what learns. ``CATLOG_FUZZ=5000 pytest tests/test_fuzz.py`` tries more examples.
+second call, for what learns. ``CATLOG_FUZZ=5000 pytest tests/estimators/test_fuzz.py`` tries more examples.
 """
 
 import os

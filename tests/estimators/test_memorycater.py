@@ -18,7 +18,7 @@ from catlog.estimators.catlog_trick.kernel_critic import encoded, means, parts, 
 from catlog.experiments import records
 from enumeration import cases, expectation, expected, functions
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CASES = {case.name: case for case in cases()}
 FUNCTIONS = functions()
 PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)

@@ -9,7 +9,7 @@ import pytest
 
 from test_table import loaded
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SKELETON = ROOT / "examples" / "own_estimator.py"
 
 

@@ -198,7 +198,7 @@ def test_errors_say_what_to_do() -> None:
 
 def test_the_page_runs() -> None:
     """The code of docs/mixed.md, block after block."""
-    page = (Path(__file__).parent.parent / "docs" / "mixed.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "mixed.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 4
     names: dict[str, object] = {}

@@ -165,7 +165,7 @@ def test_errors() -> None:
 
 def test_page_is_made_of_the_results() -> None:
     """Run docs/make_control_variates.py after results/control_variates.csv or results/contest.csv changed."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     page = run_path(str(root / "docs" / "make_control_variates.py"))["page"]
     rows = records.read(root / "results" / "control_variates.csv")
     assert (root / "docs" / "control_variates.md").read_text(encoding="utf-8") == page(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FILES = [path for folder in ("src", "benchmarks", "examples", "docs", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 BINARY = {"archive", "gzip", "os", "tarfile", "webbrowser", "zipfile", "Image"}  # their `open` is another one
 

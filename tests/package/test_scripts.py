@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAPER = Path(__file__).parent.parent / "paper"
+PAPER = Path(__file__).parents[2] / "paper"
 FAKE = """#!{python}
 import json, sys
 with open({log!r}, "a", encoding="utf-8") as log:

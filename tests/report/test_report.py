@@ -515,7 +515,7 @@ def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
 
 def test_the_reproduction_page_is_what_the_results_give() -> None:
     """Run docs/make_reproduction.py after results/*.csv changed."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     asked = [sys.executable, str(root / "docs" / "make_reproduction.py"), "--check"]
     done = subprocess.run(asked, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
