@@ -35,7 +35,7 @@ unit: .venv/ready
 
 # The same battery with every annotated shape checked at run time.
 shapes: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/estimators/test_battery.py -k "unbiased or promised" \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 src/catlog/testing/test_battery.py -k "unbiased or promised" \
 		--jaxtyping-packages=catlog,beartype.beartype
 
 .venv/peers: .venv/ready
@@ -72,11 +72,11 @@ NEWEST := 2.15.0
 test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## compiled estimators and the battery with the oldest and the newest PyTorch
 	for version in $(OLDEST) $(NEWEST); do \
 		OMP_NUM_THREADS=1 .versions/$$version/bin/python -m pytest -q -n 2 -W default tests/estimators/test_compile.py tests/compiled/test_inductor.py \
-			tests/estimators/test_battery.py tests/package/test_import.py || exit 1; \
+			src/catlog/testing/test_battery.py tests/package/test_import.py || exit 1; \
 	done
 
 battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/estimators/test_battery.py --estimator $(ESTIMATOR)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q src/catlog/testing/test_battery.py --estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.html
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) --cov=catlog --cov-report=term --cov-report=html

@@ -21,7 +21,6 @@ parameters or a memory of their own had `trained` calls, of the same batch, to l
 import argparse
 import inspect
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,11 +38,11 @@ from catlog.distributions.factors import factors
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-import enumeration  # noqa: E402
-import test_battery  # noqa: E402
-import variants  # noqa: E402
+from catlog.testing import (
+    enumeration,
+    test_battery,
+)
+from catlog.testing import settings as variants  # noqa: E402
 
 Options = dict[str, Any]
 LARGEST_ERROR = 1e-10

@@ -8,7 +8,6 @@ read. The rest is read from the classes: derivative of f, laws, cost (the docstr
 
 import inspect
 import re
-import sys
 from itertools import product
 from math import cos, hypot, pi, sin
 from pathlib import Path
@@ -19,9 +18,7 @@ from catlog import ESTIMATORS
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-import variants  # noqa: E402
+from catlog.testing import settings as variants  # noqa: E402
 
 Row = dict[str, Any]
 BEGIN, END = "<!-- estimators: begin -->", "<!-- estimators: end -->"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
-from variants import supports
+from catlog.testing.settings import supports
 
 LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),

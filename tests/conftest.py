@@ -1,4 +1,4 @@
-"""``pytest tests/estimators/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone.
+"""``pytest src/catlog/testing/test_battery.py --estimator FILE.py:CLASS``: the battery on an estimator of your own, and on it alone.
 
 ``CATLOG_FORBID_BF16=1 pytest``: products of 16-bit matrices on a CPU raise, here and in child processes (tests/no_bfloat16).
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import catlog
-import variants
+from catlog.testing import settings as variants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from catlog.experiments import records
-from test_examples import ROOT, run
+from scripts import ROOT, run
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

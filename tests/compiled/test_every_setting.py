@@ -3,8 +3,8 @@
 import pytest
 
 import catlog
+from catlog.testing.settings import estimators, supports
 from compiling import LAWS, check, why_not_inductor
-from variants import estimators, supports
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor()),

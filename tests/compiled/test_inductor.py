@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import catlog
+from catlog.testing.settings import estimators, one_of_each
 from compiling import check, why_not_inductor, widest
-from variants import estimators, one_of_each
 
 pytestmark = [pytest.mark.usefixtures("own_inductor_cache"), pytest.mark.filterwarnings("ignore")]  # Inductor's own warnings
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())

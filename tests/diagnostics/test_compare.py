@@ -25,7 +25,7 @@ from catlog.diagnostics.gradient_samples import Repeats
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import label, misfit, with_samples, within
 from catlog.functions import Additive
-from enumeration import cases, functions
+from catlog.testing.enumeration import cases, functions
 
 FUNCTIONS = functions()
 ONE = torch.ones(6, dtype=torch.float64)

@@ -15,8 +15,8 @@ from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
 from catlog.distributions.factors import factors
 from catlog.evaluation.neighbours import chunks
 from catlog.sampling.draw import DRAWS, categories, draw, uniforms
-from enumeration import Case, expectation
-from variants import continuous, estimators, supports
+from catlog.testing.enumeration import Case, expectation
+from catlog.testing.settings import continuous, estimators, supports
 
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [

@@ -19,7 +19,7 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.sampling.interventions import Clamped
-from variants import estimators
+from catlog.testing.settings import estimators
 
 
 @dataclass(frozen=True)

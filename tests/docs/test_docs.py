@@ -13,7 +13,7 @@ import torch
 
 import catlog
 from catlog.experiments import records
-from test_table import loaded
+from scripts import loaded
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

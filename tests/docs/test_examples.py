@@ -1,20 +1,8 @@
 """The examples and the benchmarks' quick modes run, and print what they promise."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-
-def run(script: str, *arguments: object) -> str:
-    """What a script prints; it must exit with 0. One thread: the problems are small, and tests may run side by side."""
-    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from scripts import ROOT, run
 
 
 def table(text: str, *names: str) -> dict[str, list[float]]:

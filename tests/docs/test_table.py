@@ -3,30 +3,18 @@
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from catlog import ESTIMATORS
 from catlog.experiments import records
-from test_battery import LIMIT
-from variants import OTHER_TARGETS, VARIANTS
+from catlog.testing.settings import OTHER_TARGETS, VARIANTS
+from catlog.testing.test_battery import LIMIT
+from scripts import ROOT, loaded
 
-ROOT = Path(__file__).parents[2]
 ROWS = records.read(ROOT / "results" / "estimators.csv")
-
-
-def loaded(path: str) -> ModuleType:
-    spec = spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 make = loaded("docs/make_estimators.py")

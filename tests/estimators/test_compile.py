@@ -8,8 +8,8 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog.compiled import compiled_update
 from catlog.functions import FirstLayerLinear, OfSum, ising
+from catlog.testing.settings import estimators, one_of_each, supports
 from compiling import BATCHES, LAWS, both, why_not_inductor, widest
-from variants import estimators, one_of_each, supports
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 import catlog
 import catlog.estimators.control_variates.rebar as rebar_file
 from catlog import BBVI, NVIL, REBAR, RELAX, RLOO, RODEO, DoubleCV, MuProp, Reinforce
-from enumeration import Case, cases, expectation, expected, functions, outcomes
+from catlog.testing.enumeration import Case, cases, expectation, expected, functions, outcomes
 
 CASES = {case.name: case for case in cases()}
 FUNCTIONS = functions()

@@ -20,7 +20,7 @@ from catlog import ARM, ARMS, ARSM, CARMS, VIMCO, DisARM, DisARMTree
 from catlog.distributions.factors import factors
 from catlog.estimators.coupled_draws.carms import _sticks, _weights
 from catlog.estimators.coupled_draws.coupling import both_taken
-from enumeration import Case, cases, expected, functions, outcomes
+from catlog.testing.enumeration import Case, cases, expected, functions, outcomes
 
 FUNCTIONS = functions()
 PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)

@@ -45,7 +45,7 @@ from catlog import (
 )
 from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
-from variants import continuous, supports
+from catlog.testing.settings import continuous, supports
 
 ALL = [
     *(each() for each in ESTIMATORS.values()),

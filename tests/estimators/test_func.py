@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 import catlog
 from catlog import ESTIMATORS
-from variants import CONTINUOUS, VARIANTS
+from catlog.testing.settings import CONTINUOUS, VARIANTS
 
 COUPLING = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
 LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()

@@ -20,7 +20,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from catlog import ESTIMATORS, Autoregressive, BayesianNetwork, Categoricals, Exact, MarkovChain, Node
 from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw
-from variants import VARIANTS
+from catlog.testing.settings import VARIANTS
 
 EXAMPLES = int(os.environ.get("CATLOG_FUZZ", "400"))
 

@@ -16,7 +16,7 @@ import catlog
 from catlog import MemoryCateR
 from catlog.estimators.catlog_trick.kernel_critic import encoded, means, parts, places, put
 from catlog.experiments import records
-from enumeration import cases, expectation, expected, functions
+from catlog.testing.enumeration import cases, expectation, expected, functions
 
 ROOT = Path(__file__).parents[2]
 CASES = {case.name: case for case in cases()}

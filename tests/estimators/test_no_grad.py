@@ -11,7 +11,7 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 
 import catlog
 from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverage, Reinforce, SlopeCateR
-from variants import estimators, supports
+from catlog.testing.settings import estimators, supports
 
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from test_table import loaded
+from scripts import loaded
 
 ROOT = Path(__file__).parents[2]
 SKELETON = ROOT / "examples" / "own_estimator.py"

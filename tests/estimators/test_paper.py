@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
-from enumeration import Case, cases, functions, outcomes
+from catlog.testing.enumeration import Case, cases, functions, outcomes
 
 CASES = {case.name: case for case in cases()}
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from catlog import CritiCateR
 from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, inverse_factor, regression
-from enumeration import cases, expected, functions
+from catlog.testing.enumeration import cases, expected, functions
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
 FOLDS, BATCH, N, K = 3, 4, 20, 3

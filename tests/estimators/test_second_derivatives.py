@@ -9,8 +9,8 @@ from torch.func import hessian, jacfwd, jacrev
 
 import catlog
 from catlog.estimator import TWICE
-from enumeration import Case, cases, functions, outcomes
-from variants import estimators, supports
+from catlog.testing.enumeration import Case, cases, functions, outcomes
+from catlog.testing.settings import estimators, supports
 
 CASES = {case.name: case for case in cases()}
 F = functions()["sine"]

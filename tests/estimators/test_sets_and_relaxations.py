@@ -21,7 +21,7 @@ from catlog.distributions.factors import factors
 from catlog.estimators.sets import unordered_set
 from catlog.estimators.sets.likely_and_rest import draw_rest, left_behind, likeliest
 from catlog.sampling.gumbel import perturbed
-from enumeration import Case, cases, expectation, expected, functions
+from catlog.testing.enumeration import Case, cases, expectation, expected, functions
 
 FUNCTIONS = functions()
 PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)

@@ -13,7 +13,7 @@ import catlog
 from catlog import SlopeCateR
 from catlog.estimators.catlog_trick.slope_predictions import chances, spread, systematic
 from catlog.experiments import records
-from enumeration import Case, cases, expectation, expected, functions
+from catlog.testing.enumeration import Case, cases, expectation, expected, functions
 
 CASES = {case.name: case for case in cases()}
 FUNCTIONS = functions()

@@ -15,7 +15,7 @@ from catlog.experiments import Optimisation, execute, folder_for, records
 from catlog.experiments.run import record
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import Standing, grid, sweep
-from test_examples import ROOT
+from scripts import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 
 import catlog
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
-from variants import continuous, estimators, supports
+from catlog.testing.settings import continuous, estimators, supports
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

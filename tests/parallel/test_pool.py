@@ -378,7 +378,7 @@ def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.delattr(module, name)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     for name in ("keeper", "packing", "processes", "pool"):
-        spec = importlib.util.spec_from_file_location(f"catlog.{name}_again", Path(catlog.__file__).with_name(f"{name}.py"))
+        spec = importlib.util.spec_from_file_location(f"catlog.parallel.{name}_again", Path(catlog.parallel.__file__).with_name(f"{name}.py"))
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

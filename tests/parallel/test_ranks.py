@@ -23,7 +23,7 @@ from catlog.experiments import DVAE, Optimisation, execute
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.training import Training
 from catlog.functions import FirstLayerLinear, OfSum, Sharded
-from variants import VARIANTS
+from catlog.testing.settings import VARIANTS
 
 torch.set_num_threads(1)
 

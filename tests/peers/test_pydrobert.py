@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
-from enumeration import Case, cases, expected, functions
+from catlog.testing.enumeration import Case, cases, expected, functions
 
 peer = pytest.importorskip("pydrobert.torch.estimators", reason="pydrobert-pytorch is not installed: run `make test-peers`")
 

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Independent, OneHotCategorical
 
 import catlog
-from enumeration import cases, functions
+from catlog.testing.enumeration import cases, functions
 
 peer = pytest.importorskip("reinmax", reason="reinmax is not installed: run `make test-peers`")
 

@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import softplus
 
 import catlog
-from enumeration import Case, cases, expected, functions
+from catlog.testing.enumeration import Case, cases, expected, functions
 
 storch = pytest.importorskip("storch", reason="storchastic is not installed: run `make test-peers`")
 

@@ -14,8 +14,8 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.distributions.factors import factors
 from catlog.sampling.draw import categories
-from enumeration import Case, cases, expectation, expected, functions
-from variants import NOISY_ON_CONSTANTS, continuous, estimators, supports
+from catlog.testing.enumeration import Case, cases, expectation, expected, functions
+from catlog.testing.settings import NOISY_ON_CONSTANTS, continuous, estimators, supports
 
 CASES = {case.name: case for case in cases()}
 FUNCTIONS = functions()

@@ -1,0 +1,1 @@
+"""The judge of estimators: exact enumeration of every outcome of a sampler, for ours and for yours."""
