@@ -41,7 +41,10 @@ COLUMNS = (
 PILOTS = 3
 # It takes f for one that never changes, and knows it by heart where there are few points; nobody can tell advise that.
 LEFT_OUT = (catlog.MemoryCateR,)
-SEED, FIRST = 20_000, 500  # of the measurement, and of the first pilot: up to 416 all were seen when it was made
+SEED, FIRST = (
+    20_000,
+    500,
+)  # of the measurement, and of the first pilot: up to 416 all were seen when it was made
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,23 @@ class Settings:
     clock: Callable[[], float]
 
 
-def rivals(task: Repeats, structure: Structure, candidates_only: bool) -> dict[str, catlog.Estimator]:
+def rivals(
+    task: Repeats, structure: Structure, candidates_only: bool
+) -> dict[str, catlog.Estimator]:
     """All that might have been chosen, with the draws that the budget allows."""
-    found = {trial.name: trial.estimator for trial in listed(task, structure, CANDIDATES, biased=False)[0]}
+    found = {
+        trial.name: trial.estimator
+        for trial in listed(task, structure, CANDIDATES, biased=False)[0]
+    }
     if not candidates_only:
         for cls in ESTIMATORS.values():
             E = cls()
-            if cls in LEFT_OUT or not E.unbiased or misfit(E, task.kind) or (E.differentiates_f and not structure.slope):
+            if (
+                cls in LEFT_OUT
+                or not E.unbiased
+                or misfit(E, task.kind)
+                or (E.differentiates_f and not structure.slope)
+            ):
                 continue
             try:
                 E = within(E, task.q, structure.budget)
@@ -84,7 +97,9 @@ def lowest(comparison: Comparison) -> Row:
     return min(comparison.rows, key=lambda row: (row.merit, row.seconds))
 
 
-def measured(name: str, size: problems.problem.Size, table: bool, settings: Settings) -> list[dict[str, object]]:
+def measured(
+    name: str, size: problems.problem.Size, table: bool, settings: Settings
+) -> list[dict[str, object]]:
     problem = problems.make(name, size)
     f = problem.structured if table else problem.f
     assert f is not None
@@ -92,7 +107,9 @@ def measured(name: str, size: problems.problem.Size, table: bool, settings: Sett
     # A first pilot, not looked at: in a fresh process whatever is called for the first time is slow.
     catlog.advise(f, problem.law, problem.parameters, budget=budget, seed=99, clock=settings.clock)
     pilots = [
-        catlog.advise(f, problem.law, problem.parameters, budget=budget, seed=seed, clock=settings.clock)
+        catlog.advise(
+            f, problem.law, problem.parameters, budget=budget, seed=seed, clock=settings.clock
+        )
         for seed in range(FIRST, FIRST + PILOTS)
     ]
     task = Repeats(f, problem.law, problem.parameters)
@@ -100,7 +117,8 @@ def measured(name: str, size: problems.problem.Size, table: bool, settings: Sett
     comparison = catlog.compare(
         f,
         problem.law,
-        rivals(task, structure, settings.candidates_only) | {advice.trials[0].name: advice.estimator for advice in pilots},
+        rivals(task, structure, settings.candidates_only)
+        | {advice.trials[0].name: advice.estimator for advice in pilots},
         problem.parameters,
         repeats=settings.repeats,
         rounds=settings.rounds,
@@ -153,25 +171,37 @@ def in_the_middle(rows: list[records.Row]) -> list[float]:
 
 def summary(rows: list[records.Row]) -> None:
     """Per problem the median over pilots; the worst of all pilots; the pilots' cost."""
-    ratios, every, steps = in_the_middle(rows), [row["ratio"] for row in rows], [row["pilot_steps"] for row in rows]
+    ratios, every, steps = (
+        in_the_middle(rows),
+        [row["ratio"] for row in rows],
+        [row["pilot_steps"] for row in rows],
+    )
     print(f"\n{len(ratios)} problems, {len(rows)} pilots")
     near = sum(each <= 1.3 for each in ratios), sum(each <= 1.3 for each in every)
     print(f"within 1.3 of the best: {near[0]} problems (median pilot), {near[1]} pilots")
     print(
         f"beyond 2: {sum(each > 2 for each in ratios)} problems, {sum(each > 2 for each in every)} pilots; worst {max(every):.2f}"
     )
-    print(f"pilot: at most {max(steps):.0f} steps, {sum(each < 50 for each in steps)} of {len(steps)} under 50")
+    print(
+        f"pilot: at most {max(steps):.0f} steps, {sum(each < 50 for each in steps)} of {len(steps)} under 50"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
     parser.add_argument("--sizes", nargs="*", default=["small", "large"])
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--candidates-only", action="store_true", help="only the pilot's own candidates as rivals")
     parser.add_argument(
-        "--cpu-time", action="store_true", help="CPU seconds instead of wall seconds: for a machine that is not quiet"
+        "--candidates-only", action="store_true", help="only the pilot's own candidates as rivals"
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="CPU seconds instead of wall seconds: for a machine that is not quiet",
     )
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "advise.csv")
     given = parser.parse_args()
@@ -187,11 +217,18 @@ def main() -> None:
             writer.writeheader()
         for size in given.sizes:
             for name in given.problems:
-                for table in (False, True) if problems.make(name, size).structured is not None else (False,):
+                for table in (
+                    (False, True) if problems.make(name, size).structured is not None else (False,)
+                ):
                     if (name, size, "with table" if table else "") in done:
                         continue
                     for row in measured(name, size, table, settings):
-                        writer.writerow({key: f"{cell:.5g}" if isinstance(cell, float) else cell for key, cell in row.items()})
+                        writer.writerow(
+                            {
+                                key: f"{cell:.5g}" if isinstance(cell, float) else cell
+                                for key, cell in row.items()
+                            }
+                        )
                     file.flush()
     summary(records.read(given.output))
 

@@ -44,7 +44,9 @@ import variance  # noqa: E402
 ALIKE = "SlopeCateR n=240, m=160, variables alike"
 REFERENCE = "SlopeCateR n=240, m=160"
 DVAE: dict[str, catlog.Estimator] = {
-    "GumbelSoftmax n=400, hard, temperature 1": catlog.GumbelSoftmax(400, temperature=1.0, hard=True),
+    "GumbelSoftmax n=400, hard, temperature 1": catlog.GumbelSoftmax(
+        400, temperature=1.0, hard=True
+    ),
     "ReinMax n=400": catlog.ReinMax(400),
     "RLOO n=400": catlog.RLOO(400),
     "IndeCateR n=2, Latin": IndeCateR(2, draws="latin"),
@@ -99,11 +101,17 @@ def learned(E: catlog.Estimator, call: Callable[[], Tensor], steps: int) -> int:
 def statistics(samples: dict[str, Tensor]) -> Tensor:
     """``[methods, 2]``: relative variance, and relative mean squared error."""
     moments = {name: variance.Moments.of(each) for name, each in samples.items()}
-    gradient, noise = variance.pooled([each for name, each in moments.items() if DVAE[name].unbiased])
+    gradient, noise = variance.pooled(
+        [each for name, each in moments.items() if DVAE[name].unbiased]
+    )
     square = gradient.square().sum().item() - noise
     rows = []
     for name, each in moments.items():
-        bias = 0.0 if DVAE[name].unbiased else (each.mean - gradient).square().sum().item() - each.noise - noise
+        bias = (
+            0.0
+            if DVAE[name].unbiased
+            else (each.mean - gradient).square().sum().item() - each.noise - noise
+        )
         rows.append([each.variance / square, (each.variance + max(bias, 0.0)) / square])
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -126,20 +134,45 @@ def decoder(stages: list[int], repeats: int, count: int, draws: int) -> list[dic
                 samples[name] = variance.gradients(E, f, logits, repeats, own)
         without = []
         for group in range(variance.GROUPS):
-            kept = {name: each[torch.arange(len(each)) % variance.GROUPS != group] for name, each in samples.items()}
+            kept = {
+                name: each[torch.arange(len(each)) % variance.GROUPS != group]
+                for name, each in samples.items()
+            }
             without.append(statistics(kept))
-        width = variance.STUDENT * (torch.stack(without).var(0, correction=0) * (variance.GROUPS - 1)).sqrt()
-        for (name, E), found, wide in zip(DVAE.items(), statistics(samples).tolist(), width.tolist(), strict=True):
-            row = {"part": "dvae", "problem": f"{epochs} epochs", "method": name, "evaluations": E.evaluations(q)}
-            row |= {"backward": backward(E, q), "unbiased": "yes" if E.unbiased else "no", "variance": found[0]}
-            row |= {"variance_95": wide[0], "mse": found[1], "mse_95": wide[1], "trained": trained[name], "repeats": repeats}
+        width = (
+            variance.STUDENT
+            * (torch.stack(without).var(0, correction=0) * (variance.GROUPS - 1)).sqrt()
+        )
+        for (name, E), found, wide in zip(
+            DVAE.items(), statistics(samples).tolist(), width.tolist(), strict=True
+        ):
+            row = {
+                "part": "dvae",
+                "problem": f"{epochs} epochs",
+                "method": name,
+                "evaluations": E.evaluations(q),
+            }
+            row |= {
+                "backward": backward(E, q),
+                "unbiased": "yes" if E.unbiased else "no",
+                "variance": found[0],
+            }
+            row |= {
+                "variance_95": wide[0],
+                "mse": found[1],
+                "mse_95": wide[1],
+                "trained": trained[name],
+                "repeats": repeats,
+            }
             rows.append(row)
             print(f"{row['problem']:12}{name:44}{row['evaluations']:5}+{row['backward']}b  {found[0]:9.4g} +- {wide[0]:.2g}"
                   f"  mse {found[1]:.4g} +- {wide[1]:.2g}", flush=True)  # fmt: skip
     return rows
 
 
-def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws: int) -> list[dict[str, Any]]:
+def residuals(
+    epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws: int
+) -> list[dict[str, Any]]:
     """What four predictions of a bit's worth leave over, on one correction per variable, for four ways to deal corrections."""
     p, d = logits.sigmoid(), logits.shape[-1]
     spread, bit = p * (1 - p), torch.arange(d)
@@ -166,7 +199,9 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
         "mean slope over the bit": p * up + (1 - p) * down,
         "slopes at both ends (trapezoid)": (up + down) / 2,
     }
-    square = (spread * exact.mean(0)).square().sum() - (spread.square() * exact.var(0)).sum() / draws
+    square = (spread * exact.mean(0)).square().sum() - (
+        spread.square() * exact.var(0)
+    ).sum() / draws
     rows = []
     for name, each in predicted.items():
         left = spread.square() * (exact - each).square().mean(0)
@@ -178,15 +213,28 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
         }
         for way, share in shares.items():
             share = share / share.sum(-1, keepdim=True)
-            share = share if way == "by what is left over" else torch.lerp(share, torch.full_like(share, 1 / d), slopes.LEAST)
-            row = {"part": "residuals", "problem": f"{epochs} epochs", "method": f"{name}; {way}", "repeats": draws}
+            share = (
+                share
+                if way == "by what is left over"
+                else torch.lerp(share, torch.full_like(share, 1 / d), slopes.LEAST)
+            )
+            row = {
+                "part": "residuals",
+                "problem": f"{epochs} epochs",
+                "method": f"{name}; {way}",
+                "repeats": draws,
+            }
             rows.append(row | {"variance": ((left / share).sum() / d / square).item()})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="little training and few repeats, for the tests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="little training and few repeats, for the tests"
+    )
     parser.add_argument("--output", type=Path, default=None, help="the CSV file")
     args = parser.parse_args()
     torch.set_num_threads(1)

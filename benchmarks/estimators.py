@@ -36,13 +36,10 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.distributions.factors import factors
 from catlog.experiments import records
+from catlog.testing import enumeration, test_battery
+from catlog.testing import settings as variants
 
 ROOT = Path(__file__).parent.parent
-from catlog.testing import (
-    enumeration,
-    test_battery,
-)
-from catlog.testing import settings as variants  # noqa: E402
 
 Options = dict[str, Any]
 LARGEST_ERROR = 1e-10
@@ -108,7 +105,9 @@ JUDGED: dict[str, list[Options]] = {
 }
 
 
-def made(name: str, options: Options, law: Distribution, dtype: torch.dtype = torch.float32) -> catlog.Estimator:
+def made(
+    name: str, options: Options, law: Distribution, dtype: torch.dtype = torch.float32
+) -> catlog.Estimator:
     """The estimator, with modules of a random start where the options only name them."""
     torch.manual_seed(0)
     given = dict(options)
@@ -119,7 +118,9 @@ def made(name: str, options: Options, law: Distribution, dtype: torch.dtype = to
         size = 2 if name == "RODEO" else view.d * (1 if view.kind == "bits" else view.k)
         flat = nn.Flatten(-2) if len(law.event_shape) == 2 and name == "RELAX" else nn.Identity()
         out = 2 if name == "RODEO" else 1
-        given["network"] = nn.Sequential(flat, nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, out)).to(dtype)
+        given["network"] = nn.Sequential(
+            flat, nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, out)
+        ).to(dtype)
     return ESTIMATORS[name](**given)
 
 
@@ -149,7 +150,11 @@ def error(E: catlog.Estimator, case: enumeration.Case) -> float:
         if type(E).__name__ in variants.OTHER_TARGETS:
             n = E.rows(case.law(case.theta))
             case_n = bound_case(case, n)
-            exact = enumeration.expected(case_n, lambda z, c, f=f, n=n: f(z, c).logsumexp(-1) - log(n), test_battery.PARAMETER)
+            exact = enumeration.expected(
+                case_n,
+                lambda z, c, f=f, n=n: f(z, c).logsumexp(-1) - log(n),
+                test_battery.PARAMETER,
+            )
         else:
             exact = enumeration.expected(case, f, test_battery.PARAMETER)
         errors += [(a - b).abs().max().item() for a, b in zip(got, exact, strict=True)]
@@ -172,13 +177,30 @@ def judge(name: str, options: Options, case: enumeration.Case) -> dict[str, Any]
     E = made(name, options, case.law(case.theta), torch.float64)
     if not isinstance(E, catlog.Exact) and not test_battery.applies(E, case):
         return None
-    row: dict[str, Any] = {"estimator": name, "settings": text(options), "problem": f"tests: {case.name}"}
+    row: dict[str, Any] = {
+        "estimator": name,
+        "settings": text(options),
+        "problem": f"tests: {case.name}",
+    }
     if variants.continuous(E):
         seeded = Reseeded(E, torch.Generator().manual_seed(SEED))
-        z = max(test_battery.z_scores(seeded, case, f).max().item() for f in test_battery.FUNCTIONS.values())
-        return {**row, "how": "z-test", "z": z, "unbiased": "yes" if z < test_battery.LIMIT else "no"}
+        z = max(
+            test_battery.z_scores(seeded, case, f).max().item()
+            for f in test_battery.FUNCTIONS.values()
+        )
+        return {
+            **row,
+            "how": "z-test",
+            "z": z,
+            "unbiased": "yes" if z < test_battery.LIMIT else "no",
+        }
     largest = error(E, case)
-    return {**row, "how": "enumeration", "error": largest, "unbiased": "yes" if largest < LARGEST_ERROR else "no"}
+    return {
+        **row,
+        "how": "enumeration",
+        "error": largest,
+        "unbiased": "yes" if largest < LARGEST_ERROR else "no",
+    }
 
 
 def judged(quick: bool, names: list[str]) -> list[dict[str, Any]]:
@@ -193,7 +215,10 @@ def judged(quick: bool, names: list[str]) -> list[dict[str, Any]]:
                 if row is not None:
                     rows.append(row)
                     number = f"z {row['z']:.1f}" if "z" in row else f"error {row['error']:.1e}"
-                    print(f"{name:20} {row['settings']:40} {row['problem']:18} {number:16} {row['unbiased']}", flush=True)
+                    print(
+                        f"{name:20} {row['settings']:40} {row['problem']:18} {number:16} {row['unbiased']}",
+                        flush=True,
+                    )
     return rows
 
 
@@ -246,7 +271,11 @@ class Contest:
 
     def train(self, problem: Problem, f: Callable[[Tensor], Tensor], steps: int) -> None:
         """Let the estimator learn, where it does; its parameters and its memory are then frozen."""
-        own = [each for each in (self.E, getattr(self.E, "baseline", None)) if isinstance(each, nn.Module)]
+        own = [
+            each
+            for each in (self.E, getattr(self.E, "baseline", None))
+            if isinstance(each, nn.Module)
+        ]
         if not own or not [*own[0].parameters(), *own[0].buffers()]:
             return
         optimiser = torch.optim.Adam(own[0].parameters()) if list(own[0].parameters()) else None
@@ -304,13 +333,25 @@ def contests(problem: Problem, batch: int, names: list[str]) -> list[Contest]:
     for name in names:
         for options in MEASURED.get(name, [{}]):
             chosen = near_budget(name, options, problem)
-            if chosen is not None and not (chosen.get("samples") == 1 and "draws" in chosen):  # one draw depends on no other
+            if chosen is not None and not (
+                chosen.get("samples") == 1 and "draws" in chosen
+            ):  # one draw depends on no other
                 E = made(name, chosen, problem.law(problem.theta))
-                found.append(Contest(name, chosen, E, torch.Generator().manual_seed(SEED), 1 if name == "Exact" else batch))
+                found.append(
+                    Contest(
+                        name,
+                        chosen,
+                        E,
+                        torch.Generator().manual_seed(SEED),
+                        1 if name == "Exact" else batch,
+                    )
+                )
     return found
 
 
-def measured(problem: Problem, names: list[str], rounds: int, batch: int, training: int) -> list[dict[str, Any]]:
+def measured(
+    problem: Problem, names: list[str], rounds: int, batch: int, training: int
+) -> list[dict[str, Any]]:
     f, exact = problem.f(), problem.exact()
     entered = contests(problem, batch, names)
     for each in entered:
@@ -335,10 +376,26 @@ def measured(problem: Problem, names: list[str], rounds: int, batch: int, traini
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one setting, small networks and few repeats, for the tests")
-    parser.add_argument("--only", choices=["judge", "networks"], default=None, help="do one part (and keep the file)")
-    parser.add_argument("--names", nargs="+", choices=list(ESTIMATORS), help="only these; other rows of the file stay")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one setting, small networks and few repeats, for the tests",
+    )
+    parser.add_argument(
+        "--only",
+        choices=["judge", "networks"],
+        default=None,
+        help="do one part (and keep the file)",
+    )
+    parser.add_argument(
+        "--names",
+        nargs="+",
+        choices=list(ESTIMATORS),
+        help="only these; other rows of the file stay",
+    )
     parser.add_argument("--rounds", type=int, default=50, help="of 200 estimates each")
     parser.add_argument("--output", type=Path, default=None, help="the CSV file")
     args = parser.parse_args()
@@ -351,9 +408,13 @@ def main() -> None:
         print(f"judged in {time.perf_counter() - start:.0f} s")
     if args.only != "judge":
         for problem in SMALL if args.quick else PROBLEMS:
-            rows += measured(problem, names, *((2, 20, 3) if args.quick else (args.rounds, 200, 200)))
+            rows += measured(
+                problem, names, *((2, 20, 3) if args.quick else (args.rounds, 200, 200))
+            )
     print(f"{len(rows)} rows in {time.perf_counter() - start:.0f} s")
-    output = args.output or (None if args.quick or args.only else ROOT / "results" / "estimators.csv")
+    output = args.output or (
+        None if args.quick or args.only else ROOT / "results" / "estimators.csv"
+    )
     if output is not None:
         if args.names and output.exists():
             rows = [row for row in records.read(output) if row["estimator"] not in names] + rows

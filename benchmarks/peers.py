@@ -35,9 +35,13 @@ class StorchasticStep:
         self.encoder = mlp(784, 384, 256, 200).to(device)
         self.decoder = mlp(200, 256, 384, 784).to(device)
         fused = torch.device(device).type == "cuda" or None  # as in speed.py
-        self.optimiser = torch.optim.Adam([*self.encoder.parameters(), *self.decoder.parameters()], 1e-4, fused=fused)
+        self.optimiser = torch.optim.Adam(
+            [*self.encoder.parameters(), *self.decoder.parameters()], 1e-4, fused=fused
+        )
         self.storch = storch
-        self.method = storch.method.ScoreFunction("x", n_samples=samples, baseline_factory="batch_average").to(device)
+        self.method = storch.method.ScoreFunction(
+            "x", n_samples=samples, baseline_factory="batch_average"
+        ).to(device)
 
     def __call__(self, images: Tensor) -> None:
         storch = self.storch
@@ -63,12 +67,17 @@ def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | No
     try:
         return StorchasticStep(samples, device)
     except ModuleNotFoundError as error:
-        print(f"peers: no storchastic step ({error}). Install it with: make test-peers", file=sys.stderr)
+        print(
+            f"peers: no storchastic step ({error}). Install it with: make test-peers",
+            file=sys.stderr,
+        )
         return None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=11)
@@ -84,7 +93,9 @@ def main() -> None:
         if args.device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * sorted(times[1:])[args.repeats // 2]:.1f} ms per step")
+    print(
+        f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * sorted(times[1:])[args.repeats // 2]:.1f} ms per step"
+    )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,12 @@ def race(name: str, seed: int, given: argparse.Namespace) -> list[Row]:
     racer = RACERS[name]
     torch.manual_seed(seed)
     begin = now(given.device)
-    settings = {"data": given.data, "device": given.device, "seed": seed, "gradient_repeats": 0} | racer.settings
+    settings = {
+        "data": given.data,
+        "device": given.device,
+        "seed": seed,
+        "gradient_repeats": 0,
+    } | racer.settings
     task = DVAETask(DVAE(estimator=racer.label, **settings))
     start = {"step": 0, "seconds": 0.0, **measured(task)}
     task.step(0)  # compiles; its own time is taken to be that of the steps after it
@@ -77,7 +82,13 @@ def race(name: str, seed: int, given: argparse.Namespace) -> list[Row]:
         seconds += took * (1 + 1 / (i - first)) if first == 1 else took
         curve.append({"step": i, "seconds": seconds, **measured(task)})
     where = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-    common = {"method": name, "seed": seed, "setup": setup, "device": where, "torch": torch.__version__}
+    common = {
+        "method": name,
+        "seed": seed,
+        "setup": setup,
+        "device": where,
+        "torch": torch.__version__,
+    }
     return [common | row for row in curve]
 
 
@@ -107,14 +118,18 @@ def step_ms(each: dict[int, list[Row]]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--methods", nargs="*", default=list(RACERS), choices=list(RACERS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--target", type=float, default=100.0)
     parser.add_argument("--every", type=int, default=600, help="steps between measurements")
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds of training, after which a run gives up")
+    parser.add_argument(
+        "--limit", type=float, default=30.0, help="seconds of training, after which a run gives up"
+    )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     output: Path = given.output or ROOT / "results" / f"race_{given.device}.csv"
@@ -131,10 +146,21 @@ def main() -> int:
                     continue
                 curve = race(name, seed, given)
                 at = reached(curve, given.target)
-                told = f"{at:.2f} s" if at is not None else f"not in {curve[-1]['seconds']:.1f} s ({curve[-1]['train']:.2f})"
-                print(f"{name:18} seed {seed}: {told}, {curve[-1]['step']} steps, set-up {curve[-1]['setup']:.1f} s", flush=True)
+                told = (
+                    f"{at:.2f} s"
+                    if at is not None
+                    else f"not in {curve[-1]['seconds']:.1f} s ({curve[-1]['train']:.2f})"
+                )
+                print(
+                    f"{name:18} seed {seed}: {told}, {curve[-1]['step']} steps, set-up {curve[-1]['setup']:.1f} s",
+                    flush=True,
+                )
                 writer.writerows(
-                    {key: f"{cell:.6g}" if isinstance(cell, float) else cell for key, cell in row.items()} for row in curve
+                    {
+                        key: f"{cell:.6g}" if isinstance(cell, float) else cell
+                        for key, cell in row.items()
+                    }
+                    for row in curve
                 )
                 file.flush()
     for name, each in curves(records.read(output)).items():
@@ -142,7 +168,9 @@ def main() -> int:
         told = ", ".join("-" if time is None else f"{time:.2f}" for time in times)
         last = mean(curve[-1]["step"] for curve in each.values())
         lowest = mean(min(row["train"] for row in curve) for curve in each.values())
-        print(f"{name:20}{step_ms(each):8.4f} ms/step{last:9.0f} steps  target after {told} s; lowest {lowest:.2f}")
+        print(
+            f"{name:20}{step_ms(each):8.4f} ms/step{last:9.0f} steps  target after {told} s; lowest {lowest:.2f}"
+        )
     return 0
 
 

@@ -40,7 +40,10 @@ ROOT = Path(__file__).parent.parent
 FILE, PAGE = ROOT / "results" / "scaling.csv", ROOT / "docs" / "scaling.md"
 SECTIONS = ("pool", "overhead", "estimate", "training", "sweep")
 SLEEP = 0.005
-NVLINK, NETWORK = 450, 50  # GB/s in one direction, nominal: NVLink of an H200, an adapter of 400 Gbit/s
+NVLINK, NETWORK = (
+    450,
+    50,
+)  # GB/s in one direction, nominal: NVLink of an H200, an adapter of 400 Gbit/s
 HOP_INSIDE, HOP_ACROSS = 0.003, 0.02  # ms of latency, assumed
 Row = dict[str, Any]
 
@@ -51,7 +54,14 @@ def compared(section: str, case: str, times: dict[Any, list[float]], **more: Any
     for processes, seconds in times.items():
         ms = [1000 * second for second in seconds]
         speedup = median(next(iter(times.values()))) / median(seconds)
-        row = {"section": section, "case": case, "processes": processes, "ms": median(ms), "ms_min": min(ms), "ms_max": max(ms)}
+        row = {
+            "section": section,
+            "case": case,
+            "processes": processes,
+            "ms": median(ms),
+            "ms_min": min(ms),
+            "ms_max": max(ms),
+        }
         rows.append({**row, "speedup": speedup, **(more if processes != 1 else {})})
     return rows
 
@@ -79,7 +89,9 @@ def pool(rounds: int, quick: bool) -> list[Row]:
         for _ in range(rounds):
             times[1].append(seconds(lambda: E(one, q)))
             times[2].append(seconds(lambda: E(two, q)))
-        rows = compared("pool", f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations", times)
+        rows = compared(
+            "pool", f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations", times
+        )
         points = torch.zeros(20 if quick else 2000, d)
         per_row = {1: [seconds(lambda: free(points)) / len(points) for _ in range(rounds)]}
         return rows + compared("overhead", "one row of a function of no cost", per_row)
@@ -90,7 +102,10 @@ class Counted:
 
     def __enter__(self) -> "Counted":
         self.messages, self.bytes = 0, 0
-        names = ("all_reduce", "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor")
+        names = (
+            "all_reduce",
+            "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor",
+        )
         self.before = {name: getattr(dist, name) for name in names}
 
         def counting(function: Any, tensor: Tensor, *rest: Any, **named: Any) -> Any:
@@ -120,17 +135,33 @@ def estimates(quick: bool) -> dict[str, tuple[Any, Any, Any]]:
     bits = Independent(Bernoulli(logits=torch.randn(batch, d, requires_grad=True)), 1)
     head = BernoulliCrossEntropy(images)
     length = 8 if quick else 64
-    chain = catlog.MarkovChain(torch.zeros(4, requires_grad=True), torch.randn(4, 4, requires_grad=True), length=length)
+    chain = catlog.MarkovChain(
+        torch.zeros(4, requires_grad=True), torch.randn(4, 4, requires_grad=True), length=length
+    )
     reward = network(length, 1024, 1024, 1)
     return {
-        "IndeCateR(2), decoder as a black box": (catlog.IndeCateR(2), lambda z: head(decoder(z)), bits),
-        "IndeCateR(2), FirstLayerLinear": (catlog.IndeCateR(2), FirstLayerLinear(decoder, head), bits),
+        "IndeCateR(2), decoder as a black box": (
+            catlog.IndeCateR(2),
+            lambda z: head(decoder(z)),
+            bits,
+        ),
+        "IndeCateR(2), FirstLayerLinear": (
+            catlog.IndeCateR(2),
+            FirstLayerLinear(decoder, head),
+            bits,
+        ),
         "RLOO(400), decoder": (catlog.RLOO(16 if quick else 400), lambda z: head(decoder(z)), bits),
-        f"SCateR(8), chain of {length}": (catlog.SCateR(8), lambda x: reward(x.float()).squeeze(-1), chain),
+        f"SCateR(8), chain of {length}": (
+            catlog.SCateR(8),
+            lambda x: reward(x.float()).squeeze(-1),
+            chain,
+        ),
     }
 
 
-def measured(alone: Callable[[], Any], together: Callable[[], Any], rounds: int) -> tuple[dict[Any, list[float]], Counted]:
+def measured(
+    alone: Callable[[], Any], together: Callable[[], Any], rounds: int
+) -> tuple[dict[Any, list[float]], Counted]:
     """Seconds of rank 0 alone, while the other waits, and of both together; and the messages of one call, which is not timed."""
     if dist.get_rank() == 0:
         alone()
@@ -157,7 +188,14 @@ def on_ranks(rank: int, folder: str, rounds: int, quick: bool) -> None:
 
         times, counted = measured(partial(estimate, f), partial(estimate, Sharded(f)), rounds)
         kib = counted.bytes / 1024
-        rows += compared("estimate", case, times, evaluations=E.evaluations(q), messages=counted.messages, kib=kib)
+        rows += compared(
+            "estimate",
+            case,
+            times,
+            evaluations=E.evaluations(q),
+            messages=counted.messages,
+            kib=kib,
+        )
     config = DVAE(variables=8 if quick else 200, batch=8 if quick else 100, gradient_repeats=0)
     for label in ("IndeCateR", "RLOO-S"):
         task = replace(config, estimator=label).task()
@@ -168,7 +206,13 @@ def on_ranks(rank: int, folder: str, rounds: int, quick: bool) -> None:
         together = partial(catlog.compiled_step(task.loss, optimiser, group=dist.group.WORLD), part)
         times, counted = measured(alone, together, rounds)
         kib = counted.bytes / 1024
-        rows += compared("training", f"DVAE, batch {config.batch}, {label}", times, messages=counted.messages, kib=kib)
+        rows += compared(
+            "training",
+            f"DVAE, batch {config.batch}, {label}",
+            times,
+            messages=counted.messages,
+            kib=kib,
+        )
     if rank == 0:
         records.write(rows, Path(folder) / "rows.csv", digits=6)
     dist.destroy_process_group()
@@ -182,7 +226,12 @@ def ranks(rounds: int, quick: bool) -> list[Row]:
 
 def sweeps(rounds: int, quick: bool) -> list[Row]:
     """Eight runs, one after another and two at a time; the start of the processes counts."""
-    config = Optimisation(iterations=20 if quick else 1000, every=10 if quick else 500, variables=200, estimator="RLOO-F")
+    config = Optimisation(
+        iterations=20 if quick else 1000,
+        every=10 if quick else 500,
+        variables=200,
+        estimator="RLOO-F",
+    )
     configs = grid(config, ["seed=0,1" if quick else "seed=0,1,2,3,4,5,6,7"])
     ways: dict[str, dict[str, Any]] = {"1": {}, "2": {"jobs": 2}}
     if importlib.util.find_spec("ray"):
@@ -196,16 +245,30 @@ def sweeps(rounds: int, quick: bool) -> list[Row]:
 
 def page(rows: list[Row], text: str) -> str:
     """docs/scaling.md with the tables and the numbers in its arithmetic filled in."""
-    names = ("case", "processes", "evaluations", "ms", "ms_min", "ms_max", "speedup", "messages", "kib")
+    names = (
+        "case",
+        "processes",
+        "evaluations",
+        "ms",
+        "ms_min",
+        "ms_max",
+        "speedup",
+        "messages",
+        "kib",
+    )
     for section in SECTIONS:
-        some = [{name: row.get(name) for name in names} for row in rows if row["section"] == section]
+        some = [
+            {name: row.get(name) for name in names} for row in rows if row["section"] == section
+        ]
         text = between(text, section, markdown(some) if some else "Not measured yet.")
     return between(text, "expectations", expectations(rows))
 
 
 def expectations(rows: list[Row]) -> str:
     """What to expect of more processes: arithmetic with what was measured on two cores and on one GPU, and nominal links."""
-    cuda = {row["method"]: row["ms"] for row in records.read(ROOT / "results" / "speed_dvae_cuda.csv")}
+    cuda = {
+        row["method"]: row["ms"] for row in records.read(ROOT / "results" / "speed_dvae_cuda.csv")
+    }
     step, fixed = cuda["IndeCateR, first-layer-linear"], cuda["RLOO-S"]
     training = next(row for row in rows if row["section"] == "training" and row["kib"])
     black_box = next(row for row in rows if row["section"] == "estimate" and row["kib"])
@@ -215,12 +278,18 @@ def expectations(rows: list[Row]) -> str:
     inside, across = 14 / 8 * mb / NVLINK + 14 * HOP_INSIDE, 14 / 8 * mb / NETWORK + 14 * HOP_ACROSS
     strong = fixed + (step - fixed) / 8 + inside
     table = {
-        "all-reduce of 8 GPUs in a node": (f"{ring} / {NVLINK} GB/s + 14 * {HOP_INSIDE} ms", f"{inside:.3f} ms"),
+        "all-reduce of 8 GPUs in a node": (
+            f"{ring} / {NVLINK} GB/s + 14 * {HOP_INSIDE} ms",
+            f"{inside:.3f} ms",
+        ),
         "the paper's batch, divided by 8": (
             f"{fixed:.3f} + ({step:.3f} - {fixed:.3f}) / 8 + {inside:.3f} ms",
             f"{strong:.2f} ms, {step / strong:.1f} times as fast",
         ),
-        "8 times the paper's batch": (f"{step:.3f} / ({step:.3f} + {inside:.3f})", f"{step / (step + inside):.0%} of 8 times"),
+        "8 times the paper's batch": (
+            f"{step:.3f} / ({step:.3f} + {inside:.3f})",
+            f"{step / (step + inside):.0%} of 8 times",
+        ),
         "all-reduce of 8 such nodes, besides": (
             f"2 * 7/8 * {mb:.2f} MB / {NETWORK} GB/s + 14 * {HOP_ACROSS} ms",
             f"{across:.2f} ms",
@@ -233,27 +302,63 @@ def expectations(rows: list[Row]) -> str:
             f"{black_box['evaluations']} evaluations * 20 batch elements * 4 bytes",
             f"{black_box['evaluations'] * 80 / 1024:.1f} KiB, counted {black_box['kib']:.1f}",
         ),
-        "values of 10^6 evaluations, many nodes": (f"4 MB / {NETWORK} GB/s", f"{4 / NETWORK:.2f} ms"),
+        "values of 10^6 evaluations, many nodes": (
+            f"4 MB / {NETWORK} GB/s",
+            f"{4 / NETWORK:.2f} ms",
+        ),
         "10^6 evaluations of 1 ms on 8, on 64 GPUs": ("1000 s / 8, 1000 s / 64", "125 s, 15.6 s"),
-        "workers that one pool keeps busy, rows of 5 ms": (f"5 ms / {row_ms:.2g} ms", f"{5 / row_ms:.0f}"),
+        "workers that one pool keeps busy, rows of 5 ms": (
+            f"5 ms / {row_ms:.2g} ms",
+            f"{5 / row_ms:.0f}",
+        ),
         "and rows of 1 s": (f"1000 ms / {row_ms:.2g} ms", f"about {round(1000 / row_ms, -3):.0f}"),
     }
-    return markdown([{"what": what, "arithmetic": how, "expected": result} for what, (how, result) in table.items()])
+    return markdown(
+        [
+            {"what": what, "arithmetic": how, "expected": result}
+            for what, (how, result) in table.items()
+        ]
+    )
 
 
-PARTS: dict[str, Callable[[int, bool], list[Row]]] = {"pool": pool, "ranks": ranks, "sweeps": sweeps}
+PARTS: dict[str, Callable[[int, bool], list[Row]]] = {
+    "pool": pool,
+    "ranks": ranks,
+    "sweeps": sweeps,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=None, help="measurements of every row (11; 2 with --quick)")
-    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and no files but to a given --output, for the tests")
-    parser.add_argument("--output", type=Path, default=None, help=f"the file; {FILE.name} in results/")
-    parser.add_argument("--docs", action="store_true", help="measure nothing; write the tables of the page anew")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="measurements of every row (11; 2 with --quick)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=list(PARTS),
+        choices=PARTS,
+        metavar="PART",
+        help=", ".join(PARTS),
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes and no files but to a given --output, for the tests",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=None, help=f"the file; {FILE.name} in results/"
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="measure nothing; write the tables of the page anew"
+    )
     args = parser.parse_args()
     if args.docs:
-        PAGE.write_text(page(records.read(FILE), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        PAGE.write_text(
+            page(records.read(FILE), PAGE.read_text(encoding="utf-8")), encoding="utf-8"
+        )
         return
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)

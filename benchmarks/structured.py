@@ -87,7 +87,9 @@ def interactions(x: Tensor) -> Tensor:
     return randn(4**5, seed=3)[(x * 4 ** torch.arange(5)).sum(-1)]
 
 
-DAG: dict[str, tuple[list[str], tuple[int, ...], int]] = {  # parents, shape of the table, size of the block
+DAG: dict[
+    str, tuple[list[str], tuple[int, ...], int]
+] = {  # parents, shape of the table, size of the block
     "a": ([], (3,), 1),
     "b": ([], (2,), 1),
     "c": (["a", "b"], (3, 2, 4), 1),
@@ -111,7 +113,10 @@ def dag(theta: Tensor) -> Ordered:
 
 
 def nonlinear(x: Tensor) -> Tensor:
-    return 3 * scores(x, randn(9, 5, seed=4)).mul(0.5).tanh() + 0.1 * scores(x, randn(9, 5, seed=5)).square()
+    return (
+        3 * scores(x, randn(9, 5, seed=4)).mul(0.5).tanh()
+        + 0.1 * scores(x, randn(9, 5, seed=5)).square()
+    )
 
 
 class Transformer:
@@ -138,13 +143,22 @@ class Transformer:
     def random(cls, seed: int) -> Tensor:
         """Embeddings of scale 1, weights that keep the scale of what they map, logits of scale 1.5."""
         scale = [1.0, 0.5, *[shape[0] ** -0.5 for shape in cls.shapes[2:-1]], 1.5 * cls.width**-0.5]
-        return torch.cat([s * randn(a * b, seed=seed + i) for i, (s, (a, b)) in enumerate(zip(scale, cls.shapes, strict=True))])
+        return torch.cat(
+            [
+                s * randn(a * b, seed=seed + i)
+                for i, (s, (a, b)) in enumerate(zip(scale, cls.shapes, strict=True))
+            ]
+        )
 
     def normal(self, h: Tensor) -> Tensor:
         return layer_norm(h, (self.width,))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        query, key, value = (t.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for t in (query, key, value))
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        query, key, value = (
+            t.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for t in (query, key, value)
+        )
         weight = query @ key.mT * (self.width / self.heads) ** -0.5
         weight = weight if mask is None else weight.masked_fill(mask, -torch.inf)
         return (weight.softmax(-1) @ value).transpose(-2, -3).flatten(-2)
@@ -162,7 +176,11 @@ class Transformer:
         return self.token.new_zeros((*lead, self.layers, 0, 2 * self.width))
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        token = self.token[self.vocabulary].expand(*state.shape[:-3], -1) if previous is None else self.token[previous]
+        token = (
+            self.token[self.vocabulary].expand(*state.shape[:-3], -1)
+            if previous is None
+            else self.token[previous]
+        )
         h = (token + self.position[i]).unsqueeze(-2)
         new = []
         for layer, (qkv, project, up, down) in enumerate(self.blocks):
@@ -185,7 +203,9 @@ def sequence_score(x: Tensor) -> Tensor:
 # Machine replacement: states are wear 0 (new) ... 3 (broken); actions are keep and replace. A kept machine wears by 0, 1 or 2.
 HORIZON, WEAR, DISCOUNT = 6, 4, 0.9
 OPERATING, REPLACEMENT = torch.tensor([0.0, 0.5, 1.5, 4.0]), 2.5
-KEEP = torch.tensor([[0.5, 0.4, 0.1, 0.0], [0.0, 0.5, 0.4, 0.1], [0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.0, 1.0]])
+KEEP = torch.tensor(
+    [[0.5, 0.4, 0.1, 0.0], [0.0, 0.5, 0.4, 0.1], [0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.0, 1.0]]
+)
 WEARS = torch.stack([KEEP, KEEP[:1].expand(4, 4)], 1).log()  # [state, action, next state]
 
 
@@ -193,7 +213,10 @@ def mdp(theta: Tensor) -> Ordered:
     """a_1, s_2, a_2, ..., s_7 from a new machine; one table of action logits by state serves every step."""
     policy = theta.unflatten(-1, (WEAR, 2))
     batch = theta.shape[:-1]
-    nodes = {"a1": Node([], policy[..., 0, :]), "s2": Node(["a1"], WEARS[0].expand(*batch, 2, WEAR))}
+    nodes = {
+        "a1": Node([], policy[..., 0, :]),
+        "s2": Node(["a1"], WEARS[0].expand(*batch, 2, WEAR)),
+    }
     for t in range(2, HORIZON + 1):
         nodes[f"a{t}"] = Node([f"s{t}"], policy)
         nodes[f"s{t + 1}"] = Node([f"s{t}", f"a{t}"], WEARS.expand(*batch, WEAR, 2, WEAR))
@@ -211,8 +234,16 @@ def discounted_return(x: Tensor) -> Tensor:
 PROBLEMS = [
     Problem("chain", randn(68, seed=10), chain, additive_and_pairwise, 1000),
     Problem("chain, interactions", randn(68, seed=10), chain, interactions, 1000),
-    Problem("dag", randn(sum(torch.Size(s).numel() for _, s, _ in DAG.values()), seed=11), dag, nonlinear, 1000),
-    Problem("transformer", Transformer.random(seed=12), transformer, sequence_score, 200, batched=False),
+    Problem(
+        "dag",
+        randn(sum(torch.Size(s).numel() for _, s, _ in DAG.values()), seed=11),
+        dag,
+        nonlinear,
+        1000,
+    ),
+    Problem(
+        "transformer", Transformer.random(seed=12), transformer, sequence_score, 200, batched=False
+    ),
     Problem("mdp", randn(8, seed=30), mdp, discounted_return, 1000),
 ]
 
@@ -233,7 +264,9 @@ def methods(evaluations: int, times: int) -> dict[str, catlog.Estimator]:
 # -------------------------------------------------------------------------------------------------------------------- variance
 
 
-def gradients(E: catlog.Estimator, problem: Problem, repeats: int, generator: torch.Generator) -> Tensor:
+def gradients(
+    E: catlog.Estimator, problem: Problem, repeats: int, generator: torch.Generator
+) -> Tensor:
     """``[repeats, parameters]``: independent estimates, many at once along a batch dimension where the law has one."""
     evaluations = E.evaluations(problem.law(problem.theta))
     at_once = max(1, 20_000 // evaluations) if problem.batched else 1
@@ -283,7 +316,9 @@ def main_effects(problem: Problem, draws: int, generator: torch.Generator) -> fl
         u = torch.rand(2 * draws, len(law.cardinalities), generator=generator)
         x = ancestral(law, u)
         fx = problem.f(x).double()
-    points = torch.cat([one_hot(x, max(law.cardinalities)).flatten(1), torch.ones(2 * draws, 1)], 1).double()
+    points = torch.cat(
+        [one_hot(x, max(law.cardinalities)).flatten(1), torch.ones(2 * draws, 1)], 1
+    ).double()
     gram = points[:draws].mT @ points[:draws] + torch.eye(points.shape[1])
     predicted = points[draws:] @ torch.linalg.solve(gram, points[:draws].mT @ fx[:draws])
     return 1 - ((fx[draws:] - predicted).square().mean() / fx[draws:].var()).item()
@@ -297,7 +332,9 @@ def log_ratio(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
 
     group = torch.arange(len(ours)) % GROUPS
     without = torch.stack([statistic(ours[group != g], theirs[group != g]) for g in range(GROUPS)])
-    return statistic(ours, theirs).item(), STUDENT * (without.var(correction=0) * (GROUPS - 1)).sqrt().item()
+    return statistic(ours, theirs).item(), STUDENT * (
+        without.var(correction=0) * (GROUPS - 1)
+    ).sqrt().item()
 
 
 def largest_z(ours: Tensor, theirs: Tensor, comparisons: int) -> tuple[float, float]:
@@ -329,7 +366,11 @@ def variances(repeats: int | None, budgets: tuple[int, ...], draws: int) -> list
                 seconds[name] = time.perf_counter() - start
             for name, E in methods(evaluations, times).items():
                 ratio, width = log_ratio(samples[name], samples["RLOO"])
-                z, limit = largest_z(samples[name], samples["RLOO"], len(PROBLEMS) * len(budgets) * (len(samples) - 1))
+                z, limit = largest_z(
+                    samples[name],
+                    samples["RLOO"],
+                    len(PROBLEMS) * len(budgets) * (len(samples) - 1),
+                )
                 row: dict[str, object] = {
                     "problem": problem.name,
                     "method": name,
@@ -371,7 +412,9 @@ def conclusion(rows: list[dict[str, object]]) -> str:
         ours = [row for row in rows if row["method"] == "CritiCateR" and row["budget"] == times]
         won = [str(row["problem"]) for row in ours if number(row, "high_95") < 1]
         names = "; ".join(won) or "none"
-        lines.append(f"budget {times:.0f}x: CritiCateR below RLOO on {len(won)} of {len(ours)} problems: {names}")
+        lines.append(
+            f"budget {times:.0f}x: CritiCateR below RLOO on {len(won)} of {len(ours)} problems: {names}"
+        )
     return "\n".join(lines)
 
 
@@ -379,22 +422,39 @@ def picture(rows: list[dict[str, object]], path: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.colors import LogNorm
 
-    columns = list(dict.fromkeys((str(row["problem"]), int(str(row["budget"])), row["evaluations"]) for row in rows))
+    columns = list(
+        dict.fromkeys(
+            (str(row["problem"]), int(str(row["budget"])), row["evaluations"]) for row in rows
+        )
+    )
     names = [name for name in dict.fromkeys(str(row["method"]) for row in rows) if name != "RLOO"]
     found = {(row["method"], row["problem"], row["budget"]): row for row in rows}
-    table = [[number(found[name, problem, times], "relative_to_rloo") for problem, times, _ in columns] for name in names]
+    table = [
+        [number(found[name, problem, times], "relative_to_rloo") for problem, times, _ in columns]
+        for name in names
+    ]
     figure, axes = plt.subplots(figsize=(11, 4.4), layout="constrained")
     limit = 10
     image = axes.imshow(table, cmap="RdBu_r", norm=LogNorm(1 / limit, limit), aspect="auto")
     for i, name in enumerate(names):
         for j, (problem, times, _) in enumerate(columns):
             row = found[name, problem, times]
-            value, low, high = (number(row, key) for key in ("relative_to_rloo", "low_95", "high_95"))
+            value, low, high = (
+                number(row, key) for key in ("relative_to_rloo", "low_95", "high_95")
+            )
             ink = "white" if abs(log(value)) > 0.6 * log(limit) else "black"
             text = f"{value:.0f}" if value >= 10 else f"{value:.2f}"
             digits = 0 if high >= 10 else 2
             axes.text(j, i - 0.1, text, ha="center", va="center", color=ink, weight="bold")
-            axes.text(j, i + 0.25, f"{low:.{digits}f} to {high:.{digits}f}", ha="center", va="center", color=ink, size=7)
+            axes.text(
+                j,
+                i + 0.25,
+                f"{low:.{digits}f} to {high:.{digits}f}",
+                ha="center",
+                va="center",
+                color=ink,
+                size=7,
+            )
     each = len({times for _, times, _ in columns})
     axes.set_xticks(range(len(columns)), [f"{evaluations}" for _, _, evaluations in columns])
     axes.set_yticks(range(len(names)), names)
@@ -416,7 +476,9 @@ def picture(rows: list[dict[str, object]], path: Path) -> None:
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
     bar.set_label("variance over draws / RLOO's")
-    figure.suptitle("Variance of the gradient relative to RLOO's at equal evaluations, with 95 % intervals (blue: less)")
+    figure.suptitle(
+        "Variance of the gradient relative to RLOO's at equal evaluations, with 95 % intervals (blue: less)"
+    )
     figure.savefig(path, dpi=150)
 
 
@@ -498,9 +560,17 @@ def exponent(ds: list[int], values: list[float]) -> float:
 
 def scaling(ds: list[int], loop_d: int, rounds: int, k: int = 8) -> list[dict[str, object]]:
     generator = torch.Generator().manual_seed(0)
-    laws = {(kind, d): recurrent_law(d, k, kind == "with a state") for kind in ("with a state", "without") for d in ds}
+    laws = {
+        (kind, d): recurrent_law(d, k, kind == "with a state")
+        for kind in ("with a state", "without")
+        for d in ds
+    }
     noises = {
-        d: torch.rand(noise_shape(laws["without", d], 1, "independent", None, d * (k - 1)), dtype=torch.float64) for d in ds
+        d: torch.rand(
+            noise_shape(laws["without", d], 1, "independent", None, d * (k - 1)),
+            dtype=torch.float64,
+        )
+        for d in ds
     }
 
     def equal(q: Ordered, noise: Tensor, suffix: str) -> bool:
@@ -558,23 +628,36 @@ def scaling(ds: list[int], loop_d: int, rounds: int, k: int = 8) -> list[dict[st
 
 
 def print_scaling(rows: list[dict[str, object]]) -> None:
-    print(f"{'what':10}{'law':14}{'d':>4}{'points':>8}{'rows':>8}{'ms':>10}{'fastest':>10}{'slowest':>10}")
+    print(
+        f"{'what':10}{'law':14}{'d':>4}{'points':>8}{'rows':>8}{'ms':>10}{'fastest':>10}{'slowest':>10}"
+    )
     for row in rows:
         print(
             f"{row['what']:10}{row['law']:14}{row['d']:>4}{row['points']:>8}{row['conditional_rows']:>8}{row['milliseconds']:>10}"
             f"{row['fastest']:>10}{row['slowest']:>10}"
         )
-    for what, kind in dict.fromkeys((row["what"], row["law"]) for row in rows if row["what"] != "loop"):
+    for what, kind in dict.fromkeys(
+        (row["what"], row["law"]) for row in rows if row["what"] != "loop"
+    ):
         each = [row for row in rows if (row["what"], row["law"]) == (what, kind)]
         ds = [int(str(row["d"])) for row in each]
-        in_time, in_rows = (exponent(ds, [number(row, key) for row in each]) for key in ("milliseconds", "conditional_rows"))
+        in_time, in_rows = (
+            exponent(ds, [number(row, key) for row in each])
+            for key in ("milliseconds", "conditional_rows")
+        )
         last = exponent(ds[-2:], [number(row, "milliseconds") for row in each[-2:]])
-        print(f"{what}, {kind}: time grows as d^{in_time:.2f} (last doubling: {last:.2f}), conditional rows as d^{in_rows:.2f}")
+        print(
+            f"{what}, {kind}: time grows as d^{in_time:.2f} (last doubling: {last:.2f}), conditional rows as d^{in_rows:.2f}"
+        )
     for row in rows:
         if row["what"] == "loop":
-            ours = next(r for r in rows if (r["what"], r["law"], r["d"]) == ("sweep", row["law"], row["d"]))
+            ours = next(
+                r for r in rows if (r["what"], r["law"], r["d"]) == ("sweep", row["law"], row["d"])
+            )
             ratio = number(row, "milliseconds") / number(ours, "milliseconds")
-            print(f"d={row['d']}, k={row['k']}, {row['law']}: the sweep is {ratio:.1f} times faster than the loop, same points")
+            print(
+                f"d={row['d']}, k={row['k']}, {row['law']}: the sweep is {ratio:.1f} times faster than the loop, same points"
+            )
 
 
 # ----------------------------------------------------------------------------------------------------------------------- study
@@ -593,7 +676,10 @@ def study(repeats: int | None, budgets: tuple[int, ...]) -> list[dict[str, objec
                 for ridge in RIDGES
             }
             settings["RLOO"] = catlog.RLOO(evaluations)
-            samples = {key: gradients(E, problem, count, torch.Generator().manual_seed(1)) for key, E in settings.items()}
+            samples = {
+                key: gradients(E, problem, count, torch.Generator().manual_seed(1))
+                for key, E in settings.items()
+            }
             for folds in FOLDS:
                 for ridge in RIDGES:
                     ratio, width = log_ratio(samples[f"{folds}, {ridge}"], samples["RLOO"])
@@ -617,13 +703,25 @@ def study(repeats: int | None, budgets: tuple[int, ...]) -> list[dict[str, objec
 def print_study(rows: list[dict[str, object]]) -> None:
     columns = list(dict.fromkeys((row["problem"], row["evaluations"]) for row in rows))
     print("CritiCateR's variance relative to RLOO's; the mean is geometric")
-    print(f"{'folds':>6}{'ridge':>7}" + "".join(f"{f'{str(p)[:13]} {e}':>18}" for p, e in columns) + f"{'mean':>8}")
+    print(
+        f"{'folds':>6}{'ridge':>7}"
+        + "".join(f"{f'{str(p)[:13]} {e}':>18}" for p, e in columns)
+        + f"{'mean':>8}"
+    )
     means = {}
     for folds in FOLDS:
         for ridge in RIDGES:
-            each = [number(row, "relative_to_rloo") for row in rows if (row["folds"], row["ridge"]) == (folds, ridge)]
+            each = [
+                number(row, "relative_to_rloo")
+                for row in rows
+                if (row["folds"], row["ridge"]) == (folds, ridge)
+            ]
             means[folds, ridge] = torch.tensor(each).log().mean().exp().item()
-            print(f"{folds:>6}{ridge:>7}" + "".join(f"{value:>18.3f}" for value in each) + f"{means[folds, ridge]:>8.3f}")
+            print(
+                f"{folds:>6}{ridge:>7}"
+                + "".join(f"{value:>18.3f}" for value in each)
+                + f"{means[folds, ridge]:>8.3f}"
+            )
     folds, ridge = min(means, key=lambda key: means[key])
     default = catlog.CritiCateR()
     print(
@@ -641,15 +739,25 @@ def write(rows: list[dict[str, object]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=None, help="at most this many estimates per method")
-    parser.add_argument("--quick", action="store_true", help="few repeats, small d and no files, for the tests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=None, help="at most this many estimates per method"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few repeats, small d and no files, for the tests"
+    )
     parser.add_argument("--study", action="store_true", help="CritiCateR's settings instead")
-    parser.add_argument("--output", type=Path, default=None, help="folder for the tables and the plot")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="folder for the tables and the plot"
+    )
     args = parser.parse_args()
     repeats = args.repeats or (2 * GROUPS if args.quick else None)
     if repeats is not None and repeats < GROUPS + 2:
-        parser.error(f"--repeats must be at least {GROUPS + 2}: the jackknife needs {GROUPS} groups.")
+        parser.error(
+            f"--repeats must be at least {GROUPS + 2}: the jackknife needs {GROUPS} groups."
+        )
     torch.set_num_threads(1)  # small problems: threads cost more than they give
     torch.manual_seed(0)
     save = not args.quick or args.output is not None

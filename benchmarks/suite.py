@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 import catlog
 from catlog import ESTIMATORS, problems
@@ -69,8 +76,14 @@ def entries(problem: problems.Problem) -> list[Entry]:
         "GumbelSoftmax": {"temperature": 0.5},
         "GumbelRao": {"temperature": 0.5},
     }
-    found = [Entry(name, cls(**options.get(name, {})), problem.f) for name, cls in ESTIMATORS.items() if name not in LEFT_OUT]
-    found.append(Entry("GumbelSoftmax-Hard", catlog.GumbelSoftmax(temperature=0.5, hard=True), problem.f))
+    found = [
+        Entry(name, cls(**options.get(name, {})), problem.f)
+        for name, cls in ESTIMATORS.items()
+        if name not in LEFT_OUT
+    ]
+    found.append(
+        Entry("GumbelSoftmax-Hard", catlog.GumbelSoftmax(temperature=0.5, hard=True), problem.f)
+    )
     found.append(Entry("IndeCateR-Latin", catlog.IndeCateR(draws="latin"), problem.f))
     taylor = catlog.IndeCateR(draws="latin", variables=max(1, d // 10))
     found.append(Entry("IndeCateR-Taylor", taylor, problem.f))
@@ -95,7 +108,9 @@ def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
         return sys.maxsize  # measure() says why
 
 
-def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int, training: int) -> dict[str, Any]:
+def measure(
+    problem: problems.Problem, entry: Entry, repeats: int, rounds: int, training: int
+) -> dict[str, Any]:
     """The row of one pair; where the estimator cannot be used, with the reason."""
     allowed, reference = budget(problem), problem.reference()
     norm = torch.cat([each.flatten() for each in reference.gradient]).norm().item()
@@ -129,7 +144,11 @@ def measure(problem: problems.Problem, entry: Entry, repeats: int, rounds: int, 
         ).rows
     except ValueError as error:
         return row | {"skipped": str(error).split(f"{entry.name}: ")[-1]}
-    settings = str(found.estimator).partition("\n")[0] if not isinstance(found.estimator, torch.nn.Module) else ""
+    settings = (
+        str(found.estimator).partition("\n")[0]
+        if not isinstance(found.estimator, torch.nn.Module)
+        else ""
+    )
     return row | {"settings": settings} | {name: getattr(found, name) for name in MEASURED}
 
 
@@ -141,15 +160,24 @@ def text(cell: Any) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", default=",".join(problems.PROBLEMS), help="names, separated by commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--problems", default=",".join(problems.PROBLEMS), help="names, separated by commas"
+    )
     parser.add_argument("--size", choices=("small", "large"), default="large")
     parser.add_argument("--seed", type=int, default=0, help="of the problems")
     parser.add_argument("--estimators", default="", help="names, separated by commas; none: all")
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", type=int, default=100, help="steps for estimators that learn")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for a pair: slow estimators get fewer repeats, at least 20")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        help="for a pair: slow estimators get fewer repeats, at least 20",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "suite.csv")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -158,8 +186,17 @@ def main(arguments: list[str] | None = None) -> int:
     known = records.read(given.output) if given.output.exists() else []
     done = {(row["problem"], row["size"], row["seed"], row["estimator"]) for row in known}
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("{task.description:48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with given.output.open("a", newline="", encoding="utf-8") as file, Progress(*columns, refresh_per_second=2) as bar:
+    columns = (
+        TextColumn("{task.description:48}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with (
+        given.output.open("a", newline="", encoding="utf-8") as file,
+        Progress(*columns, refresh_per_second=2) as bar,
+    ):
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
             writer.writeheader()
@@ -168,12 +205,19 @@ def main(arguments: list[str] | None = None) -> int:
             bar.update(line, description=f"{name}: the reference")
             problem = problems.make(name, given.size, given.seed)
             listed = [each for each in entries(problem) if not wanted or each.name in wanted]
-            bar.update(line, completed=number * len(listed), total=len(given.problems.split(",")) * len(listed))
+            bar.update(
+                line,
+                completed=number * len(listed),
+                total=len(given.problems.split(",")) * len(listed),
+            )
             for entry in listed:
                 bar.update(line, description=f"{name}: {entry.name}")
                 if (name, given.size, given.seed, entry.name) not in done:
                     steps = affordable(problem, entry, given.seconds)
-                    repeats, training = min(given.repeats, max(20, steps)), min(given.training, max(5, steps // 3))
+                    repeats, training = (
+                        min(given.repeats, max(20, steps)),
+                        min(given.training, max(5, steps // 3)),
+                    )
                     row = measure(problem, entry, repeats, given.rounds, training)
                     writer.writerow({key: text(cell) for key, cell in row.items()})
                     file.flush()

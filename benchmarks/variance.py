@@ -62,7 +62,9 @@ def reconstruction(decoder: nn.Sequential, images: Tensor) -> FirstLayerLinear:
     return FirstLayerLinear(decoder, lambda logits: (softplus(logits) - logits * images).sum(-1))
 
 
-def train(images: Tensor, stages: list[int], generator: torch.Generator) -> Iterator[tuple[int, nn.Module, nn.Sequential, float]]:
+def train(
+    images: Tensor, stages: list[int], generator: torch.Generator
+) -> Iterator[tuple[int, nn.Module, nn.Sequential, float]]:
     """After each number of epochs in ``stages``: that number, encoder, decoder, and the epoch's mean negated ELBO."""
     encoder, decoder = mlp(784, 384, 256, BITS), mlp(BITS, 256, 384, 784)
     optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
@@ -72,7 +74,9 @@ def train(images: Tensor, stages: list[int], generator: torch.Generator) -> Iter
         for batch in images[torch.randperm(len(images), generator=generator)].split(100):
             q = Independent(Bernoulli(logits=encoder(batch)), 1)
             prior = Independent(Bernoulli(logits=torch.zeros(len(batch), BITS)), 1)
-            loss = (E(reconstruction(decoder, batch), q, generator=generator) + kl_divergence(q, prior)).mean()
+            loss = (
+                E(reconstruction(decoder, batch), q, generator=generator) + kl_divergence(q, prior)
+            ).mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -82,13 +86,21 @@ def train(images: Tensor, stages: list[int], generator: torch.Generator) -> Iter
             yield epoch, frozen[0], frozen[1], sum(losses) / len(losses)
 
 
-def gradients(E: catlog.Estimator, f: FirstLayerLinear, logits: Tensor, repeats: int, generator: torch.Generator) -> Tensor:
+def gradients(
+    E: catlog.Estimator,
+    f: FirstLayerLinear,
+    logits: Tensor,
+    repeats: int,
+    generator: torch.Generator,
+) -> Tensor:
     """``[repeats, images * bits]``: independent estimates, several at once along a batch dimension of the law."""
     q = Independent(Bernoulli(logits=logits), 1)
     at_once = max(1, 2000 // (E.rows(q) * len(logits)))
     parts = []
     for start in range(0, repeats, at_once):
-        copies = logits.expand(min(at_once, repeats - start), *logits.shape).clone().requires_grad_()
+        copies = (
+            logits.expand(min(at_once, repeats - start), *logits.shape).clone().requires_grad_()
+        )
         E(f, Independent(Bernoulli(logits=copies), 1), generator=generator).sum().backward()
         assert copies.grad is not None
         parts.append(copies.grad.flatten(1))
@@ -142,13 +154,17 @@ def jackknife(samples: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The statistics, and the half-widths of their 95 % intervals."""
     without = []
     for group in range(GROUPS):
-        kept = {name: each[torch.arange(len(each)) % GROUPS != group] for name, each in samples.items()}
+        kept = {
+            name: each[torch.arange(len(each)) % GROUPS != group] for name, each in samples.items()
+        }
         without.append(statistics(kept))
     spread = torch.stack(without).var(0, correction=0) * (GROUPS - 1)
     return statistics(samples), STUDENT * spread.sqrt()
 
 
-def measure(decoder: nn.Sequential, logits: Tensor, batch: Tensor, repeats: int, epochs: int) -> list[dict[str, object]]:
+def measure(
+    decoder: nn.Sequential, logits: Tensor, batch: Tensor, repeats: int, epochs: int
+) -> list[dict[str, object]]:
     """One row per method, printed as a table; draws are the same function of the seed at every stage of training."""
     generator = torch.Generator().manual_seed(1)
     f = reconstruction(decoder, batch)
@@ -158,7 +174,9 @@ def measure(decoder: nn.Sequential, logits: Tensor, batch: Tensor, repeats: int,
         each.split([len(METHODS), len(METHODS), len(COMPARED)]) for each in jackknife(samples)
     )
     rows: list[dict[str, object]] = []
-    print(f"{'method':36}{'evaluations':>12}{'variance':>11}{'+- 95 %':>9}{'bias':>8}{'at most':>9}{'repeats':>9}")
+    print(
+        f"{'method':36}{'evaluations':>12}{'variance':>11}{'+- 95 %':>9}{'bias':>8}{'at most':>9}{'repeats':>9}"
+    )
     for i, (name, E) in enumerate(METHODS.items()):
         row: dict[str, object] = {
             "epochs": epochs,
@@ -195,17 +213,38 @@ def picture(rows: list[dict[str, object]], path: Path) -> None:
         errors = [float(str(row["variance_95"])) for row in part]
         places = [y + (i - (len(stages) - 1) / 2) * height for y in range(len(names))]
         shade = plt.get_cmap("viridis")(0.15 + 0.6 * i / max(1, len(stages) - 1))
-        axes.barh(places, values, height * 0.9, xerr=errors, color=shade, capsize=2, label=f"{epochs} epochs")
+        axes.barh(
+            places,
+            values,
+            height * 0.9,
+            xerr=errors,
+            color=shade,
+            capsize=2,
+            label=f"{epochs} epochs",
+        )
         for place, row, value, error in zip(places, part, values, errors, strict=True):
             text = f"{value:,.0f}" if value >= 10 else f"{value:#.2g}"
-            text += "" if row["unbiased"] == "yes" else f"  (and a relative bias of {row['relative_bias']})"
-            axes.annotate(text, (value + error, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
+            text += (
+                ""
+                if row["unbiased"] == "yes"
+                else f"  (and a relative bias of {row['relative_bias']})"
+            )
+            axes.annotate(
+                text,
+                (value + error, place),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
     labels = [f"{row['method']}  [{row['evaluations']}]" for row in rows[: len(names)]]
     axes.set_yticks(range(len(names)), labels)
     everything = [float(str(row["variance"])) for row in rows]
     axes.set(xscale="log", xlim=(min(everything) / 3, max(everything) * 5))
     axes.set_xlabel("variance over draws / ‖gradient‖², 95 % intervals")
-    figure.suptitle("Gradient of a DVAE's reconstruction loss in its 200 logits\n[evaluations of f + backward passes b]")
+    figure.suptitle(
+        "Gradient of a DVAE's reconstruction loss in its 200 logits\n[evaluations of f + backward passes b]"
+    )
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
@@ -215,18 +254,30 @@ def picture(rows: list[dict[str, object]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, nargs="+", default=None, help="measure after each of these")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--epochs", type=int, nargs="+", default=None, help="measure after each of these"
+    )
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--images", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="little training, few repeats and no files, for the tests")
-    parser.add_argument("--output", type=Path, default=None, help="folder for variance_dvae.csv and variance.png")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="little training, few repeats and no files, for the tests",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=None, help="folder for variance_dvae.csv and variance.png"
+    )
     args = parser.parse_args()
     stages = args.epochs or ([1] if args.quick else [8, 20, 40])
     repeats = args.repeats or (GROUPS * 2 if args.quick else 200)
     count = args.images or (2 if args.quick else 10)
     if repeats < 2 * GROUPS:
-        parser.error(f"--repeats must be at least {2 * GROUPS}: the jackknife needs {GROUPS} groups.")
+        parser.error(
+            f"--repeats must be at least {2 * GROUPS}: the jackknife needs {GROUPS} groups."
+        )
 
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
@@ -236,9 +287,14 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     start = time.perf_counter()
     for epochs, encoder, decoder, loss in train(images, stages, generator):
-        print(f"\nafter {epochs} epochs, negated ELBO {loss:.1f} ({time.perf_counter() - start:.0f} s so far)", flush=True)
+        print(
+            f"\nafter {epochs} epochs, negated ELBO {loss:.1f} ({time.perf_counter() - start:.0f} s so far)",
+            flush=True,
+        )
         rows += measure(decoder, encoder(batch), batch, repeats, epochs)
-    print("\n40+8b: 40 evaluations and 8 backward passes of f. bias: relative, less its noise, and the end of its 95 % interval.")
+    print(
+        "\n40+8b: 40 evaluations and 8 backward passes of f. bias: relative, less its noise, and the end of its 95 % interval."
+    )
 
     if not args.quick or args.output:
         table = (args.output or ROOT / "results") / "variance_dvae.csv"

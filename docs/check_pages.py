@@ -21,10 +21,22 @@ WIDTHS = {"wide": 1280, "narrow": 420}
 def problems(page: Page, path: Path) -> list[str]:
     """What is wrong with one page."""
     found: list[str] = []
-    page.on("console", lambda message: found.append(f"console: {message.text}") if message.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda message: (
+            found.append(f"console: {message.text}")
+            if message.type in ("error", "warning")
+            else None
+        ),
+    )
     page.on("pageerror", lambda error: found.append(f"script: {error}"))
     page.on("requestfailed", lambda request: found.append(f"not loaded: {request.url}"))
-    page.on("request", lambda request: found.append(f"other host: {request.url}") if request.url.startswith("http") else None)
+    page.on(
+        "request",
+        lambda request: (
+            found.append(f"other host: {request.url}") if request.url.startswith("http") else None
+        ),
+    )
     page.goto(path.as_uri())
     page.wait_for_load_state("load")
     if page.locator(".math").count():
@@ -32,8 +44,12 @@ def problems(page: Page, path: Path) -> list[str]:
         page.evaluate("MathJax.startup.promise")
     page.evaluate("document.querySelectorAll('img').forEach(each => each.loading = 'eager')")
     page.wait_for_function("Array.from(document.images).every(each => each.complete)")
-    broken = page.evaluate("Array.from(document.images).filter(each => !each.naturalWidth).map(each => each.src)")
-    unset = page.evaluate("document.querySelectorAll('.math').length - document.querySelectorAll('.math mjx-container').length")
+    broken = page.evaluate(
+        "Array.from(document.images).filter(each => !each.naturalWidth).map(each => each.src)"
+    )
+    unset = page.evaluate(
+        "document.querySelectorAll('.math').length - document.querySelectorAll('.math mjx-container').length"
+    )
     errors = page.locator("mjx-merror, [data-mjx-error]").count()
     wider = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     found += [f"broken picture: {source}" for source in broken]
@@ -44,18 +60,30 @@ def problems(page: Page, path: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pages", nargs="*", help="without .html; all where none are named")
     parser.add_argument("--screenshots", type=Path, help="folder for pictures of the pages")
-    parser.add_argument("--whole", action="store_true", help="pictures of whole pages, not of the first screen")
+    parser.add_argument(
+        "--whole", action="store_true", help="pictures of whole pages, not of the first screen"
+    )
     options = parser.parse_args()
-    listed = sorted(BUILT.rglob("*.html")) if not options.pages else [BUILT / f"{name}.html" for name in options.pages]
+    listed = (
+        sorted(BUILT.rglob("*.html"))
+        if not options.pages
+        else [BUILT / f"{name}.html" for name in options.pages]
+    )
     bad = 0
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for path in listed:
             for name, width in WIDTHS.items():
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
+                page = browser.new_page(
+                    viewport={"width": width, "height": 900}, color_scheme="light"
+                )
                 found = problems(page, path)
                 for each in found:
                     print(f"{path.relative_to(BUILT)} ({name}): {each}")
@@ -63,7 +91,9 @@ def main() -> int:
                 if options.screenshots:
                     options.screenshots.mkdir(parents=True, exist_ok=True)
                     shot = "-".join(path.relative_to(BUILT).with_suffix("").parts)
-                    page.screenshot(path=options.screenshots / f"{shot}-{name}.png", full_page=options.whole)
+                    page.screenshot(
+                        path=options.screenshots / f"{shot}-{name}.png", full_page=options.whole
+                    )
                 page.close()
         browser.close()
     print(f"{len(listed)} pages, each {' and '.join(WIDTHS)}: {bad} with problems")

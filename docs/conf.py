@@ -70,15 +70,24 @@ copybutton_prompt_text = ">>> "
 _mathjax = HERE / "_build" / "npm" / "node_modules" / "mathjax" / "es5" / "tex-svg.js"
 if _mathjax.exists():
     html_static_path.append(str(_mathjax))
-mathjax_path = _mathjax.name if _mathjax.exists() else "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-svg.js"
+mathjax_path = (
+    _mathjax.name if _mathjax.exists() else "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-svg.js"
+)
 
 
 def _contents(app: Any, docname: str, source: list[str]) -> None:
     """In the contents of index.md: NAME? is left out where there is no such page, (others) are the pages not named."""
     if docname == "index":
         pages = {path.stem for path in HERE.glob("*.md")}
-        text = re.sub(r"^(\w+)\?\n", lambda name: f"{name[1]}\n" if name[1] in pages else "", source[0], flags=re.MULTILINE)
-        source[0] = text.replace("(others)", "\n".join(sorted(pages - set(text.splitlines()) - {"index"})))
+        text = re.sub(
+            r"^(\w+)\?\n",
+            lambda name: f"{name[1]}\n" if name[1] in pages else "",
+            source[0],
+            flags=re.MULTILINE,
+        )
+        source[0] = text.replace(
+            "(others)", "\n".join(sorted(pages - set(text.splitlines()) - {"index"}))
+        )
 
 
 _kept: dict[str, list[str]] = {}
@@ -90,7 +99,9 @@ def _keep(app: Any, what: str, name: str, found: object, options: object, lines:
         _kept[name] = list(lines)
 
 
-def _plain(app: Any, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
+def _plain(
+    app: Any, what: str, name: str, found: object, options: object, lines: list[str]
+) -> None:
     """Docstrings as readers of code see them: a bare *batch is a shape, and `name: text` with indented lines below is a list."""
     lines[:] = _kept.pop(name, lines)
     for i, line in enumerate(lines):
@@ -102,7 +113,10 @@ def _plain(app: Any, what: str, name: str, found: object, options: object, lines
         starts = [line for line in paragraph if line and not line.startswith(" ")]
         indented = any(line.startswith(" ") for line in paragraph)
         if indented and starts and all(re.match(r"\w+: ", line) for line in starts):
-            paragraph[:] = [f"  {line.strip()}" if line.startswith(" ") else f"- {line}" if line else "" for line in paragraph]
+            paragraph[:] = [
+                f"  {line.strip()}" if line.startswith(" ") else f"- {line}" if line else ""
+                for line in paragraph
+            ]
     lines[:] = "\n\n".join("\n".join(each) for each in paragraphs).split("\n")
 
 

@@ -21,7 +21,17 @@ from catlog.cli.main import main
 
 os.environ["COLUMNS"] = "110"  # of the command's help
 BEYOND = ["data", "experiments", "kernels"]
-BLOCKS = ["factors", "conditionals", "draw", "evaluate", "neighbours", "clamps", "logits", "relaxation", "checks"]
+BLOCKS = [
+    "factors",
+    "conditionals",
+    "draw",
+    "evaluate",
+    "neighbours",
+    "clamps",
+    "logits",
+    "relaxation",
+    "checks",
+]
 
 
 def public(module: ModuleType) -> list[str]:
@@ -29,7 +39,12 @@ def public(module: ModuleType) -> list[str]:
     if hasattr(module, "__all__"):
         return sorted(module.__all__, key=str.lower)
     listed = {name: each for name, each in vars(module).items() if not name.startswith("_")}
-    return [name for name, each in listed.items() if isclass(each) or isfunction(each) if each.__module__ == module.__name__]
+    return [
+        name
+        for name, each in listed.items()
+        if isclass(each) or isfunction(each)
+        if each.__module__ == module.__name__
+    ]
 
 
 def groups() -> dict[str, list[str]]:
@@ -39,14 +54,27 @@ def groups() -> dict[str, list[str]]:
     found = {
         "The contract": ["Estimator", "attach", "ESTIMATORS"],
         **{f"Estimators: {family}": listed for family, listed in make_estimators.FAMILIES.items()},
-        "Laws": ["Categoricals", "Ordered", "Autoregressive", "BayesianNetwork", "Node", "MarkovChain"],
+        "Laws": [
+            "Categoricals",
+            "Ordered",
+            "Autoregressive",
+            "BayesianNetwork",
+            "Node",
+            "MarkovChain",
+        ],
         "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverage"],
     }
     taken = {name for listed in found.values() for name in listed}
-    found["Functions and tools"] = [name for name in names if name not in taken and name not in modules]
+    found["Functions and tools"] = [
+        name for name in names if name not in taken and name not in modules
+    ]
     for module in [*modules, *(each for each in BEYOND if each not in modules)]:
-        found[f"catlog.{module}"] = [f"{module}.{name}" for name in public(import_module(f"catlog.{module}"))]
-    found["Building blocks"] = [f"{block}.{name}" for block in BLOCKS for name in public(import_module(f"catlog.{block}"))]
+        found[f"catlog.{module}"] = [
+            f"{module}.{name}" for name in public(import_module(f"catlog.{module}"))
+        ]
+    found["Building blocks"] = [
+        f"{block}.{name}" for block in BLOCKS for name in public(import_module(f"catlog.{block}"))
+    ]
     return {heading: listed for heading, listed in found.items() if listed}
 
 
@@ -82,12 +110,20 @@ def directive(name: str) -> list[str]:
     found = thing(name)
     if isclass(found):
         call = ["   :special-members: __call__"] if name == "Estimator" else []
-        members = [] if name.startswith("experiments.") else ["   :members:"]  # their fields are the flags of the command
+        members = (
+            [] if name.startswith("experiments.") else ["   :members:"]
+        )  # their fields are the flags of the command
         return [f".. autoclass:: catlog.{name}", *members, *call, ""]
     if isfunction(found):
         return [f".. autofunction:: catlog.{name}", ""]
     module, _, last = f"catlog.{name}".rpartition(".")
-    return [f".. py:data:: {last}", f"   :module: {module}", "", f"   {constant(found)}".replace("`", "``"), ""]
+    return [
+        f".. py:data:: {last}",
+        f"   :module: {module}",
+        "",
+        f"   {constant(found)}".replace("`", "``"),
+        "",
+    ]
 
 
 def helped(*given: str) -> str:
@@ -116,7 +152,9 @@ def command() -> str:
 
 
 def file_name(heading: str) -> str:
-    return "".join(letter if letter.isalnum() or letter == "." else "-" for letter in heading.lower()).replace("--", "-")
+    return "".join(
+        letter if letter.isalnum() or letter == "." else "-" for letter in heading.lower()
+    ).replace("--", "-")
 
 
 def page(heading: str, names: list[str]) -> str:
@@ -130,13 +168,23 @@ def page(heading: str, names: list[str]) -> str:
 
 
 def index(found: dict[str, list[str]]) -> str:
-    lines = ["# API reference", "", "Every public name, by what it is for.", "", "```{toctree}", ":hidden:", ""]
+    lines = [
+        "# API reference",
+        "",
+        "Every public name, by what it is for.",
+        "",
+        "```{toctree}",
+        ":hidden:",
+        "",
+    ]
     lines += [*map(file_name, found), "command", "```", ""]
     for heading, names in found.items():
         lines += [f"## {f'`{heading}`' if heading.startswith('catlog.') else heading}", ""]
         lines += [f"- {{py:obj}}`{name} <catlog.{name}>`: {summary(name)}" for name in names]
         lines.append("")
-    return "\n".join([*lines, "## The command `catlog`", "", "[Every subcommand and flag](command.md).", ""])
+    return "\n".join(
+        [*lines, "## The command `catlog`", "", "[Every subcommand and flag](command.md).", ""]
+    )
 
 
 def write(folder: Path) -> None:
@@ -149,5 +197,7 @@ def write(folder: Path) -> None:
             old.unlink()
     for name, text in pages.items():
         path = folder / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:  # Sphinx reads what has changed
+        if (
+            not path.exists() or path.read_text(encoding="utf-8") != text
+        ):  # Sphinx reads what has changed
             path.write_text(text, encoding="utf-8")

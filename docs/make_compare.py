@@ -20,7 +20,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from advise import in_the_middle  # noqa: E402
 
 PAGE = ROOT / "docs" / "compare.md"
-BEGIN, END = "<!-- advice: begin (made by docs/make_compare.py from results/advise.csv) -->", "<!-- advice: end -->"
+BEGIN, END = (
+    "<!-- advice: begin (made by docs/make_compare.py from results/advise.csv) -->",
+    "<!-- advice: end -->",
+)
 
 
 def executed(text: str) -> tuple[str, dict[str, Any]]:
@@ -38,13 +41,23 @@ def executed(text: str) -> tuple[str, dict[str, Any]]:
 
 def advice(rows: list[dict[str, Any]]) -> str:
     """How often the advice is right, a line per size; of the three pilots on a problem, the one in the middle and the worst."""
-    lines = ["| size | problems | within 1.3 | worst in the middle | worst pilot | under 50 steps |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| size | problems | within 1.3 | worst in the middle | worst pilot | under 50 steps |",
+        "|---|---|---|---|---|---|",
+    ]
     for size in ("small", "large"):
         here = [row for row in rows if row["size"] == size]
         middle, every = in_the_middle(here), [row["ratio"] for row in here]
         steps = [row["pilot_steps"] for row in here]
         quick = f"{sum(each < 50 for each in steps)} of {len(steps)}, at most {max(steps):.0f}"
-        cells = [size, len(middle), sum(each <= 1.3 for each in middle), f"{max(middle):.2f}", f"{max(every):.2f}", quick]
+        cells = [
+            size,
+            len(middle),
+            sum(each <= 1.3 for each in middle),
+            f"{max(middle):.2f}",
+            f"{max(every):.2f}",
+            quick,
+        ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

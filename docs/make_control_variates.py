@@ -122,7 +122,9 @@ def residuals(rows: list[Row]) -> str:
     stages = list(dict.fromkeys(row["problem"] for row in rows))
     found = {(row["problem"], *row["method"].split("; ")): row["variance"] for row in rows}
     names = list(dict.fromkeys(key[1:] for key in found))
-    lines = [[name, way, *(f"{found[stage, name, way]:.3g}" for stage in stages)] for name, way in names]
+    lines = [
+        [name, way, *(f"{found[stage, name, way]:.3g}" for stage in stages)] for name, way in names
+    ]
     return table(["prediction", "corrections dealt", *stages], lines)
 
 
@@ -133,7 +135,9 @@ def dvae(rows: list[Row]) -> str:
     for row in rows[: len(rows) // len(stages)]:
         name = row["method"] + ("" if row["unbiased"] == "yes" else " (biased)")
         cost = f"{row['evaluations']} + {row['backward']}b"
-        lines.append([name, cost, *(spread(found[stage, row["method"]], "mse") for stage in stages)])
+        lines.append(
+            [name, cost, *(spread(found[stage, row["method"]], "mse") for stage in stages)]
+        )
     return table(["method", "evaluations", *stages], lines)
 
 
@@ -143,12 +147,19 @@ def family(row: Row) -> str:
 
 def least(rows: list[Row], *names: str, others: bool = False) -> Row | None:
     """The row with the least variance of these estimators, or of all others."""
-    return min((row for row in rows if (family(row) in names) != others), key=lambda row: row["variance"], default=None)
+    return min(
+        (row for row in rows if (family(row) in names) != others),
+        key=lambda row: row["variance"],
+        default=None,
+    )
 
 
 def grouped(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
     found: dict[tuple[str, int], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: list(dict.fromkeys(each["problem"] for each in rows)).index(row["problem"])):
+    for row in sorted(
+        rows,
+        key=lambda row: list(dict.fromkeys(each["problem"] for each in rows)).index(row["problem"]),
+    ):
         found.setdefault((row["problem"], row["seed"]), []).append(row)
     return found
 
@@ -156,15 +167,23 @@ def grouped(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
 def contest(rows: list[Row]) -> str:
     lines = []
     for (problem, seed), found in grouped(rows).items():
-        best = [least(found, "MemoryCateR"), least(found, "SlopeCateR"), least(found, "MemoryCateR", "SlopeCateR", others=True)]
+        best = [
+            least(found, "MemoryCateR"),
+            least(found, "SlopeCateR"),
+            least(found, "MemoryCateR", "SlopeCateR", others=True),
+        ]
         first = least(found, others=True)
         cells = ["" if row is None else spread(row, "variance") for row in best]
-        cells = [f"**{cell}**" if row is first else cell for cell, row in zip(cells, best, strict=True)]
+        cells = [
+            f"**{cell}**" if row is first else cell for cell, row in zip(cells, best, strict=True)
+        ]
         lines.append([f"{problem}, {seed}", *cells, f"`{best[2]['method']}`" if best[2] else ""])
     return table(["problem, seed", "MemoryCateR", "SlopeCateR", "best other", "which is"], lines)
 
 
-def wins(rows: list[Row], *names: str, without: tuple[str, ...] = (), clear: bool = False) -> list[str]:
+def wins(
+    rows: list[Row], *names: str, without: tuple[str, ...] = (), clear: bool = False
+) -> list[str]:
     """Problems on which one of these comes first with every seed; ``clear``: and no interval touches its own."""
     lost = set()
     for (problem, _), found in grouped([row for row in rows if family(row) not in without]).items():
@@ -172,7 +191,9 @@ def wins(rows: list[Row], *names: str, without: tuple[str, ...] = (), clear: boo
         if ours is None or any(ours["variance"] + clear * ours["variance_95"] >= row["variance"] - clear * row["variance_95"]
                                for row in theirs):  # fmt: skip
             lost.add(problem)
-    return [problem for problem in dict.fromkeys(row["problem"] for row in rows) if problem not in lost]
+    return [
+        problem for problem in dict.fromkeys(row["problem"] for row in rows) if problem not in lost
+    ]
 
 
 def ways(rows: list[Row]) -> tuple[str, list[str]]:
@@ -180,13 +201,27 @@ def ways(rows: list[Row]) -> tuple[str, list[str]]:
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["part"] == "ways" or (row["part"] == "contest" and family(row) == "MemoryCateR"):
-            way = "one per draw" if "variables" in row["method"] else "all" if row["part"] == "ways" else "RLOO"
+            way = (
+                "one per draw"
+                if "variables" in row["method"]
+                else "all"
+                if row["part"] == "ways"
+                else "RLOO"
+            )
             found.setdefault(row["problem"], {}).setdefault(way, []).append(row["variance"])
     means = {
-        problem: {way: geometric_mean(each[way]) for way in ("RLOO", "all", "one per draw")} for problem, each in found.items()
+        problem: {way: geometric_mean(each[way]) for way in ("RLOO", "all", "one per draw")}
+        for problem, each in found.items()
     }
-    lines = [[problem, *(f"{mean:.3g}" for mean in each.values())] for problem, each in means.items()]
-    head = ["problem", "RLOO", "IndeCateR, Latin, all variables", "IndeCateR, Latin, one variable per draw"]
+    lines = [
+        [problem, *(f"{mean:.3g}" for mean in each.values())] for problem, each in means.items()
+    ]
+    head = [
+        "problem",
+        "RLOO",
+        "IndeCateR, Latin, all variables",
+        "IndeCateR, Latin, one variable per draw",
+    ]
     return table(head, lines), [min(each, key=lambda way: each[way]) for each in means.values()]
 
 
@@ -196,7 +231,9 @@ def listed(names: list[str]) -> str:
 
 def page(rows: list[Row], results: list[Row]) -> str:
     parts = {part: [row for row in rows if row["part"] == part] for part in ("residuals", "dvae")}
-    small, large = ([row for row in results if row["part"] == part] for part in ("contest", "large"))
+    small, large = (
+        [row for row in results if row["part"] == part] for part in ("contest", "large")
+    )
     text, best = ways(results)
     memory, both = wins(small, "MemoryCateR"), wins(small, "MemoryCateR", "SlopeCateR")
     problems = list(dict.fromkeys(row["problem"] for row in small))
@@ -226,7 +263,13 @@ def page(rows: list[Row], results: list[Row]) -> str:
 def main() -> None:
     path = ROOT / "docs" / "control_variates.md"
     path.write_text(
-        page(*(records.read(ROOT / "results" / f"{name}.csv") for name in ("control_variates", "contest"))), encoding="utf-8"
+        page(
+            *(
+                records.read(ROOT / "results" / f"{name}.csv")
+                for name in ("control_variates", "contest")
+            )
+        ),
+        encoding="utf-8",
     )
     print(f"written to {path}")
 

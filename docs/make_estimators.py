@@ -39,7 +39,13 @@ LAWS = {
     frozenset({"bits", "index", "one-hot", "mixed"}): "independent",
     frozenset({"bits", "index", "one-hot", "mixed", "structured"}): "any",
 }
-WORDS = {"bits": "bits", "index": "categorical", "one-hot": "one-hot", "mixed": "mixed", "structured": "structured"}
+WORDS = {
+    "bits": "bits",
+    "index": "categorical",
+    "one-hot": "one-hot",
+    "mixed": "mixed",
+    "structured": "structured",
+}
 
 PAGE = """\
 # The estimators
@@ -85,7 +91,9 @@ def unbiased(name: str, rows: list[Row]) -> bool:
     """Whether the judge found no bias in any setting, on any law."""
     found = judged(name, rows)
     if not found:
-        raise ValueError(f"{name} has no row in results/estimators.csv: run benchmarks/estimators.py.")
+        raise ValueError(
+            f"{name} has no row in results/estimators.csv: run benchmarks/estimators.py."
+        )
     return all(row["unbiased"] == "yes" for row in found)
 
 
@@ -93,7 +101,11 @@ def evidence(name: str, rows: list[Row]) -> str:
     """The largest error, or z-score, that the judge saw."""
     found = judged(name, rows)
     number = max(row["error"] if row["how"] == "enumeration" else row["z"] for row in found)
-    return f"error {number:.0e}" if found[0]["how"] == "enumeration" else f"z {number:.{0 if number > 99 else 1}f}"
+    return (
+        f"error {number:.0e}"
+        if found[0]["how"] == "enumeration"
+        else f"z {number:.{0 if number > 99 else 1}f}"
+    )
 
 
 def verdict(name: str, rows: list[Row]) -> str:
@@ -118,7 +130,9 @@ def cost(name: str) -> str:
     assert sentence is not None, f"{name}: no sentence 'Cost: ...' in the docstring"
     first, *others = " ".join(sentence[1].split()).split("; ")
     formulas = [first.partition(" evaluations")[0]]
-    formulas += [each.partition(" and ")[0] for each in others if re.match(r"``\w+(=\w)?``: ", each)]
+    formulas += [
+        each.partition(" and ")[0] for each in others if re.match(r"``\w+(=\w)?``: ", each)
+    ]
     text = "; ".join(formulas).replace("``samples``", "n")
     text = re.sub(r"\bsamples\b", "n", re.sub(r"\bN\b", "n", text))
     return re.sub(r"(\w)\^(\w)", r"\1<sup>\2</sup>", text).replace("``", "`")
@@ -126,7 +140,11 @@ def cost(name: str) -> str:
 
 def settings(name: str) -> str:
     """The hyper-parameters and their defaults."""
-    own = [each for key, each in inspect.signature(ESTIMATORS[name]).parameters.items() if key not in ("validate", "chunk_size")]
+    own = [
+        each
+        for key, each in inspect.signature(ESTIMATORS[name]).parameters.items()
+        if key not in ("validate", "chunk_size")
+    ]
     return ", ".join(f"`{each.name}={each.default}`" for each in own)
 
 
@@ -143,7 +161,9 @@ def table(columns: dict[str, Any]) -> list[str]:
     lines = [line("", *columns), "|---" * (1 + len(columns)) + "|"]
     for family, names in FAMILIES.items():
         lines.append(line(f"*{family}*", *[""] * len(columns)))
-        lines += [line(f"`{name}`", *(column(name) for column in columns.values())) for name in names]
+        lines += [
+            line(f"`{name}`", *(column(name) for column in columns.values())) for name in names
+        ]
     return lines
 
 
@@ -168,7 +188,12 @@ def readme(text: str, rows: list[Row]) -> str:
 def measured(rows: list[Row]) -> dict[str, list[Row]]:
     """Per problem, its rows with a variance, the lowest first."""
     problems = dict.fromkeys(row["problem"] for row in rows if row.get("variance") is not None)
-    return {each: sorted((row for row in rows if row["problem"] == each), key=lambda row: row["variance"]) for each in problems}
+    return {
+        each: sorted(
+            (row for row in rows if row["problem"] == each), key=lambda row: row["variance"]
+        )
+        for each in problems
+    }
 
 
 def label(row: Row) -> str:
@@ -197,13 +222,32 @@ def number(value: float | None) -> str:
 
 def results(rows: list[Row]) -> list[str]:
     """Lines of the table of one problem."""
-    lines = [line("", "settings", "evaluations", "variance", "bias", "ms", "variance x evaluations", "trained")]
+    lines = [
+        line(
+            "",
+            "settings",
+            "evaluations",
+            "variance",
+            "bias",
+            "ms",
+            "variance x evaluations",
+            "trained",
+        )
+    ]
     lines.append("|---" * 8 + "|")
     for row in rows:
         bias = row.get("bias")
         seen = "" if bias is None else "none" if row["truly_unbiased"] else f"**{bias:.3f}**"
-        values = [f"{row['evaluations']:,}", number(row["variance"]), seen, number(row["ms"]), number(row["merit"])]
-        lines.append(line(f"`{row['estimator']}`", row["settings"] or "", *values, row["trained"] or ""))
+        values = [
+            f"{row['evaluations']:,}",
+            number(row["variance"]),
+            seen,
+            number(row["ms"]),
+            number(row["merit"]),
+        ]
+        lines.append(
+            line(f"`{row['estimator']}`", row["settings"] or "", *values, row["trained"] or "")
+        )
     return lines
 
 
@@ -220,8 +264,13 @@ def page(rows: list[Row]) -> str:
         "reference": lambda name: ESTIMATORS[name].reference,
     }
     fine = [row for row in rows if row.get("unbiased") == "yes"]
-    error, z = (max(row[key] for row in fine if row["how"] == how) for key, how in (("error", "enumeration"), ("z", "z-test")))
-    filled = PAGE.format(table="\n".join(table(columns)), count=len(fine), error=f"{error:.1e}", z=f"{z:.1f}")
+    error, z = (
+        max(row[key] for row in fine if row["how"] == how)
+        for key, how in (("error", "enumeration"), ("z", "z-test"))
+    )
+    filled = PAGE.format(
+        table="\n".join(table(columns)), count=len(fine), error=f"{error:.1e}", z=f"{z:.1f}"
+    )
     lines = [filled]
     for problem, found in measured(rows).items():
         lines += [f"### {problem}", "", *results(found), ""]
@@ -233,17 +282,38 @@ def picture(rows: list[Row], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     problems = measured(rows)
-    figure, panels = plt.subplots(len(problems), 1, figsize=(11, 7 * len(problems)), dpi=110, layout="constrained", squeeze=False)
-    colour = {name: plt.get_cmap("tab10")(i) for i, names in enumerate(FAMILIES.values()) for name in names}
+    figure, panels = plt.subplots(
+        len(problems),
+        1,
+        figsize=(11, 7 * len(problems)),
+        dpi=110,
+        layout="constrained",
+        squeeze=False,
+    )
+    colour = {
+        name: plt.get_cmap("tab10")(i)
+        for i, names in enumerate(FAMILIES.values())
+        for name in names
+    }
     for axes, (problem, found) in zip(panels[:, 0], problems.items(), strict=True):
         found = [row for row in found if row["variance"] > 0 and row["estimator"] != "VIMCO"]
         for row in found:
             face = colour[row["estimator"]] if unbiased(row["estimator"], rows) else "white"
             edge = colour[row["estimator"]]
-            axes.scatter(row["ms"], row["variance"], 45, color=face, edgecolors=[edge], linewidths=1.5, zorder=3)
+            axes.scatter(
+                row["ms"],
+                row["variance"],
+                45,
+                color=face,
+                edgecolors=[edge],
+                linewidths=1.5,
+                zorder=3,
+            )
         axes.set(xscale="log", yscale="log", title=problem, ylabel="variance / ‖gradient‖²")
         axes.set_xlim(min(row["ms"] for row in found) / 1.8, max(row["ms"] for row in found) * 1.9)
-        axes.set_ylim(min(row["variance"] for row in found) / 1.8, max(row["variance"] for row in found) * 1.8)
+        axes.set_ylim(
+            min(row["variance"] for row in found) / 1.8, max(row["variance"] for row in found) * 1.8
+        )
         axes.set_xlabel("milliseconds per estimate")
         axes.grid(alpha=0.25, which="both", linewidth=0.5)
         axes.set_axisbelow(True)
@@ -254,13 +324,29 @@ def picture(rows: list[Row], path: Path) -> None:
         for family, names in FAMILIES.items()
         if present & set(names) - {"VIMCO", "Exact"}
     ]
-    handles.append(plt.Line2D([], [], marker="o", linestyle="", markerfacecolor="white", markeredgecolor="grey", label="biased"))
+    handles.append(
+        plt.Line2D(
+            [],
+            [],
+            marker="o",
+            linestyle="",
+            markerfacecolor="white",
+            markeredgecolor="grey",
+            label="biased",
+        )
+    )
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle("Gradient of E[f] for a random network f, at about 40 evaluations (UnorderedSet: 10)")
+    figure.suptitle(
+        "Gradient of E[f] for a random network f, at about 40 evaluations (UnorderedSet: 10)"
+    )
     figure.canvas.draw()
     figure.set_layout_engine("none")
     for axes, found in zip(panels[:, 0], problems.values(), strict=True):
-        _annotate(axes, [row for row in found if row["variance"] > 0 and row["estimator"] != "VIMCO"], colour)
+        _annotate(
+            axes,
+            [row for row in found if row["variance"] > 0 and row["estimator"] != "VIMCO"],
+            colour,
+        )
     figure.savefig(path)
     plt.close(figure)
 
@@ -284,10 +370,19 @@ def _annotate(axes: Any, rows: list[Row], colour: dict[str, Any]) -> None:
     for i, (left, low, leader) in places.items():
         texts[i].set_position((left, low - sizes[i].y0))
         if leader is not None:
-            axes.plot(leader[::2], leader[1::2], color=colour[rows[i]["estimator"]], linewidth=0.6, transform=None, zorder=2)
+            axes.plot(
+                leader[::2],
+                leader[1::2],
+                color=colour[rows[i]["estimator"]],
+                linewidth=0.6,
+                transform=None,
+                zorder=2,
+            )
 
 
-def _places(points: list[Any], sizes: list[Any], frame: Any, order: list[int]) -> tuple[float, dict[int, Any]]:
+def _places(
+    points: list[Any], sizes: list[Any], frame: Any, order: list[int]
+) -> tuple[float, dict[int, Any]]:
     """How many flaws a placement of labels in this order has; their corners, and lines to them."""
     from matplotlib.transforms import Bbox
 
@@ -303,8 +398,12 @@ def _places(points: list[Any], sizes: list[Any], frame: Any, order: list[int]) -
             low = end[1] - size.height * (1 - sin(angle)) / 2
             box = Bbox.from_extents(left - 3, low - 1, left + size.width + 3, low + size.height + 1)
             leader = (x, y, *end) if radius > 16 else None
-            wrong = sum([box.x0 < frame.x0, box.x1 > frame.x1, box.y0 < frame.y0, box.y1 > frame.y1])
-            wrong += sum(box.overlaps(other) for other in taken) + sum(_hits(other, box) for other in lines)
+            wrong = sum(
+                [box.x0 < frame.x0, box.x1 > frame.x1, box.y0 < frame.y0, box.y1 > frame.y1]
+            )
+            wrong += sum(box.overlaps(other) for other in taken) + sum(
+                _hits(other, box) for other in lines
+            )
             if leader is not None:
                 wrong += sum(_crosses(leader, other) for other in lines)
                 wrong += sum(_hits(leader, other) for j, other in enumerate(taken) if j != i)
@@ -325,7 +424,9 @@ def _hits(line: tuple[float, float, float, float], box: Any) -> bool:
     return bool(Line([line[:2], line[2:]]).intersects_bbox(box, filled=False))
 
 
-def _crosses(one: tuple[float, float, float, float], two: tuple[float, float, float, float]) -> bool:
+def _crosses(
+    one: tuple[float, float, float, float], two: tuple[float, float, float, float]
+) -> bool:
     def side(line: tuple[float, float, float, float], x: float, y: float) -> bool:
         return (line[2] - line[0]) * (y - line[1]) > (line[3] - line[1]) * (x - line[0])
 
@@ -335,7 +436,9 @@ def _crosses(one: tuple[float, float, float, float], two: tuple[float, float, fl
 def main() -> None:
     rows = read()
     (ROOT / "docs" / "estimators.md").write_text(page(rows), encoding="utf-8")
-    (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text(encoding="utf-8"), rows), encoding="utf-8")
+    (ROOT / "README.md").write_text(
+        readme((ROOT / "README.md").read_text(encoding="utf-8"), rows), encoding="utf-8"
+    )
     picture(rows, ROOT / "docs" / "estimators.png")
 
 

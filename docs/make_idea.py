@@ -38,12 +38,16 @@ def tabled(values: Tensor) -> Callable[[Tensor], Tensor]:
     return f
 
 
-def estimates(E: catlog.Estimator, f: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
+def estimates(
+    E: catlog.Estimator, f: Callable[[Tensor], Tensor], theta: Tensor
+) -> tuple[Tensor, Tensor]:
     """One draw's estimate of the gradient in every logit, for every outcome ``[outcomes, d]``; the outcomes' probabilities."""
     x = points(len(theta))
     logits = theta.expand(x.shape).clone().requires_grad_()
     value = E(f, Independent(Bernoulli(logits=logits), 1), x=x.unsqueeze(0))
-    return torch.autograd.grad(value.sum(), logits)[0], Independent(Bernoulli(logits=theta), 1).log_prob(x).exp()
+    return torch.autograd.grad(value.sum(), logits)[0], Independent(
+        Bernoulli(logits=theta), 1
+    ).log_prob(x).exp()
 
 
 def variance(values: Tensor, weight: Tensor) -> Tensor:
@@ -119,9 +123,20 @@ def which_points(path: Path) -> None:
         for r, row in enumerate(rows):
             below = r + (0.4 if r else 0)
             for j, (value, face) in enumerate(row):
-                axes.add_patch(plt.Rectangle((j, -below), 0.92, 0.84, facecolor=face, edgecolor="none"))
-                axes.text(j + 0.46, -below + 0.4, value, ha="center", va="center", color="white" if face == clamp else "#111827")
-            axes.text(-0.25, -below + 0.4, "x" if r == 0 else "", ha="right", va="center", style="italic")
+                axes.add_patch(
+                    plt.Rectangle((j, -below), 0.92, 0.84, facecolor=face, edgecolor="none")
+                )
+                axes.text(
+                    j + 0.46,
+                    -below + 0.4,
+                    value,
+                    ha="center",
+                    va="center",
+                    color="white" if face == clamp else "#111827",
+                )
+            axes.text(
+                -0.25, -below + 0.4, "x" if r == 0 else "", ha="right", va="center", style="italic"
+            )
         axes.set(xlim=(-0.7, 4.1), ylim=(-8.7, 1.1), aspect="equal")
         axes.set_title(title, fontsize=9.5)
         axes.axis("off")
@@ -140,17 +155,31 @@ def which_points(path: Path) -> None:
 def rao_blackwell(path: Path) -> None:
     """The estimates of one logit's gradient for every outcome of four bits: IndeCateR's are means of REINFORCE's."""
     d = 4
-    f = tabled(torch.randn(2**d, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 1)
+    f = tabled(
+        torch.randn(2**d, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 1
+    )
     theta = torch.tensor([0.4, -0.6, 0.2, 0.9], dtype=torch.float64)
     figure, axes = plt.subplots(figsize=(7.5, 3.6), dpi=130, layout="constrained")
-    x, half = points(d), 2 ** (d - 1)  # the first bit is the slowest: rows r and r + half differ in it alone
+    x, half = (
+        points(d),
+        2 ** (d - 1),
+    )  # the first bit is the slowest: rows r and r + half differ in it alone
     for name, E in METHODS.items():
         gradient, weight = estimates(E, f, theta)
         label = f"{name}: variance {variance(gradient, weight)[0]:.3f}"
         if name == "REINFORCE":
             for r in range(half):
-                axes.plot([r, r], gradient[[r, r + half], 0], color="#d1d5db", linewidth=1.5, zorder=1)
-            axes.scatter(torch.arange(half).repeat(2), gradient[:, 0], 500 * weight, color=COLOURS[name], label=label, zorder=2)
+                axes.plot(
+                    [r, r], gradient[[r, r + half], 0], color="#d1d5db", linewidth=1.5, zorder=1
+                )
+            axes.scatter(
+                torch.arange(half).repeat(2),
+                gradient[:, 0],
+                500 * weight,
+                color=COLOURS[name],
+                label=label,
+                zorder=2,
+            )
             exact = (weight * gradient[:, 0]).sum().item()
         else:
             axes.scatter(
@@ -162,7 +191,9 @@ def rao_blackwell(path: Path) -> None:
                 label=label,
                 zorder=3,
             )
-    axes.axhline(exact, color="#111827", linewidth=1, linestyle="--", label="exact gradient", zorder=0)
+    axes.axhline(
+        exact, color="#111827", linewidth=1, linestyle="--", label="exact gradient", zorder=0
+    )
     axes.set_xticks(range(half), ["".join(str(int(bit)) for bit in row) for row in x[:half, 1:]])
     axes.set_xlabel(r"the other bits $x_{\neq 1}$; size of a mark: its probability")
     axes.set_ylabel(r"one draw's estimate of $\partial/\partial\theta_1$")
@@ -182,7 +213,9 @@ def limit(rows: list[dict[str, Any]], path: Path) -> None:
         curve = [(row["logit"], row[name]) for row in rows if row["problem"] == "xor"]
         left.plot(*zip(*curve, strict=True), color=COLOURS[name], label=name, linewidth=2)
     left.set(
-        xlabel="the logit that both bits share", ylabel="variance of one draw's gradient", title="XOR of two bits with one logit"
+        xlabel="the logit that both bits share",
+        ylabel="variance of one draw's gradient",
+        title="XOR of two bits with one logit",
     )
     left.legend(frameon=False)
     for problem, colour in (("own logits", "#0f766e"), ("shared logit", "#a21caf")):

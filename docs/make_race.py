@@ -87,7 +87,9 @@ def after(curve: list[Row], seconds: float) -> float:
 
 def common_time(by_method: dict[str, dict[int, list[Row]]]) -> float:
     """Whole seconds that all runs have reached."""
-    return float(int(min(curve[-1]["seconds"] for each in by_method.values() for curve in each.values())))
+    return float(
+        int(min(curve[-1]["seconds"] for each in by_method.values() for curve in each.values()))
+    )
 
 
 def table(by_method: dict[str, dict[int, list[Row]]]) -> str:
@@ -97,11 +99,17 @@ def table(by_method: dict[str, dict[int, list[Row]]]) -> str:
         known = [time for time in times if time is not None]
         last = [curve[-1] for curve in each.values()]
         cells = ", ".join("-" if time is None else f"{time:.2f}" for time in times)
-        text = f"**{mean(known):.2f}**" if len(known) == len(times) else f"not in {min(row['seconds'] for row in last):.0f}"
+        text = (
+            f"**{mean(known):.2f}**"
+            if len(known) == len(times)
+            else f"not in {min(row['seconds'] for row in last):.0f}"
+        )
         bound = mean(after(curve, common) for curve in each.values())
         biased = " (biased)" if name.startswith("GS") else ""
         steps = mean(row["step"] for row in last)
-        lines.append(f"| {name}{biased} | {cells} | {text} | {steps:,.0f} | {step_ms(each):.3f} | {bound:.2f} |")
+        lines.append(
+            f"| {name}{biased} | {cells} | {text} | {steps:,.0f} | {step_ms(each):.3f} | {bound:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -145,9 +153,18 @@ def figure(race: list[Row], addition: list[Row]) -> Figure:
         for number, curve in enumerate(each.values()):
             shown = [row for row in curve if row["seconds"] > 0]
             label = name if number == 0 else None
-            left.plot([r["seconds"] for r in shown], [r["train"] for r in shown], line, color=colour, lw=1.2, label=label)
+            left.plot(
+                [r["seconds"] for r in shown],
+                [r["train"] for r in shown],
+                line,
+                color=colour,
+                lw=1.2,
+                label=label,
+            )
     left.axhline(TARGET, color="#9ca3af", lw=0.8, ls=":")
-    left.set(ylim=(99, 130), xlim=(0, 18), xlabel="seconds of training", ylabel="negated train bound")
+    left.set(
+        ylim=(99, 130), xlim=(0, 18), xlabel="seconds of training", ylabel="negated train bound"
+    )
     left.set_title("MNIST autoencoder, one H200")
     left.legend(fontsize=8, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
     for run in by_run(addition):
@@ -162,7 +179,9 @@ def figure(race: list[Row], addition: list[Row]) -> Figure:
                    label=f"sums, {draws}" if first else None)  # fmt: skip
     right.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 1))
     right.set_title("addition of 64 digits, IndeCateR-D")
-    right.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
+    right.legend(
+        fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False
+    )
     drawn.tight_layout()
     return drawn
 

@@ -19,8 +19,16 @@ def cell(text: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    lines = [f"*{table.caption}*", "", "| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
-    lines += ["| " + " | ".join(cell(row.get(name, "")) for name in table.header) + " |" for row in table.rows]
+    lines = [
+        f"*{table.caption}*",
+        "",
+        "| " + " | ".join(table.header) + " |",
+        "|" + "---|" * len(table.header),
+    ]
+    lines += [
+        "| " + " | ".join(cell(row.get(name, "")) for name in table.header) + " |"
+        for row in table.rows
+    ]
     return "\n".join(lines)
 
 
@@ -35,15 +43,24 @@ def results() -> str:
     runs, taken = collect(rows), times()
     judged = verdicts(runs, taken)
     parts = ["## Results", "", "| claim | verdict | why |", "|---|---|---|"]
-    parts += [f"| {cell(claim.says)} | **{verdict.outcome}** | {cell(verdict.why)} |" for claim, verdict in judged]
+    parts += [
+        f"| {cell(claim.says)} | **{verdict.outcome}** | {cell(verdict.why)} |"
+        for claim, verdict in judged
+    ]
     for section in SECTIONS:
         here = [run for run in runs if section_of(run) == section.key]
         if here:
             parts += ["", f"### {section.title}", "", section.about]
-            for figure in sorted((HERE / "figures").glob(f"{'dvae-cat' if section.key == 'categorical' else section.key}*.png")):
+            for figure in sorted(
+                (HERE / "figures").glob(
+                    f"{'dvae-cat' if section.key == 'categorical' else section.key}*.png"
+                )
+            ):
                 if section.key != "dvae" or "categorical" not in figure.name:
                     parts += ["", f"![{section.title}](figures/{figure.name})"]
-            parts += [line for table in section.tables(here, taken) for line in ("", markdown(table))]
+            parts += [
+                line for table in section.tables(here, taken) for line in ("", markdown(table))
+            ]
     return "\n".join([BEGIN, "", *parts, "", END])
 
 

@@ -72,8 +72,12 @@ def ratios(rows: list[Row]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(row["problem"] for row in rows):
         here = [row for row in rows if row["problem"] == name]
-        best = min((row["merit"] for row in here if row["unbiased"] and not row["exact"]), default=1.0)
-        found[name] = {row["estimator"]: 0.0 if row["exact"] else row["merit"] / best for row in here}
+        best = min(
+            (row["merit"] for row in here if row["unbiased"] and not row["exact"]), default=1.0
+        )
+        found[name] = {
+            row["estimator"]: 0.0 if row["exact"] else row["merit"] / best for row in here
+        }
     return found
 
 
@@ -86,7 +90,9 @@ def order(rows: list[Row]) -> tuple[list[str], list[str]]:
         for name in {row["estimator"] for row in rows}
     }
     ranked = sorted(mean, key=lambda name: (mean[name], name))
-    return [name for name in ranked if name not in biased], [name for name in ranked if name in biased]
+    return [name for name in ranked if name not in biased], [
+        name for name in ranked if name in biased
+    ]
 
 
 def line(*cells: object) -> str:
@@ -96,24 +102,52 @@ def line(*cells: object) -> str:
 def number(value: float) -> str:
     if value == 0:
         return "0"
-    return f"{value:.2g}" if value < 10 else f"{value:.0f}" if value < 1000 else f"1e{log(value, 10):.0f}"
+    return (
+        f"{value:.2g}"
+        if value < 10
+        else f"{value:.0f}"
+        if value < 1000
+        else f"1e{log(value, 10):.0f}"
+    )
 
 
 def best(rows: list[Row]) -> str:
     """Lines of the table of the best and the second estimator on every problem."""
     told = problems.describe()
-    lines = [line("problem", "tests", "best", "the next", "its ratio, 95 % interval"), "|---" * 5 + "|"]
+    lines = [
+        line("problem", "tests", "best", "the next", "its ratio, 95 % interval"),
+        "|---" * 5 + "|",
+    ]
     for name in dict.fromkeys(row["problem"] for row in rows):
-        here = sorted((row for row in rows if row["problem"] == name and row["unbiased"]), key=lambda row: row["merit"])
+        here = sorted(
+            (row for row in rows if row["problem"] == name and row["unbiased"]),
+            key=lambda row: row["merit"],
+        )
         exact = [row["estimator"] for row in here if row["exact"]]
         if exact:
-            lines.append(line(f"`{name}`", told[name], ", ".join(f"`{each}`" for each in exact) + ": exact", "", ""))
+            lines.append(
+                line(
+                    f"`{name}`",
+                    told[name],
+                    ", ".join(f"`{each}`" for each in exact) + ": exact",
+                    "",
+                    "",
+                )
+            )
             continue
         first, second = here[:2]
         error = sum(log(row["merit_high"] / row["merit"]) ** 2 for row in (first, second)) ** 0.5
         ratio = second["merit"] / first["merit"]
         interval = f"{ratio:.2f} ({ratio * exp(-error):.2f} to {ratio * exp(error):.2f})"
-        lines.append(line(f"`{name}`", told[name], f"`{first['estimator']}`", f"`{second['estimator']}`", interval))
+        lines.append(
+            line(
+                f"`{name}`",
+                told[name],
+                f"`{first['estimator']}`",
+                f"`{second['estimator']}`",
+                interval,
+            )
+        )
     return "\n".join(lines)
 
 
@@ -133,20 +167,32 @@ def least(rows: list[Row]) -> str:
 def safe(rows: list[Row]) -> str:
     """Lines of the table of unbiased estimators over all problems."""
     by_problem = ratios(rows)
-    lines = [line("", "problems", "mean ratio", "worst ratio", "worst on", f"below {SOON:g}"), "|---" * 6 + "|"]
+    lines = [
+        line("", "problems", "mean ratio", "worst ratio", "worst on", f"below {SOON:g}"),
+        "|---" * 6 + "|",
+    ]
     for name in order(rows)[0]:
-        own = {problem: max(1.0, each[name]) for problem, each in by_problem.items() if name in each}
+        own = {
+            problem: max(1.0, each[name]) for problem, each in by_problem.items() if name in each
+        }
         worst = max(own, key=lambda problem: own[problem])
         mean = exp(fmean(map(log, own.values())))
         close = sum(each < SOON for each in own.values())
-        lines.append(line(f"`{name}`", len(own), number(mean), number(own[worst]), f"`{worst}`", close))
+        lines.append(
+            line(f"`{name}`", len(own), number(mean), number(own[worst]), f"`{worst}`", close)
+        )
     return "\n".join(lines)
 
 
 def page(rows: list[Row]) -> str:
     counts = {key: len({row[key] for row in rows}) for key in ("problem", "estimator")}
     return PAGE.format(
-        problems=counts["problem"], estimators=counts["estimator"], best=best(rows), least=least(rows), safe=safe(rows), soon=SOON
+        problems=counts["problem"],
+        estimators=counts["estimator"],
+        best=best(rows),
+        least=least(rows),
+        safe=safe(rows),
+        soon=SOON,
     )
 
 
@@ -166,29 +212,53 @@ def picture(rows: list[Row], path: Path) -> None:
     figure, axes = plt.subplots(figsize=size, dpi=130, layout="constrained")
     colours = plt.get_cmap("viridis_r").with_extremes(bad="#f4f4f4")
     image = axes.imshow(np.ma.masked_invalid(cells), cmap=colours, vmin=0, vmax=3, aspect="auto")
-    bias = {(row["problem"], row["estimator"]): row["bias"] / row["norm"] for row in rows if row["bias"] is not None}
+    bias = {
+        (row["problem"], row["estimator"]): row["bias"] / row["norm"]
+        for row in rows
+        if row["bias"] is not None
+    }
     for j, problem in enumerate(across):
         for i, name in enumerate(names):
             ratio = by_problem[problem].get(name)
             if ratio is None:
                 continue
-            told = number(ratio) if name in unbiased else f"{100 * bias.get((problem, name), 0):.0f}%"
-            axes.text(j, i, told, ha="center", va="center", fontsize=7, color="white" if cells[i, j] > 1.3 else "black")
+            told = (
+                number(ratio) if name in unbiased else f"{100 * bias.get((problem, name), 0):.0f}%"
+            )
+            axes.text(
+                j,
+                i,
+                told,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if cells[i, j] > 1.3 else "black",
+            )
     axes.axhline(len(unbiased) - 0.5, color="black", linewidth=1.5)
     axes.set_xticks(range(len(across)), across, rotation=40, ha="left", fontsize=8)
-    axes.set_yticks(range(len(names)), [name if name in unbiased else f"{name} (biased)" for name in names], fontsize=8)
+    axes.set_yticks(
+        range(len(names)),
+        [name if name in unbiased else f"{name} (biased)" for name in names],
+        fontsize=8,
+    )
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.5, pad=0.02, aspect=40, extend="max")
+    bar = figure.colorbar(
+        image, ax=axes, location="bottom", shrink=0.5, pad=0.02, aspect=40, extend="max"
+    )
     bar.set_ticks([0, 1, 2, 3], labels=["best", "10 x", "100 x", "1000 x"], fontsize=8)
-    bar.set_label("variance x time, relative to the best unbiased estimator on the problem", fontsize=8)
+    bar.set_label(
+        "variance x time, relative to the best unbiased estimator on the problem", fontsize=8
+    )
     figure.savefig(path)
     plt.close(figure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "suite.csv")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs")
     given = parser.parse_args()

@@ -20,9 +20,13 @@ from torch.nn.functional import pad
 import catlog
 
 K, T, DISCOUNT = 4, 6, 0.9  # conditions, days
-REWARD = -torch.tensor([[0.0, 3.0], [0.5, 3.0], [2.0, 3.0], [5.0, 4.0]]).double()  # of [keep, replace] by condition
+REWARD = -torch.tensor(
+    [[0.0, 3.0], [0.5, 3.0], [2.0, 3.0], [5.0, 4.0]]
+).double()  # of [keep, replace] by condition
 KEEP = torch.tensor([[5, 4, 1, 0], [0, 5, 4, 1], [0, 0, 5, 5], [0, 0, 0, 10]])
-P = torch.stack([KEEP, torch.tensor([9, 1, 0, 0]).expand(K, K)], 1).double() / 10  # [state, action, next state]
+P = (
+    torch.stack([KEEP, torch.tensor([9, 1, 0, 0]).expand(K, K)], 1).double() / 10
+)  # [state, action, next state]
 
 
 def action_values(V: Tensor) -> Tensor:
@@ -31,7 +35,9 @@ def action_values(V: Tensor) -> Tensor:
 
 
 V = torch.zeros(K).double()
-for _ in range(500):  # value iteration: V* is the best return for ever, and what the machine is sold for on the last day
+for _ in range(
+    500
+):  # value iteration: V* is the best return for ever, and what the machine is sold for on the last day
     V = action_values(V).amax(-1)
 
 
@@ -56,7 +62,9 @@ def law(theta: Tensor) -> catlog.BayesianNetwork:
 def f(x: Tensor) -> Tensor:
     """The discounted reward of histories ``[n, *batch, 2 T]``."""
     before, actions = pad(x[..., 1:-1:2], (1, 0)), x[..., 0::2]
-    return (REWARD[before, actions] * DISCOUNT ** torch.arange(T).double()).sum(-1) + DISCOUNT**T * V[x[..., -1]]
+    return (REWARD[before, actions] * DISCOUNT ** torch.arange(T).double()).sum(
+        -1
+    ) + DISCOUNT**T * V[x[..., -1]]
 
 
 def gradients(E: catlog.Estimator, theta: Tensor, repeats: int) -> Tensor:
@@ -72,26 +80,45 @@ def train(E: catlog.Estimator | None, steps: int, policies: int = 16) -> Tensor:
     curve = []
     for _ in range(steps + 1):
         curve.append(value := expected_return(theta))
-        (theta.grad,) = torch.autograd.grad(-(value if E is None else E(f, law(theta))).sum(), theta)
+        (theta.grad,) = torch.autograd.grad(
+            -(value if E is None else E(f, law(theta))).sum(), theta
+        )
         optimiser.step()
     return torch.stack(curve).detach()
 
 
-def picture(measured: dict[str, tuple[float, float, float]], curves: dict[str, Tensor], n: int) -> plt.Figure:
-    plt.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False})
+def picture(
+    measured: dict[str, tuple[float, float, float]], curves: dict[str, Tensor], n: int
+) -> plt.Figure:
+    plt.rcParams.update(
+        {"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False}
+    )
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     names, (bias, error, variance) = list(measured), zip(*measured.values(), strict=True)
     left.plot([value**0.5 for value in variance], names, "o", label="√variance")
     left.plot(bias, names, "x", color="tab:red", label="bias")
     left.plot(error, names, "|", color="tab:red", markersize=12, label="s.e. of bias")
-    left.set(title=f"gradients, {n} evaluations of f each", xscale="log", xlabel="relative to ‖gradient‖", ylim=(6.5, -1.2))
+    left.set(
+        title=f"gradients, {n} evaluations of f each",
+        xscale="log",
+        xlabel="relative to ‖gradient‖",
+        ylim=(6.5, -1.2),
+    )
     left.legend(loc="upper center", ncols=3, columnspacing=1, handletextpad=0.2)
     for name, returns in curves.items():
-        steps, mean, error = range(len(returns)), returns.mean(1), returns.std(1) / returns.shape[1] ** 0.5
+        steps, mean, error = (
+            range(len(returns)),
+            returns.mean(1),
+            returns.std(1) / returns.shape[1] ** 0.5,
+        )
         right.plot(steps, mean, label=name)
         right.fill_between(steps, mean - error, mean + error, alpha=0.2, linewidth=0)
     right.axhline(float(V[0]), color="grey", linestyle=":", label="optimum by value iteration")
-    right.set(xlabel="step", ylabel="expected return E[f]", title=f"training, mean ± s.e. of {returns.shape[1]} policies")
+    right.set(
+        xlabel="step",
+        ylabel="expected return E[f]",
+        title=f"training, mean ± s.e. of {returns.shape[1]} policies",
+    )
     right.legend(loc="lower right")
     return figure
 
@@ -101,16 +128,33 @@ def main(steps: int, repeats: int, output: Path) -> None:
     theta = torch.zeros(K, 2).double().requires_grad_()  # the policy that tosses a coin
     (exact,) = torch.autograd.grad(expected_return(theta), theta)
     difference = (gradients(catlog.Exact(), theta, 1)[0] - exact).abs().max()
-    print(f"Dynamic programming and catlog.Exact ({(2 * K) ** T} points) agree to {difference:.0e}.")
+    print(
+        f"Dynamic programming and catlog.Exact ({(2 * K) ** T} points) agree to {difference:.0e}."
+    )
     n = catlog.SCateR(1).evaluations(law(theta))
-    alike = [catlog.Reinforce(n), catlog.RLOO(n), catlog.LEG(1), catlog.RAM(1), catlog.CritiCateR(n), catlog.SCateR(1)]
-    estimators = {type(E).__name__: E for E in alike} | {"SCateR, common": catlog.SCateR(1, suffix="common")}
-    print(f"\nRelative to the exact gradient, at {n} evaluations of f:\n{'':16}{'bias':>10}{'+- s.e.':>10}{'variance':>12}")
+    alike = [
+        catlog.Reinforce(n),
+        catlog.RLOO(n),
+        catlog.LEG(1),
+        catlog.RAM(1),
+        catlog.CritiCateR(n),
+        catlog.SCateR(1),
+    ]
+    estimators = {type(E).__name__: E for E in alike} | {
+        "SCateR, common": catlog.SCateR(1, suffix="common")
+    }
+    print(
+        f"\nRelative to the exact gradient, at {n} evaluations of f:\n{'':16}{'bias':>10}{'+- s.e.':>10}{'variance':>12}"
+    )
     measured, curves = {}, {}
     for name, E in estimators.items():
         estimates = gradients(E, theta, repeats)
         variance = float(estimates.var(0).sum() / exact.square().sum())
-        measured[name] = float((estimates.mean(0) - exact).norm() / exact.norm()), (variance / repeats) ** 0.5, variance
+        measured[name] = (
+            float((estimates.mean(0) - exact).norm() / exact.norm()),
+            (variance / repeats) ** 0.5,
+            variance,
+        )
         print(f"{name:16}{measured[name][0]:>10.4f}{measured[name][1]:>10.4f}{variance:>12.4f}")
     print(f"\nExpected return, optimum {V[0]:.3f}:\n{'':16}{'before':>10}{'after':>10}")
     for name in ("exact gradient", min(measured, key=lambda name: measured[name][-1]), "Reinforce"):
@@ -122,7 +166,9 @@ def main(steps: int, repeats: int, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--output", type=Path, default=Path("demo"))

@@ -62,10 +62,17 @@ class TwoHalves:
         return 2 * self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.rows(q), generator=generator, validate=self.validate)  # [2 n, *batch, *event]
+        x = base_draws(
+            law, x, self.rows(q), generator=generator, validate=self.validate
+        )  # [2 n, *batch, *event]
         fx = evaluate(f, x, law, validate=self.validate)  # [2 n, *batch]
         # What makes this estimator: which points of f it looks at, and how it weighs them.
         score = law.log_prob(law.index(x))

@@ -18,13 +18,17 @@ import catlog
 BITS = 32
 
 
-def negated_elbo(E: catlog.Estimator, encoder: nn.Module, decoder: nn.Module, images: Tensor) -> Tensor:
+def negated_elbo(
+    E: catlog.Estimator, encoder: nn.Module, decoder: nn.Module, images: Tensor
+) -> Tensor:
     """One value per image: E_q[-log p(image | z)] + KL(q | prior)."""
     q = Independent(Bernoulli(logits=encoder(images)), 1)
     prior = Independent(Bernoulli(logits=torch.zeros(len(images), BITS)), 1)
 
     def reconstruction_loss(z: Tensor) -> Tensor:  # [n, batch, bits] -> [n, batch]
-        pixels = Bernoulli(logits=decoder(z), validate_args=False)  # grey values between 0 and 1 are fine
+        pixels = Bernoulli(
+            logits=decoder(z), validate_args=False
+        )  # grey values between 0 and 1 are fine
         return -pixels.log_prob(images).sum(-1)
 
     return E(reconstruction_loss, q) + kl_divergence(q, prior)
@@ -40,7 +44,9 @@ def main(steps: int) -> None:
     E = catlog.IndeCateR(samples=2, draws="latin")
 
     always = Bernoulli(probs=train.mean(0).clamp(0.001, 0.999), validate_args=False)
-    print(f"without z            negated ELBO of unseen digits: {-always.log_prob(test).sum(-1).mean():.2f}")
+    print(
+        f"without z            negated ELBO of unseen digits: {-always.log_prob(test).sum(-1).mean():.2f}"
+    )
     for step in range(steps + 1):
         if step % 100 == 0:
             with torch.no_grad():
@@ -53,6 +59,8 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=600)
     main(parser.parse_args().steps)

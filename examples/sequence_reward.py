@@ -70,19 +70,29 @@ def train(E: catlog.Estimator, seed: int, steps: int, every: int) -> tuple[list[
         if step % every == 0:
             curve.append(float(f(q.sample((256,))).mean()))
         optimiser.zero_grad()
-        (-E(lambda x: f(x) - TEMPERATURE * q.log_prob(x).detach(), q)).backward()  # E[f] + TEMPERATURE * entropy
+        (
+            -E(lambda x: f(x) - TEMPERATURE * q.log_prob(x).detach(), q)
+        ).backward()  # E[f] + TEMPERATURE * entropy
         optimiser.step()
-    return curve, float(q.log_prob(torch.tensor([LETTERS.index(letter) for letter in WORD])).detach().exp())
+    return curve, float(
+        q.log_prob(torch.tensor([LETTERS.index(letter) for letter in WORD])).detach().exp()
+    )
 
 
 def picture(curves: dict[str, tuple[Tensor, Tensor]], every: int, n: int) -> plt.Figure:
-    plt.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False})
+    plt.rcParams.update(
+        {"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False}
+    )
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name, (mean, error) in curves.items():
         axes.plot(steps := torch.arange(len(mean)) * every, mean, label=name)
         axes.fill_between(steps, mean - error, mean + error, alpha=0.2, linewidth=0)
     axes.axhline(1, color="grey", linestyle=":")
-    axes.set(xlabel="step", ylabel="expected score E[f]", title=f"learning a hidden word, {n} evaluations of f per step")
+    axes.set(
+        xlabel="step",
+        ylabel="expected score E[f]",
+        title=f"learning a hidden word, {n} evaluations of f per step",
+    )
     axes.legend(loc="lower right", title="mean ± s.e. over seeds")
     return figure
 
@@ -97,7 +107,9 @@ def main(steps: int, seeds: int, output: Path) -> None:
     }
     every, curves = max(1, steps // 30), {}
     print(f"{n} evaluations of f per step, {steps} steps, {seeds} seeds\n")
-    print(f"{'':12}{'E[f] before':>12}{'after':>10}{'+- s.e.':>10}{'q(word)':>10}{'steps to 0.9':>14}{'seconds':>10}")
+    print(
+        f"{'':12}{'E[f] before':>12}{'after':>10}{'+- s.e.':>10}{'q(word)':>10}{'steps to 0.9':>14}{'seconds':>10}"
+    )
     for name, E in estimators.items():
         began = time.perf_counter()
         rewards, found = zip(*(train(E, seed, steps, every) for seed in range(seeds)), strict=True)
@@ -112,7 +124,9 @@ def main(steps: int, seeds: int, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--output", type=Path, default=Path("demo"))

@@ -36,9 +36,13 @@ def why_not_inductor() -> str:
     """What Inductor lacks on this machine; empty where it can work."""
     if not any(map(which, ("g++", "clang++", "c++"))):
         return "Inductor needs a C++ compiler, and this machine has none"
-    return (
-        "" if (Path(get_path("include")) / "Python.h").exists() else "Inductor needs Python's headers, and this machine has none"
-    )
+    if not (Path(get_path("include")) / "Python.h").exists():
+        return "Inductor needs Python's headers, and this machine has none"
+    if " " in torch.__path__[0]:
+        return (
+            f"Inductor's linker takes no path with a space, and torch is in {torch.__path__[0]!r}"
+        )
+    return ""
 
 
 def f(x: Tensor, scale: Tensor) -> Tensor:
@@ -61,7 +65,9 @@ def both(
     """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = outcomes(E, law, sizes, lambda loss: torch.compile(loss, fullgraph=True, **options), device, graphs)
+    compiled = outcomes(
+        E, law, sizes, lambda loss: torch.compile(loss, fullgraph=True, **options), device, graphs
+    )
     return compiled, outcomes(E, law, sizes, lambda loss: loss, device)
 
 

@@ -18,19 +18,29 @@ from catlog.testing import settings as variants
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--estimator", metavar="FILE.py:CLASS", help="run the battery on this estimator alone, in its default settings"
+        "--estimator",
+        metavar="FILE.py:CLASS",
+        help="run the battery on this estimator alone, in its default settings",
     )
     parser.addoption(
-        "--continuous", action="store_true", help="its noise is continuous: judge it by a z-test, not by enumeration"
+        "--continuous",
+        action="store_true",
+        help="its noise is continuous: judge it by a z-test, not by enumeration",
     )
-    parser.addoption("--noisy-on-constants", action="store_true", help="it makes noise of a constant f, as REINFORCE does")
+    parser.addoption(
+        "--noisy-on-constants",
+        action="store_true",
+        help="it makes noise of a constant f, as REINFORCE does",
+    )
 
 
 def named(given: str) -> type:
     """The class that FILE.py:CLASS names."""
     file, _, name = given.rpartition(":")
     if not Path(file).is_file():
-        raise pytest.UsageError(f"--estimator: FILE.py:CLASS is wanted, but {given!r} names no file.")
+        raise pytest.UsageError(
+            f"--estimator: FILE.py:CLASS is wanted, but {given!r} names no file."
+        )
     spec = spec_from_file_location(Path(file).stem, file)
     assert spec is not None
     assert spec.loader is not None

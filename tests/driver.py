@@ -44,9 +44,27 @@ class Driver:
     def __init__(self, root: Path, base: Optimisation, seeds: int, *flags: str) -> None:
         self.configs = grid(base, [f"seed={','.join(map(str, range(seeds)))}"])
         self.folders = [Folder(folder_for(config, root)) for config in self.configs]
-        given = ["--iterations", str(base.iterations), "--every", str(base.every), "--variables", str(base.variables)]
+        given = [
+            "--iterations",
+            str(base.iterations),
+            "--every",
+            str(base.every),
+            "--variables",
+            str(base.variables),
+        ]
         axis = ["--grid", f"seed={','.join(map(str, range(seeds)))}"]
-        self.command = [sys.executable, "-m", "catlog", "sweep", "optimisation", *given, *axis, "--root", str(root), *flags]
+        self.command = [
+            sys.executable,
+            "-m",
+            "catlog",
+            "sweep",
+            "optimisation",
+            *given,
+            *axis,
+            "--root",
+            str(root),
+            *flags,
+        ]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> int:
@@ -56,7 +74,9 @@ class Driver:
             signal.SIGINT, signal.default_int_handler
         )  # else a job in the background hands down that it is ignored
         try:
-            self.process = subprocess.Popen(self.command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True)
+            self.process = subprocess.Popen(
+                self.command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True
+            )
         finally:
             signal.signal(signal.SIGINT, before)
         return self.process.pid
@@ -68,7 +88,12 @@ class Driver:
     def workers(self) -> list[int]:
         """The processes that run something now."""
         alive = set(descendants(self.process.pid)) if self.process is not None else set()
-        return [pid for folder in self.folders for pid in (each["process"] for each in folder.sessions()[-1:]) if pid in alive]
+        return [
+            pid
+            for folder in self.folders
+            for pid in (each["process"] for each in folder.sessions()[-1:])
+            if pid in alive
+        ]
 
     def signal(self, number: signal.Signals, group: bool = False) -> None:
         assert self.process is not None
@@ -92,7 +117,9 @@ class Driver:
 
 
 def untimed(folder: Folder) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in folder.metrics()]
+    return [
+        {key: value for key, value in row.items() if key != "seconds"} for row in folder.metrics()
+    ]
 
 
 def check_clean(folder: Folder) -> None:
@@ -101,7 +128,16 @@ def check_clean(folder: Folder) -> None:
     assert not list(folder.path.glob("*.part"))
     with folder.held(patience=0.0):
         pass
-    expected = {"config.json", "metrics.jsonl", "provenance.json", "sessions.jsonl", "summary.json", LOCK}
-    assert {path.name for path in folder.path.iterdir() if not path.name.startswith("checkpoint-")} == expected
+    expected = {
+        "config.json",
+        "metrics.jsonl",
+        "provenance.json",
+        "sessions.jsonl",
+        "summary.json",
+        LOCK,
+    }
+    assert {
+        path.name for path in folder.path.iterdir() if not path.name.startswith("checkpoint-")
+    } == expected
     iterations = [row["iteration"] for row in folder.metrics()]
     assert iterations == sorted(set(iterations))

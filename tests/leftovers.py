@@ -11,9 +11,14 @@ def marked(mark: str) -> dict[int, str]:
     wanted, found = f"{MARK}={mark}".encode(), {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{name}/environ", "rb") as environment, open(f"/proc/{name}/cmdline", "rb") as command:
+            with (
+                open(f"/proc/{name}/environ", "rb") as environment,
+                open(f"/proc/{name}/cmdline", "rb") as command,
+            ):
                 if wanted in environment.read().split(b"\0"):  # a zombie has none
-                    found[int(name)] = command.read().replace(b"\0", b" ").decode(errors="replace")[:100]
+                    found[int(name)] = (
+                        command.read().replace(b"\0", b" ").decode(errors="replace")[:100]
+                    )
         except OSError:
             continue  # it has ended, or is another user's
     return found

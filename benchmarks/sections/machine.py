@@ -20,4 +20,9 @@ def multiplies(dtype: str = "bfloat16") -> bool:
     >>> multiplies("float32")
     True
     """
-    return subprocess.run([sys.executable, "-c", PRODUCT.format(dtype=dtype)], capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-c", PRODUCT.format(dtype=dtype)], capture_output=True
+        ).returncode
+        == 0
+    )

@@ -24,7 +24,10 @@ import catlog
 
 from .timing import Bench, Row
 
-ALLOCATORS: dict[str, dict[str, str]] = {"default": {}, "returning": {"MALLOC_MMAP_THRESHOLD_": str(2**17)}}
+ALLOCATORS: dict[str, dict[str, str]] = {
+    "default": {},
+    "returning": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
+}
 SIZES = [(4096, 16, 512), (4096, 16, 1024), (4096, 16, 2048), (4096, 16, 4096), (20000, 2, 1024)]
 QUICK = [(256, 4, 64), (256, 4, 128)]
 
@@ -57,7 +60,9 @@ def gradient(d: int, k: int, chunk_size: int, device: str = "cpu") -> Tensor:
         s = costs[variable, x].sum(-1)
         return s.sin() + s.square() / d
 
-    catlog.IndeCateR(samples=1, chunk_size=chunk_size)(f, Independent(Categorical(logits=logits), 1)).backward()
+    catlog.IndeCateR(samples=1, chunk_size=chunk_size)(
+        f, Independent(Categorical(logits=logits), 1)
+    ).backward()
     assert logits.grad is not None
     return logits.grad
 
@@ -68,7 +73,11 @@ def here(d: int, k: int, chunk_size: int) -> Row:
     baseline, was_reset = resident("VmRSS"), reset_peak()
     start = time.perf_counter()
     gradient(d, k, chunk_size)
-    row = {"seconds": time.perf_counter() - start, "peak_mib": resident("VmHWM"), "reset": "yes" if was_reset else "no"}
+    row = {
+        "seconds": time.perf_counter() - start,
+        "peak_mib": resident("VmHWM"),
+        "reset": "yes" if was_reset else "no",
+    }
     return row | {"baseline_mib": baseline, "above_mib": row["peak_mib"] - baseline}
 
 
@@ -77,11 +86,19 @@ def memory(bench: Bench) -> list[Row]:
     rows = []
     for d, k, chunk_size in QUICK if bench.quick else SIZES:
         points = (d * (k - 1) + 1) * d * 8 / 2**20
-        size = {"D": d, "K": k, "evaluations": d * (k - 1) + 1, "points_mib": points, "chunk_size": chunk_size}
+        size = {
+            "D": d,
+            "K": k,
+            "evaluations": d * (k - 1) + 1,
+            "points_mib": points,
+            "chunk_size": chunk_size,
+        }
         if bench.cuda:
             call = partial(gradient, d, k, chunk_size, bench.device)
             call()
-            rows.append({**size, "above_mib": bench.peak_mib(call), "seconds": bench.timed(call, 1) / 1000})
+            rows.append(
+                {**size, "above_mib": bench.peak_mib(call), "seconds": bench.timed(call, 1) / 1000}
+            )
             continue
         for allocator, settings in ALLOCATORS.items():
             command = [sys.executable, "-m", "sections.memory", *map(str, (d, k, chunk_size))]

@@ -25,7 +25,10 @@ from catlog.functions import FirstLayerLinear, OfSum, Potts
 from .timing import Bench, Row
 
 BATCH = 20
-SIZES = {"D": [(d, 2) for d in (50, 100, 200, 500, 1000, 2000, 5000)], "K": [(50, k) for k in (2, 4, 8, 16, 32, 64, 128, 256)]}
+SIZES = {
+    "D": [(d, 2) for d in (50, 100, 200, 500, 1000, 2000, 5000)],
+    "K": [(50, k) for k in (2, 4, 8, 16, 32, 64, 128, 256)],
+}
 QUICK = {"D": [(10, 2), (20, 2), (40, 2)], "K": [(5, 2), (5, 4), (5, 8)]}
 E = catlog.IndeCateR(samples=1, validate=False)
 
@@ -35,7 +38,9 @@ class Written(TorchDispatchMode):
 
     numbers = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = function(*args, **(kwargs or {}))
         if isinstance(out, Tensor) and not function.is_view:
             self.numbers += out.numel()
@@ -55,15 +60,25 @@ class Problem:
     def __post_init__(self) -> None:
         torch.manual_seed(0)
         d, k, device = self.d, self.k, self.device
-        self.logits = torch.randn(BATCH, d, *([] if k == 2 else [k]), device=device).requires_grad_()
+        self.logits = torch.randn(
+            BATCH, d, *([] if k == 2 else [k]), device=device
+        ).requires_grad_()
         if self.kind == "sum":
-            self.f: Callable[[Tensor], Tensor] = OfSum(self.counted(lambda s: (s / d**0.5).sin()), k)
+            self.f: Callable[[Tensor], Tensor] = OfSum(
+                self.counted(lambda s: (s / d**0.5).sin()), k
+            )
         elif self.kind == "pairs":
-            self.f = self.energy = Potts(torch.randn(d, d, device=device), torch.randn(d, k, device=device))
+            self.f = self.energy = Potts(
+                torch.randn(d, d, device=device), torch.randn(d, k, device=device)
+            )
         else:
-            net = nn.Sequential(nn.Linear(d, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+            net = nn.Sequential(
+                nn.Linear(d, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+            ).to(device)
             known = FirstLayerLinear(net, categories=k)
-            self.f = known if self.kind == "first-layer-linear" else self.counted(lambda x: known(x))
+            self.f = (
+                known if self.kind == "first-layer-linear" else self.counted(lambda x: known(x))
+            )
 
     def counted(self, f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def call(x: Tensor) -> Tensor:
@@ -99,10 +114,17 @@ def scaling(bench: Bench) -> list[Row]:
     rows = []
     short = Bench(bench.device, max(1, min(5, bench.repeats)))
     for scan, sizes in (QUICK if bench.quick else SIZES).items():
-        for (d, k), kind in ((size, kind) for size in sizes for kind in ("black box", "first-layer-linear", "sum", "pairs")):
+        for (d, k), kind in (
+            (size, kind)
+            for size in sizes
+            for kind in ("black box", "first-layer-linear", "sum", "pairs")
+        ):
             problem = Problem(kind, d, k, bench.device)
             points, base = problem.points(), problem.law.sample((1,))
-            calls = {"whole": problem.estimate, "one": lambda problem=problem, base=base: problem.f(base)}
+            calls = {
+                "whole": problem.estimate,
+                "one": lambda problem=problem, base=base: problem.f(base),
+            }
             if kind == "black box":
                 calls["alone"] = lambda problem=problem, points=points: problem.alone(points)
             problem.seen = 0
@@ -110,8 +132,18 @@ def scaling(bench: Bench) -> list[Row]:
             seen = problem.seen if kind in ("black box", "sum") else None
             with Written() as written:
                 problem.estimate()
-            ms = {name: statistics.median(times) for name, times in short.turns(calls, least=0.02).items()}
-            row = {"scan": scan, "f": kind, "D": d, "K": k, "evaluations": seen, "numbers": written.numbers // BATCH}
+            ms = {
+                name: statistics.median(times)
+                for name, times in short.turns(calls, least=0.02).items()
+            }
+            row = {
+                "scan": scan,
+                "f": kind,
+                "D": d,
+                "K": k,
+                "evaluations": seen,
+                "numbers": written.numbers // BATCH,
+            }
             row |= {"ms": ms["whole"], "f_ms": ms.get("alone"), "in_f": ms["whole"] / ms["one"]}
             row["overhead"] = 1 - ms["alone"] / ms["whole"] if "alone" in ms else None
             rows.append(row)
@@ -129,6 +161,8 @@ def exponents(rows: list[Row]) -> list[Row]:
         out: Row = {"f": kind, "in": "K - 1" if others else scan}
         for name in ("evaluations", "numbers", "ms", "f_ms"):
             if all(row.get(name) for row in part):
-                out[name] = statistics.linear_regression(size, [log(row[name]) for row in part]).slope
+                out[name] = statistics.linear_regression(
+                    size, [log(row[name]) for row in part]
+                ).slope
         found.append(out)
     return found

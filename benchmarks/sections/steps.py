@@ -48,14 +48,22 @@ BINARY = [
     Method(LINEAR, "IndeCateR"),
     Method("IndeCateR, Latin draws", "IndeCateR-Latin"),
     Method("IndeCateR, Taylor, n=8, m=4", "IndeCateR-Taylor"),
-    Method("IndeCateR, Taylor, n=20, m=20", "IndeCateR-Taylor", {"samples": 20, "options": ("variables=20",)}, reported=False),
+    Method(
+        "IndeCateR, Taylor, n=20, m=20",
+        "IndeCateR-Taylor",
+        {"samples": 20, "options": ("variables=20",)},
+        reported=False,
+    ),
     Method("RLOO-S", "RLOO-S"),
     Method("GS-S", "GS-S"),
     Method("RLOO-F", "RLOO-F"),
     Method("GS-F", "GS-F"),
     Method("SlopeCateR, n=8, m=6", "SlopeCateR"),
 ]
-CATEGORICAL = [Method(label, label) for label in ("IndeCateR", "IndeCateR-D", "RLOO-S", "GS-S", "RLOO-F", "GS-F")]
+CATEGORICAL = [
+    Method(label, label)
+    for label in ("IndeCateR", "IndeCateR-D", "RLOO-S", "GS-S", "RLOO-F", "GS-F")
+]
 ADDITION = [Method(label, label) for label in ("IndeCateR", "IndeCateR-D", "RLOO-S", "RLOO-F")]
 
 
@@ -68,7 +76,9 @@ class Step(DVAETask):
 
     def reconstruction(self, images: Tensor, *, relaxed: bool) -> Any:
         if self.method.precision:
-            return FirstLayerLinear(self.decoder, BernoulliCrossEntropy(images), precision=self.method.precision)
+            return FirstLayerLinear(
+                self.decoder, BernoulliCrossEntropy(images), precision=self.method.precision
+            )
         f = super().reconstruction(images, relaxed=relaxed)
         return (lambda z: f(z)) if self.method.box else f
 
@@ -81,14 +91,22 @@ class Step(DVAETask):
 
     def gradient(self, x: Tensor) -> Tensor:
         """Of the first batch, all parameters, given the draws."""
-        loss = self.bound(self.train[self.training.index(0)], partial(self.estimator, x=x), relaxed=False).mean()
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(self.model.parameters()))])
+        loss = self.bound(
+            self.train[self.training.index(0)], partial(self.estimator, x=x), relaxed=False
+        ).mean()
+        return torch.cat(
+            [g.flatten() for g in torch.autograd.grad(loss, list(self.model.parameters()))]
+        )
 
 
 def made(bench: Bench, config: Any, method: Method, compiled: bool) -> Any:
     """The task of a row, from the same start for all."""
     torch.manual_seed(0)
-    settings = {"estimator": method.label, "device": bench.device, "compile": "yes" if compiled else "no"} | method.settings
+    settings = {
+        "estimator": method.label,
+        "device": bench.device,
+        "compile": "yes" if compiled else "no",
+    } | method.settings
     config = replace(config, **settings)
     return Step(config, method) if isinstance(config, DVAE) else AdditionTask(config)
 
@@ -103,8 +121,12 @@ def eager(task: Any, i: int = 0) -> None:
 def counter() -> FlopCounterMode:
     """Counts the products of a step, also those of the fused kernel (all of them, whatever it skips)."""
 
-    def table(x: Any, which: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, *_: Any, **__: Any) -> int:
-        return int(2 * x[0] * ((x if which is None else which)[1] + 1) * (w2[0] * w2[1] + w3[0] * w3[1]))
+    def table(
+        x: Any, which: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, *_: Any, **__: Any
+    ) -> int:
+        return int(
+            2 * x[0] * ((x if which is None else which)[1] + 1) * (w2[0] * w2[1] + w3[0] * w3[1])
+        )
 
     return FlopCounterMode(display=False, custom_mapping={torch.ops.catlog.bernoulli_table: table})
 
@@ -121,11 +143,17 @@ def evaluations(task: Any, method: Method) -> int:
         return 2 + 2 * 2 * int(task.config.variables)
     if isinstance(task, Step):
         return int(task.E.evaluations(task.law(task.encoder(task.train[:1]), relaxed=False)))
-    return int(task.E.evaluations(Independent(Categorical(logits=torch.zeros(task.config.digits, 10)), 1)))
+    return int(
+        task.E.evaluations(Independent(Categorical(logits=torch.zeros(task.config.digits, 10)), 1))
+    )
 
 
 def measured(
-    bench: Bench, problem: str, config: Any, methods: list[Method], others: Mapping[int, Callable[[], object]] | None = None
+    bench: Bench,
+    problem: str,
+    config: Any,
+    methods: list[Method],
+    others: Mapping[int, Callable[[], object]] | None = None,
 ) -> list[Row]:
     """The rows of one problem, all methods and modes in turn, with storchastic's steps (by draws)."""
     calls: dict[str, Callable[[], object]] = {}
@@ -145,7 +173,12 @@ def measured(
         calls[key], peak = call, bench.peak_mib(call)
         shown = mode if mode == "eager" else task.training.compiled.mode
         gflop = gigaflop(task) if mode == "eager" else rows[f"{method.name}/eager"]["gflop"]
-        rows[key] = {"problem": problem, "method": method.name, "mode": shown, "evaluations": evaluations(task, method)}
+        rows[key] = {
+            "problem": problem,
+            "method": method.name,
+            "mode": shown,
+            "evaluations": evaluations(task, method),
+        }
         rows[key] |= {"gflop": gflop, "peak_mib": peak}
         if mode == bench.modes[-1] and method.reported:
             rows[key]["label"] = method.label
@@ -155,7 +188,8 @@ def measured(
         row |= spread(times[key])
     reported = [row for row in rows.values() if "label" in row]
     bench.step_times.extend(
-        {"problem": problem, "method": row["label"], "ms": row["ms"], "mode": row["mode"]} for row in reported
+        {"problem": problem, "method": row["label"], "ms": row["ms"], "mode": row["mode"]}
+        for row in reported
     )
     del calls
     gc.collect()
@@ -164,7 +198,19 @@ def measured(
 
 def finished(rows: list[Row], against: str) -> list[Row]:
     """The rows as the table shows them, with the time of the method ``against`` (eager, if it is) over theirs."""
-    names = ["problem", "method", "mode", "evaluations", "gflop", "ms", "ms_min", "ms_max", "ratio", "peak_mib", "gradient_error"]
+    names = [
+        "problem",
+        "method",
+        "mode",
+        "evaluations",
+        "gflop",
+        "ms",
+        "ms_min",
+        "ms_max",
+        "ratio",
+        "peak_mib",
+        "gradient_error",
+    ]
     reference = {row["problem"]: row["ms"] for row in reversed(rows) if row["method"] == against}
     for row in rows:
         row["ratio"] = reference[row["problem"]] / row["ms"]
@@ -178,7 +224,10 @@ def dvae(bench: Bench) -> list[Row]:
         config, methods = replace(config, batch=4, variables=170), methods[:8]
     if bench.cuda:
         others = [name for name in (*PRECISIONS, "float32") if name != "half"]
-        methods[3:3] = [Method(f"{LINEAR}, {name}", "IndeCateR", precision=name, reported=False) for name in others]
+        methods[3:3] = [
+            Method(f"{LINEAR}, {name}", "IndeCateR", precision=name, reported=False)
+            for name in others
+        ]
     rows = measured(bench, "dvae", config, methods, peers(bench))
     errors = gradient_errors(bench, config, [each for each in methods if each.label == "IndeCateR"])
     for row in rows:
@@ -194,7 +243,10 @@ def gradient_errors(bench: Bench, config: DVAE, methods: list[Method]) -> dict[s
     torch.set_float32_matmul_precision("highest")
     expected = tasks[LITERAL].gradient(x)
     torch.set_float32_matmul_precision(allowed)
-    return {name: float((task.gradient(x) - expected).norm() / expected.norm()) for name, task in tasks.items()}
+    return {
+        name: float((task.gradient(x) - expected).norm() / expected.norm())
+        for name, task in tasks.items()
+    }
 
 
 def peers(bench: Bench) -> dict[int, Callable[[], object]]:
@@ -237,13 +289,25 @@ def ceilings(bench: Bench) -> list[Row]:
             continue
         a, b = torch.randn(2, n, n, device=bench.device).to(dtype)
         calls[f"product, {str(dtype)[6:]}"] = partial(torch.mm, a, b, out=torch.empty_like(a))
-    source = torch.zeros(2**20 if bench.quick else 2**30 if bench.cuda else 2**26, device=bench.device)
+    source = torch.zeros(
+        2**20 if bench.quick else 2**30 if bench.cuda else 2**26, device=bench.device
+    )
     calls["copy"] = partial(torch.empty_like(source).copy_, source)
     amount = {name: (8 * source.numel() if name == "copy" else 2 * n**3) / 1e9 for name in calls}
     times = bench.turns(calls)
     rows = []
     for name, each in times.items():
         exact = "TF32" if bench.cuda and name == "product, float32" else None
-        rows.append({"what": name, "size": source.numel() if name == "copy" else n, "operands": exact, **spread(each)})
-        rows[-1] |= {"rate": 1000 * amount[name] / min(each), "unit": "GB/s" if name == "copy" else "GFLOP/s"}
+        rows.append(
+            {
+                "what": name,
+                "size": source.numel() if name == "copy" else n,
+                "operands": exact,
+                **spread(each),
+            }
+        )
+        rows[-1] |= {
+            "rate": 1000 * amount[name] / min(each),
+            "unit": "GB/s" if name == "copy" else "GFLOP/s",
+        }
     return rows

@@ -33,7 +33,9 @@ class Bench:
     def modes(self) -> list[str]:
         return ["eager", "compiled"] if self.cuda or self.compile else ["eager"]
 
-    def turns(self, calls: Mapping[str, Callable[[], object]], *, least: float = 0.0) -> dict[str, list[float]]:
+    def turns(
+        self, calls: Mapping[str, Callable[[], object]], *, least: float = 0.0
+    ) -> dict[str, list[float]]:
         """Milliseconds per call of every function, ``repeats`` times in turn, after a first round that does not count.
 
         With ``least`` seconds, short functions are called several times per measurement, to last so long.

@@ -38,7 +38,9 @@ class Autoencoder(nn.Module):
         """The negated ELBO of every image."""
         q = Independent(Bernoulli(logits=self.encoder(images)), 1)
         prior = Independent(Bernoulli(logits=torch.zeros_like(q.base_dist.logits)), 1)
-        return E(lambda z: -Bernoulli(logits=self.decoder(z)).log_prob(images).sum(-1), q) + kl_divergence(q, prior)
+        return E(
+            lambda z: -Bernoulli(logits=self.decoder(z)).log_prob(images).sum(-1), q
+        ) + kl_divergence(q, prior)
 
 
 # %%
@@ -46,7 +48,9 @@ class Autoencoder(nn.Module):
 # with 5 draws of the bits.
 
 estimators = {
-    "IndeCateR": catlog.IndeCateR(samples=6, variables=3, draws="latin"),  # 3 of the 24 bits of each draw
+    "IndeCateR": catlog.IndeCateR(
+        samples=6, variables=3, draws="latin"
+    ),  # 3 of the 24 bits of each draw
     "RLOO": catlog.RLOO(samples=24),
     "Gumbel-Softmax, 0.5": catlog.GumbelSoftmax(samples=24, temperature=0.5),
     "Gumbel-Softmax, 1.0": catlog.GumbelSoftmax(samples=24, temperature=1.0),
@@ -69,14 +73,18 @@ for name, E in estimators.items():
 # %%
 # Below: test digits, and what the bits of the first model remember of them.
 
-figure, axes = plt.subplot_mosaic([["loss", "digits"]], figsize=(10, 3.6), layout="constrained", width_ratios=[1.1, 1])
+figure, axes = plt.subplot_mosaic(
+    [["loss", "digits"]], figsize=(10, 3.6), layout="constrained", width_ratios=[1.1, 1]
+)
 for name, curve in curves.items():
     axes["loss"].plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
 axes["loss"].set(xlabel="step", ylabel="negated ELBO of test digits", ylim=(155, 230))
 axes["loss"].legend()
 with torch.no_grad():
     z = (models["IndeCateR"].encoder(test[:10]) > 0).float()
-    pictures = torch.stack([test[:10], models["IndeCateR"].decoder(z).sigmoid()]).view(2, 2, 5, 28, 28)
+    pictures = torch.stack([test[:10], models["IndeCateR"].decoder(z).sigmoid()]).view(
+        2, 2, 5, 28, 28
+    )
 pictures = pictures.permute(1, 0, 3, 2, 4).reshape(4 * 28, 5 * 28)
 axes["digits"].imshow(pictures.numpy(), cmap="gray_r")
 axes["digits"].set(title="digits, and their reconstructions from 24 bits")

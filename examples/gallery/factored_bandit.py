@@ -28,7 +28,9 @@ pairs = torch.randn(CUSTOMERS, DECISIONS, OPTIONS, DECISIONS, OPTIONS) / 2
 def reward(x: Tensor) -> Tensor:
     """``[..., customers, decisions]`` to ``[..., customers]``: tastes and their interactions, squashed."""
     one_hot = torch.nn.functional.one_hot(x, OPTIONS).float()
-    score = (one_hot * taste).sum((-1, -2)) + torch.einsum("...cdo,cdoep,...cep->...c", one_hot, pairs, one_hot)
+    score = (one_hot * taste).sum((-1, -2)) + torch.einsum(
+        "...cdo,cdoep,...cep->...c", one_hot, pairs, one_hot
+    )
     return 10 * (score / 2).sigmoid()
 
 
@@ -66,7 +68,15 @@ def gradient(E: catlog.Estimator, logits: Tensor) -> Tensor:
 
 start = torch.zeros(CUSTOMERS, DECISIONS, OPTIONS)
 truth = gradient(exact, start)
-best = reward(torch.cartesian_prod(*[torch.arange(OPTIONS)] * DECISIONS).unsqueeze(1).expand(-1, CUSTOMERS, -1)).amax(0).mean()
+best = (
+    reward(
+        torch.cartesian_prod(*[torch.arange(OPTIONS)] * DECISIONS)
+        .unsqueeze(1)
+        .expand(-1, CUSTOMERS, -1)
+    )
+    .amax(0)
+    .mean()
+)
 variance, curves = {}, {}
 for name, make in estimators.items():
     torch.manual_seed(1)
@@ -77,7 +87,9 @@ for name, make in estimators.items():
     for _ in range(STEPS):
         curves[name].append(float(best - exact(reward, policy(logits)).mean()))
         logits += 0.5 * gradient(make(logits), logits)
-    print(f"{name:26} variance / |gradient|^2: {variance[name]:.3f}   regret after {STEPS} steps: {curves[name][-1]:.3f}")
+    print(
+        f"{name:26} variance / |gradient|^2: {variance[name]:.3f}   regret after {STEPS} steps: {curves[name][-1]:.3f}"
+    )
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")

@@ -40,17 +40,26 @@ def thumbnail(images: Tensor) -> Tensor:
 class Reader(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.policy = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, GLIMPSES * 16), nn.Unflatten(1, (GLIMPSES, 16)))
+        self.policy = nn.Sequential(
+            nn.Linear(16, 64),
+            nn.ReLU(),
+            nn.Linear(64, GLIMPSES * 16),
+            nn.Unflatten(1, (GLIMPSES, 16)),
+        )
         self.classifier = nn.Sequential(nn.Linear(16 + 784, 64), nn.ReLU(), nn.Linear(64, 10))
 
     def classify(self, images: Tensor, x: Tensor) -> Tensor:
         """Logits ``[n, batch, 10]`` of images of which the patches x ``[n, batch, 3]`` are seen."""
         seen = torch.zeros(*x.shape[:-1], 16).scatter(-1, x, 1.0)
-        return self.classifier(torch.cat([seen, (patches(images) * seen.unsqueeze(-1)).flatten(-2)], -1))
+        return self.classifier(
+            torch.cat([seen, (patches(images) * seen.unsqueeze(-1)).flatten(-2)], -1)
+        )
 
     def loss(self, images: Tensor, labels: Tensor, E: catlog.Estimator) -> Tensor:
         def f(x: Tensor) -> Tensor:
-            return cross_entropy(self.classify(images, x).movedim(-1, 1), labels.expand(len(x), -1), reduction="none")
+            return cross_entropy(
+                self.classify(images, x).movedim(-1, 1), labels.expand(len(x), -1), reduction="none"
+            )
 
         return E(f, Independent(Categorical(logits=self.policy(thumbnail(images))), 1))
 
@@ -77,7 +86,9 @@ for name, E in estimators.items():
             curves[name].append(float(right.float().mean()))
         rows = torch.randint(len(data.train), (32,))
         optimiser.zero_grad()
-        reader.loss(data.train[rows], data.train_labels[rows], E or catlog.RLOO(46)).mean().backward()
+        reader.loss(
+            data.train[rows], data.train_labels[rows], E or catlog.RLOO(46)
+        ).mean().backward()
         optimiser.step()
     print(f"{name:16} test accuracy {curves[name][-1]:.3f}")
 
@@ -95,8 +106,16 @@ with torch.no_grad():
     best = readers["IndeCateR"].policy(thumbnail(data.test)).argmax(-1)
 count = len(best.sort(-1).values.unique(dim=0))
 print(f"different sets of patches preferred on {len(best)} test digits: {count}")
-seen = torch.zeros(10, 16).scatter(1, best[:10], 1.0).view(10, 4, 4).repeat_interleave(7, 1).repeat_interleave(7, 2)
-for image, mask, axes in zip(data.test[:10].view(10, 28, 28), seen, right.subplots(2, 5).flat, strict=True):
+seen = (
+    torch.zeros(10, 16)
+    .scatter(1, best[:10], 1.0)
+    .view(10, 4, 4)
+    .repeat_interleave(7, 1)
+    .repeat_interleave(7, 2)
+)
+for image, mask, axes in zip(
+    data.test[:10].view(10, 28, 28), seen, right.subplots(2, 5).flat, strict=True
+):
     axes.imshow((image * (0.25 + 0.75 * mask)).numpy(), cmap="gray_r", vmin=0, vmax=1)
     axes.imshow(mask.numpy(), cmap="Oranges", alpha=0.25 * mask.numpy(), vmin=0, vmax=1.5)
     axes.set(xticks=[], yticks=[])

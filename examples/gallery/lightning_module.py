@@ -25,13 +25,18 @@ import catlog
 try:
     import lightning
 except ImportError:
-    raise SystemExit("This example needs Lightning: pip install 'catlog[gallery]' (or: pip install lightning)") from None
+    raise SystemExit(
+        "This example needs Lightning: pip install 'catlog[gallery]' (or: pip install lightning)"
+    ) from None
 
 QUICK = "CATLOG_QUICK" in os.environ
 BITS, EPOCHS = 12, 2 if QUICK else 30
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
-train, test = TensorDataset(images[:1500], labels[:1500]), TensorDataset(images[1500:], labels[1500:])
+train, test = (
+    TensorDataset(images[:1500], labels[:1500]),
+    TensorDataset(images[1500:], labels[1500:]),
+)
 
 # %%
 # The module. ``validation_step`` uses the most probable bits, as a hash would be used.
@@ -49,7 +54,9 @@ class Hash(lightning.LightningModule):
         images, labels = batch
 
         def f(z: Tensor) -> Tensor:
-            return cross_entropy(self.classifier(z).movedim(-1, 1), labels.expand(len(z), -1), reduction="none")
+            return cross_entropy(
+                self.classifier(z).movedim(-1, 1), labels.expand(len(z), -1), reduction="none"
+            )
 
         return self.E(f, Independent(Bernoulli(logits=self.encoder(images)), 1)).mean()
 
@@ -98,7 +105,12 @@ with torch.no_grad():
 right.imshow(codes.T.numpy(), aspect="auto", cmap="Greys", interpolation="nearest")
 count = labels[1500:].bincount()
 edges = count.cumsum(0)
-right.set(title="the bits of unseen digits", yticks=[], xticks=(edges - count / 2).tolist(), xticklabels=range(10))
+right.set(
+    title="the bits of unseen digits",
+    yticks=[],
+    xticks=(edges - count / 2).tolist(),
+    xticklabels=range(10),
+)
 for edge in edges[:-1].tolist():
     right.axvline(edge, color="tab:red", linewidth=0.7)
 Path("demo").mkdir(exist_ok=True)

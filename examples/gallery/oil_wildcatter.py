@@ -61,7 +61,10 @@ estimators = {
 curves, policies = {}, {}
 for name, E in estimators.items():
     torch.manual_seed(0)
-    test, drill = torch.zeros(RUNS, 2, requires_grad=True), torch.zeros(RUNS, 4, 2, requires_grad=True)
+    test, drill = (
+        torch.zeros(RUNS, 2, requires_grad=True),
+        torch.zeros(RUNS, 4, 2, requires_grad=True),
+    )
     optimiser = torch.optim.Adam([test, drill], lr=0.03)
     curves[name] = []
     for _ in range(STEPS + 1):
@@ -74,13 +77,17 @@ for name, E in estimators.items():
     policies[name] = test.softmax(-1)[:, 1].detach(), drill.softmax(-1)[:, :, 1].detach()
     final = curves[name][-1]
     n = E.evaluations(q)
-    print(f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, worst of {RUNS} runs {final.min():6.2f}")
+    print(
+        f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, worst of {RUNS} runs {final.min():6.2f}"
+    )
 
 # %%
 # "Never test, drill anyway" is worth 20: a trap on the way to the best policy, in which noise makes some of the runs stay.
 # SCateR's 30 evaluations are 10 histories with changes, and here fresh histories are worth more.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=[1.4, 1])
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=[1.4, 1]
+)
 for name, curve in curves.items():
     values = torch.stack(curve)
     left.plot(values.mean(1), label=name)

@@ -28,7 +28,10 @@ images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.decoder = nn.Linear(64, 16), nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64))
+        self.encoder, self.decoder = (
+            nn.Linear(64, 16),
+            nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64)),
+        )
 
     def forward(self, image: Tensor, E: catlog.Estimator) -> Tensor:
         q = Independent(Bernoulli(logits=self.encoder(image), validate_args=False), 1)
@@ -53,7 +56,9 @@ weights = {name: parameter.detach() for name, parameter in model.named_parameter
 def per_example(E: catlog.Estimator) -> Tensor:
     """``[examples, 16, 64]``: the gradient of the loss of each example in the encoder's weights."""
     of_one = grad(lambda weights, image: functional_call(model, weights, (image, E)))
-    return vmap(of_one, in_dims=(None, 0), randomness="different")(weights, images[:EXAMPLES])["encoder.weight"]
+    return vmap(of_one, in_dims=(None, 0), randomness="different")(weights, images[:EXAMPLES])[
+        "encoder.weight"
+    ]
 
 
 estimators: dict[str, catlog.Estimator] = {
@@ -82,8 +87,16 @@ for name, E in estimators.items():
 # The noise of the examples is the same for everyone, as it must be: unbiased estimators differ in the draws' part alone.
 
 figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
-axes.barh(list(draws), list(examples.values()), color="lightgrey", label="which examples are in the batch")
-axes.barh(list(draws), list(draws.values()), left=list(examples.values()), color="tab:blue", label="the draws of the code")
+axes.barh(
+    list(draws), list(examples.values()), color="lightgrey", label="which examples are in the batch"
+)
+axes.barh(
+    list(draws),
+    list(draws.values()),
+    left=list(examples.values()),
+    color="tab:blue",
+    label="the draws of the code",
+)
 axes.invert_yaxis()
 axes.set(xlabel="variance of the gradient of one example (encoder's weights)")
 axes.legend()

@@ -46,13 +46,19 @@ def f(x: Tensor) -> Tensor:
 
 data = load("mnist-5000")
 SOLUTION = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
-images = torch.stack([data.train[data.train_labels == digit] for digit in (1, 2, 3, 4)])  # [4, 400, 784]
-unseen = torch.stack([data.test[data.test_labels == digit] for digit in (1, 2, 3, 4)])  # [4, 100, 784]
+images = torch.stack(
+    [data.train[data.train_labels == digit] for digit in (1, 2, 3, 4)]
+)  # [4, 400, 784]
+unseen = torch.stack(
+    [data.test[data.test_labels == digit] for digit in (1, 2, 3, 4)]
+)  # [4, 100, 784]
 
 
 def write(boards: int) -> Tensor:
     """``[boards, 16, 784]`` images."""
-    swapped = [SOLUTION[torch.cat([torch.randperm(2), 2 + torch.randperm(2)])] for _ in range(boards)]
+    swapped = [
+        SOLUTION[torch.cat([torch.randperm(2), 2 + torch.randperm(2)])] for _ in range(boards)
+    ]
     digits = torch.stack([torch.randperm(4)[board].flatten() for board in swapped])
     return images[digits, torch.randint(images.shape[1], digits.shape)]
 
@@ -61,7 +67,10 @@ def score(network: nn.Module) -> tuple[float, tuple[int, ...]]:
     """Accuracy on unseen digits under the best naming of the symbols, and that naming."""
     with torch.no_grad():
         read = network(unseen).argmax(-1)
-    return max((float((read == torch.tensor(names)[:, None]).float().mean()), names) for names in permutations(range(4)))
+    return max(
+        (float((read == torch.tensor(names)[:, None]).float().mean()), names)
+        for names in permutations(range(4))
+    )
 
 
 # %%
@@ -70,7 +79,11 @@ def score(network: nn.Module) -> tuple[float, tuple[int, ...]]:
 # it is the one that sometimes takes two digits for the same.
 
 curves: dict[str, list[list[float]]] = {}
-for name, E in {"CritiCateR": catlog.CritiCateR(49), "RLOO": catlog.RLOO(49), "IndeCateR": catlog.IndeCateR(1)}.items():
+for name, E in {
+    "CritiCateR": catlog.CritiCateR(49),
+    "RLOO": catlog.RLOO(49),
+    "IndeCateR": catlog.IndeCateR(1),
+}.items():
     curves[name] = []
     for seed in range(SEEDS):
         torch.manual_seed(seed)
@@ -85,7 +98,9 @@ for name, E in {"CritiCateR": catlog.CritiCateR(49), "RLOO": catlog.RLOO(49), "I
             optimiser.step()
         if name == "CritiCateR" and seed == 0:
             trained = network
-    print(f"{name:10} unseen digits told apart: {', '.join(f'{curve[-1]:.3f}' for curve in curves[name])}")
+    print(
+        f"{name:10} unseen digits told apart: {', '.join(f'{curve[-1]:.3f}' for curve in curves[name])}"
+    )
 
 # %%
 # A board as a trained network reads it, each symbol by the digit it was matched with.
@@ -99,11 +114,18 @@ left, right = figure.subfigures(1, 2, width_ratios=[1.3, 1])
 axes = left.subplots()
 for colour, (name, runs) in enumerate(curves.items()):
     for seed, curve in enumerate(runs):
-        axes.plot(torch.linspace(0, STEPS, len(curve)), curve, color=f"C{colour}", label=name if seed == 0 else None)
+        axes.plot(
+            torch.linspace(0, STEPS, len(curve)),
+            curve,
+            color=f"C{colour}",
+            label=name if seed == 0 else None,
+        )
 axes.axhline(0.25, color="grey", linestyle=":", label="chance")
 axes.set(xlabel="step", ylabel="unseen digits told apart", ylim=(0.2, 1.02))
 axes.legend(loc="lower right")
-for image, digit, axes in zip(board[0].view(16, 28, 28), read, right.subplots(4, 4).flat, strict=True):
+for image, digit, axes in zip(
+    board[0].view(16, 28, 28), read, right.subplots(4, 4).flat, strict=True
+):
     axes.imshow(image.numpy(), cmap="gray_r")
     axes.text(24, 7, digit, color="tab:blue", fontsize=12)
     axes.set(xticks=[], yticks=[])

@@ -33,10 +33,15 @@ class VQ(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, LETTERS * WIDTH), nn.Unflatten(1, (LETTERS, WIDTH))
+            nn.Linear(64, 128),
+            nn.ReLU(),
+            nn.Linear(128, LETTERS * WIDTH),
+            nn.Unflatten(1, (LETTERS, WIDTH)),
         )
         self.codebook = nn.Parameter(torch.randn(ALPHABET, WIDTH))
-        self.decoder = nn.Sequential(nn.Flatten(-2), nn.Linear(LETTERS * WIDTH, 128), nn.ReLU(), nn.Linear(128, 64))
+        self.decoder = nn.Sequential(
+            nn.Flatten(-2), nn.Linear(LETTERS * WIDTH, 128), nn.ReLU(), nn.Linear(128, 64)
+        )
 
     def law(self, images: Tensor) -> Independent:
         distance = (self.encoder(images).unsqueeze(-2) - self.codebook).square().sum(-1)
@@ -71,13 +76,18 @@ for name, E in estimators.items():
                 curves[name].append(float(mse_loss(model.decode(model.best(test)), test)))
         batch = train[torch.randint(len(train), (32,))]
         q = model.law(batch)
-        loss = E(lambda x, batch=batch, model=model: (model.decode(x) - batch).square().sum(-1), q) - 0.02 * q.entropy()
+        loss = (
+            E(lambda x, batch=batch, model=model: (model.decode(x) - batch).square().sum(-1), q)
+            - 0.02 * q.entropy()
+        )
         optimiser.zero_grad()
         loss.mean().backward()
         optimiser.step()
     use = models[name].best(train).mean((0, 1))
     perplexity = float((-(use * use.clamp(1e-9).log()).sum()).exp())
-    print(f"{name:17} squared error per pixel {curves[name][-1]:.4f}, perplexity of the letters {perplexity:.1f} of {ALPHABET}")
+    print(
+        f"{name:17} squared error per pixel {curves[name][-1]:.4f}, perplexity of the letters {perplexity:.1f} of {ALPHABET}"
+    )
 
 # %%
 # To see what a letter means, change the first letter of one digit's code to each of the others.
@@ -93,7 +103,9 @@ model = models["IndeCateR"]
 with torch.no_grad():
     code = model.best(test[:1]).repeat(ALPHABET, 1, 1)
     code[:, 0] = torch.eye(ALPHABET)
-    rows = torch.cat([test[:8], model.decode(model.best(test[:8])), model.decode(code)]).view(4, 8, 8, 8)
+    rows = torch.cat([test[:8], model.decode(model.best(test[:8])), model.decode(code)]).view(
+        4, 8, 8, 8
+    )
 right.suptitle("digits, reconstructions, and one digit with 16 first letters", fontsize=10)
 for image, axes in zip(rows.flatten(0, 1), right.subplots(4, 8).flat, strict=True):
     axes.imshow(image.numpy(), cmap="gray_r", vmin=0, vmax=1)

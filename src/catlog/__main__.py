@@ -16,7 +16,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "catlog").partition(".")[0] == "catlog":
             raise
-        print(f"catlog: the command needs the package {error.name}. Run pip install 'catlog[experiments]'.", file=sys.stderr)
+        print(
+            f"catlog: the command needs the package {error.name}. Run pip install 'catlog[experiments]'.",
+            file=sys.stderr,
+        )
         return 2
     return command(given)
 

@@ -26,12 +26,16 @@ class Known(Protocol):
     def device(self) -> torch.device: ...
 
 
-def check_count(owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = "") -> None:
+def check_count(
+    owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = ""
+) -> None:
     """Raise unless ``value`` is an int with ``least <= value <= most``."""
     bounds = f"at least {least}" if most is None else f"between {least} and {most}"
     advice = f" {hint}" if hint else ""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{owner}: `{name}` must be an int of {bounds}, but {value!r} was given.{advice}")
+        raise TypeError(
+            f"{owner}: `{name}` must be an int of {bounds}, but {value!r} was given.{advice}"
+        )
     if value < least or (most is not None and value > most):
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.{advice}")
 
@@ -45,7 +49,9 @@ def check_chunk_size(owner: str, value: object) -> None:
 def check_choice(owner: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was given.")
+        raise ValueError(
+            f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was given."
+        )
 
 
 def check_flag(owner: str, name: str, value: object) -> None:
@@ -91,7 +97,9 @@ def check_temperature(owner: str, value: object) -> None:
         return check_positive(owner, "temperature", value)
     if value.dim() > 0 or not value.is_floating_point():
         given = f"one of {value.dtype} with shape {tuple(value.shape)}"
-        raise TypeError(f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was given.")
+        raise TypeError(
+            f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was given."
+        )
     if value.device.type != "meta" and may_look(True, value):
         check_positive(owner, "temperature", value.item())
 
@@ -102,9 +110,13 @@ def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | flo
         return value
     if not isinstance(value, Tensor) or not value.is_floating_point():
         given = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"Reinforce: `baseline` must return a number or a tensor of floats, but it returned {given}.")
+        raise TypeError(
+            f"Reinforce: `baseline` must return a number or a tensor of floats, but it returned {given}."
+        )
     tail = tuple(fx.shape)[max(0, fx.dim() - value.dim()) :]
-    if value.dim() > fx.dim() or any(size not in (1, own) for size, own in zip(value.shape, tail, strict=True)):
+    if value.dim() > fx.dim() or any(
+        size not in (1, own) for size, own in zip(value.shape, tail, strict=True)
+    ):
         shape = f"{tuple(fx.shape)} ([n, *batch])"
         raise ValueError(
             f"Reinforce: `baseline` must return a shape that broadcasts to {shape}, but it returned {tuple(value.shape)}."
@@ -115,7 +127,9 @@ def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | flo
 def check_network(owner: str, network: object) -> None:
     """Raise unless ``network`` is a module or None."""
     if network is not None and not isinstance(network, nn.Module):
-        raise TypeError(f"{owner}: `network` must be an nn.Module or None, but {network!r} was given.")
+        raise TypeError(
+            f"{owner}: `network` must be an nn.Module or None, but {network!r} was given."
+        )
 
 
 def check_function(f: object) -> None:
@@ -139,12 +153,18 @@ def check_generator(generator: object, device: torch.device | None = None) -> No
         )
 
 
-def check_tensor(name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device) -> Tensor:
+def check_tensor(
+    name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device
+) -> Tensor:
     """``value`` if it is a tensor of this shape (``form`` says what its dimensions are) on this device."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was given.")
+        raise TypeError(
+            f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was given."
+        )
     if value.shape != torch.Size(shape):
-        raise ValueError(f"{name} must have shape {shape} ({form}), but {tuple(value.shape)} was given.")
+        raise ValueError(
+            f"{name} must have shape {shape} ({form}), but {tuple(value.shape)} was given."
+        )
     check_device(name, value, device)
     return value
 
@@ -176,8 +196,12 @@ def check_uniforms(
         raise TypeError(f"{name} must hold floats, but {u.dtype} was given.")
     if may_look(validate, u):
         if not bool(((u >= 0) & (u <= 1 if closed else u < 1)).all()):
-            raise ValueError(f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given.")
-        if simplex is not None and bool(((u.sum(simplex) - 1).abs() > max(1e-3, torch.finfo(u.dtype).eps ** 0.5)).any()):
+            raise ValueError(
+                f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given."
+            )
+        if simplex is not None and bool(
+            ((u.sum(simplex) - 1).abs() > max(1e-3, torch.finfo(u.dtype).eps ** 0.5)).any()
+        ):
             raise ValueError(f"{name} must add up to 1 along dimension {simplex}, but it does not.")
     u = u.detach()
     if u.dtype == law.real or closed:
@@ -188,27 +212,39 @@ def check_uniforms(
 def check_context(context: object, law: Known) -> Float[Tensor, "*batch features"]:
     """The context of a network, if it is a tensor of floats ``[*batch, features]`` where q is."""
     if not isinstance(context, Tensor):
-        raise TypeError(f"context must be a tensor of shape [*batch, features], but {type(context).__name__} was given.")
+        raise TypeError(
+            f"context must be a tensor of shape [*batch, features], but {type(context).__name__} was given."
+        )
     if not context.is_floating_point():
         raise TypeError(f"context must hold floats, but {context.dtype} was given.")
     batch, given = tuple(law.batch_shape), tuple(context.shape)
     if len(given) != len(batch) + 1 or given[:-1] != batch:
-        raise ValueError(f"context must have shape [*batch, features] with batch {batch}, but {given} was given.")
+        raise ValueError(
+            f"context must have shape [*batch, features] with batch {batch}, but {given} was given."
+        )
     check_device("context", context, law.device)
     return context
 
 
-def check_chosen(chosen: object, n: int, m: int, law: Known, validate: bool) -> Int64[Tensor, "n *batch m"]:
+def check_chosen(
+    chosen: object, n: int, m: int, law: Known, validate: bool
+) -> Int64[Tensor, "n *batch m"]:
     """The numbers of the variables to look at, of which every draw has m different ones."""
     d, shape = law.d, (n, *law.batch_shape, m)
     index = check_tensor("chosen", chosen, shape, "[n, *batch, variables]", law.device)
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise TypeError(f"chosen must hold the numbers of variables as integers, but {index.dtype} was given.")
+        raise TypeError(
+            f"chosen must hold the numbers of variables as integers, but {index.dtype} was given."
+        )
     if may_look(validate, index):
         if not bool(((index >= 0) & (index < d)).all()):
-            raise ValueError(f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but others were given.")
+            raise ValueError(
+                f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but others were given."
+            )
         if bool((index.sort(-1).values.diff(dim=-1) == 0).any()):
-            raise ValueError("chosen must hold different variables for every draw, but one was given twice.")
+            raise ValueError(
+                "chosen must hold different variables for every draw, but one was given twice."
+            )
     return index.long()
 
 
@@ -218,12 +254,16 @@ def same_device(one: torch.device, other: torch.device) -> bool:
     >>> same_device(torch.device("cuda"), torch.device("cuda:1")), same_device(torch.device("cpu"), torch.device("meta"))
     (True, False)
     """
-    return one.type == other.type and (one.index is None or other.index is None or one.index == other.index)
+    return one.type == other.type and (
+        one.index is None or other.index is None or one.index == other.index
+    )
 
 
 def transformed() -> bool:
     """Whether this runs inside a transform of ``torch.func``, which forbids ``requires_grad_`` and has slow in-place scatters."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+    return (
+        not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+    )
 
 
 def inference() -> bool:

@@ -28,7 +28,9 @@ class CompiledStep:
         warmup: int = 3,
     ) -> None:
         self.loss, self.optimiser, self.group, self.warmup = loss, optimiser, group, warmup
-        self.parameters: list[Tensor] = [p for group in optimiser.param_groups for p in group["params"]]
+        self.parameters: list[Tensor] = [
+            p for group in optimiser.param_groups for p in group["params"]
+        ]
         self.compile = compile
         self.mode: str | None = None
         self.why = ""
@@ -74,19 +76,25 @@ class CompiledStep:
             every = torch.cat([gradient.flatten() for gradient in some])
             dist.all_reduce(every, group=self.group)
             every /= dist.get_world_size(self.group)
-            for gradient, mean in zip(some, every.split([gradient.numel() for gradient in some]), strict=True):
+            for gradient, mean in zip(
+                some, every.split([gradient.numel() for gradient in some]), strict=True
+            ):
                 gradient.copy_(mean.view_as(gradient))
 
     def _prepare(self, inputs: tuple[Tensor, ...]) -> None:
         devices = {parameter.device.type for parameter in self.parameters}
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
-            self._run = torch.compile(_own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS)
+            self._run = torch.compile(
+                _own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS
+            )
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
             return
-        unfit = [group for group in self.optimiser.param_groups if not group.get("capturable", False)]
+        unfit = [
+            group for group in self.optimiser.param_groups if not group.get("capturable", False)
+        ]
         if unfit:
             self.why = f"{type(self.optimiser).__name__} was not made with capturable=True, so its step cannot be captured."
             return
@@ -128,7 +136,10 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     After a failure torch stays on the stream of the capture, and its generator refuses to draw because it still counts for the
     graph.
     """
-    stream, generator = torch.cuda.current_stream(), torch.cuda.default_generators[torch.cuda.current_device()]
+    stream, generator = (
+        torch.cuda.current_stream(),
+        torch.cuda.default_generators[torch.cuda.current_device()],
+    )
     cause: Exception | None = None
     try:
         with torch.cuda.graph(graph):
@@ -152,7 +163,9 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 def _plain(optimiser: torch.optim.Optimizer) -> bool:
     """Whether the update may be compiled: it is no kernel of its own, and nothing else has to see it."""
     hooks = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
-    return not hooks and not any(group.get("fused") or group.get("differentiable") for group in optimiser.param_groups)
+    return not hooks and not any(
+        group.get("fused") or group.get("differentiable") for group in optimiser.param_groups
+    )
 
 
 def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
@@ -171,13 +184,23 @@ def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return MethodType(_own_code(loss.__func__), loss.__self__)
     if not isinstance(loss, FunctionType):
         return loss
-    copy = FunctionType(loss.__code__.replace(), loss.__globals__, loss.__name__, loss.__defaults__, loss.__closure__)
+    copy = FunctionType(
+        loss.__code__.replace(),
+        loss.__globals__,
+        loss.__name__,
+        loss.__defaults__,
+        loss.__closure__,
+    )
     copy.__kwdefaults__ = loss.__kwdefaults__
     return copy
 
 
 def compiled_step(
-    loss: Callable[..., Tensor], optimiser: torch.optim.Optimizer, *, compile: bool | None = None, group: Any = None
+    loss: Callable[..., Tensor],
+    optimiser: torch.optim.Optimizer,
+    *,
+    compile: bool | None = None,
+    group: Any = None,
 ) -> CompiledStep:
     """A training step as fast as the device allows: ``step = compiled_step(loss, optimiser)``, then ``step(batch)``.
 

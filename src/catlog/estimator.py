@@ -71,12 +71,19 @@ class Estimator(Protocol):
         ...
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]: ...
 
 
 def attach(
-    value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"], objective: Float[Tensor, "*batch"] | None = None
+    value: Float[Tensor, "*batch"],
+    surrogate: Float[Tensor, "*batch"],
+    objective: Float[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""A tensor with the value of ``value`` and the gradient of ``surrogate``.
 
@@ -96,7 +103,9 @@ def attach(
     return once(attached if objective is None else _Objective.apply(attached, objective))  # type: ignore[no-untyped-call]
 
 
-def tie(value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+def tie(
+    value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
     """A tensor with the value of ``value`` and all derivatives of ``surrogate``, the second ones too."""
     return value.detach() + (surrogate - surrogate.detach())
 

@@ -55,7 +55,9 @@ class Pathwise:
     def __post_init__(self) -> None:
         check_count("Pathwise", "samples", self.samples)
         if not isinstance(self.estimator, Estimator):
-            raise TypeError(f"Pathwise: `estimator` must be an estimator such as IndeCateR(2), but {self.estimator!r} was given.")
+            raise TypeError(
+                f"Pathwise: `estimator` must be an estimator such as IndeCateR(2), but {self.estimator!r} was given."
+            )
 
     @property
     def unbiased(self) -> bool:
@@ -82,9 +84,13 @@ class Pathwise:
             generator: the source of randomness of z and of x; torch's default one where none is given.
         """
         if not isinstance(p, Distribution):
-            raise TypeError(f"p must be a torch.distributions.Distribution of z, but {type(p).__name__} was given.")
+            raise TypeError(
+                f"p must be a torch.distributions.Distribution of z, but {type(p).__name__} was given."
+            )
         if not isinstance(q, Distribution) and not callable(q):
-            raise TypeError(f"q must be a law of x or a function from z to one, but {type(q).__name__} was given.")
+            raise TypeError(
+                f"q must be a law of x or a function from z to one, but {type(q).__name__} was given."
+            )
         check_function(f)
         check_generator(generator)
         if not p.has_rsample:
@@ -122,7 +128,9 @@ class Pathwise:
                 f"z must be a tensor of shape {expected} ([samples, *batch, *event]), but {type(z).__name__} was given."
             )
         if z.shape != expected:
-            raise ValueError(f"z must have shape {expected} ([samples, *batch, *event]), but {tuple(z.shape)} was given.")
+            raise ValueError(
+                f"z must have shape {expected} ([samples, *batch, *event]), but {tuple(z.shape)} was given."
+            )
         return z
 
 

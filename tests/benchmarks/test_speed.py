@@ -24,8 +24,14 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[records.R
 
 
 def test_every_section_is_written(tables: dict[str, list[records.Row]]) -> None:
-    assert set(tables) == {f"speed_{name}_cpu" for name in (*speed.SECTIONS, "exponents")} | {"step_times_cpu"}
-    assert all(row["ms"] > 0 for name in ("dvae", "categorical", "addition", "scaling") for row in tables[f"speed_{name}_cpu"])
+    assert set(tables) == {f"speed_{name}_cpu" for name in (*speed.SECTIONS, "exponents")} | {
+        "step_times_cpu"
+    }
+    assert all(
+        row["ms"] > 0
+        for name in ("dvae", "categorical", "addition", "scaling")
+        for row in tables[f"speed_{name}_cpu"]
+    )
 
 
 def test_a_product_that_the_machine_cannot_do_is_left_out() -> None:
@@ -45,7 +51,9 @@ for product in (torch.mm, torch.nn.functional.linear, torch.matmul):
         print(error)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "product, bfloat16: not available on this machine" in done.stdout
     assert done.stdout.count("aten::mm: a product of 16-bit matrices on a CPU") == 3
@@ -57,7 +65,10 @@ def test_gradients_are_those_of_the_literal_formula(tables: dict[str, list[recor
         assert 0 < rows[name]["gradient_error"] < 3e-5  # 4 images only; 2e-6 with 100
     assert rows["IndeCateR, literal formula"]["evaluations"] == 2 + 2 * 170 * 2
     assert rows["IndeCateR, first-layer-linear"]["evaluations"] == 2 + 2 * 170
-    assert rows["IndeCateR, first-layer-linear"]["gflop"] < 0.7 * rows["IndeCateR, black-box f"]["gflop"]
+    assert (
+        rows["IndeCateR, first-layer-linear"]["gflop"]
+        < 0.7 * rows["IndeCateR, black-box f"]["gflop"]
+    )
 
 
 def test_evaluations_are_counted(tables: dict[str, list[records.Row]]) -> None:
@@ -69,7 +80,11 @@ def test_evaluations_are_counted(tables: dict[str, list[records.Row]]) -> None:
 
 def test_step_times_are_for_the_report(tables: dict[str, list[records.Row]]) -> None:
     times = {(row["problem"], row["method"]) for row in tables["step_times_cpu"]}
-    assert {("dvae", "IndeCateR"), ("dvae", "IndeCateR-Taylor"), ("dvae, 10 categories", "IndeCateR-D")} <= times
+    assert {
+        ("dvae", "IndeCateR"),
+        ("dvae", "IndeCateR-Taylor"),
+        ("dvae, 10 categories", "IndeCateR-D"),
+    } <= times
     assert ("addition, 2 digits", "RLOO-F") in times
 
 
@@ -81,4 +96,6 @@ def test_memory_is_that_of_a_chunk(tables: dict[str, list[records.Row]]) -> None
 
 def test_pages_are_current() -> None:
     for path, page in speed.pages().items():
-        assert path.read_text(encoding="utf-8") == page, f"{path.name}: run python benchmarks/speed.py --docs"
+        assert path.read_text(encoding="utf-8") == page, (
+            f"{path.name}: run python benchmarks/speed.py --docs"
+        )

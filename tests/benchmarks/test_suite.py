@@ -37,8 +37,16 @@ def test_suite_measures_each_pair_once(tmp_path):
     assert rows["digit-sum", "RLOO"]["budget"] == 2 * (1 + 3 * 9)
 
 
-def row(problem: str, estimator: str, variance: float, merit: float, unbiased: bool = True) -> dict[str, object]:
-    told = {"problem": problem, "estimator": estimator, "variance": variance, "merit": merit, "merit_high": 1.2 * merit}
+def row(
+    problem: str, estimator: str, variance: float, merit: float, unbiased: bool = True
+) -> dict[str, object]:
+    told = {
+        "problem": problem,
+        "estimator": estimator,
+        "variance": variance,
+        "merit": merit,
+        "merit_high": 1.2 * merit,
+    }
     told |= {"variance_low": variance / 1.2, "variance_high": 1.2 * variance}
     return told | {"unbiased": unbiased, "norm": 1.0, "bias": 0.0 if unbiased else 0.5}
 

@@ -13,10 +13,14 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("dynamic", "graphs"), [(None, [1, 2, 2]), (True, [1, 1, 1])], ids=["None", "True"])
+@pytest.mark.parametrize(
+    ("dynamic", "graphs"), [(None, [1, 2, 2]), (True, [1, 1, 1])], ids=["None", "True"]
+)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("E", estimators())
-def test_every_setting(E: catlog.Estimator, law: str, dynamic: bool | None, graphs: list[int]) -> None:
+def test_every_setting(
+    E: catlog.Estimator, law: str, dynamic: bool | None, graphs: list[int]
+) -> None:
     if not supports(E, law):
         pytest.skip("not for this law")
     check(E, law, graphs, dynamic=dynamic, options={"fallback_random": True})

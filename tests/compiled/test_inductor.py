@@ -11,7 +11,10 @@ import catlog
 from catlog.testing.settings import estimators, one_of_each
 from compiling import check, why_not_inductor, widest
 
-pytestmark = [pytest.mark.usefixtures("own_inductor_cache"), pytest.mark.filterwarnings("ignore")]  # Inductor's own warnings
+pytestmark = [
+    pytest.mark.usefixtures("own_inductor_cache"),
+    pytest.mark.filterwarnings("ignore"),
+]  # Inductor's own warnings
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 OPTIONS = {"fallback_random": True, "compile_threads": 1}
 
@@ -23,7 +26,9 @@ def test_inductor_equals_eager(E: catlog.Estimator) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(("dynamic", "graphs"), [(None, [1, 2, 2]), (True, [1, 1, 1])], ids=["None", "True"])
+@pytest.mark.parametrize(
+    ("dynamic", "graphs"), [(None, [1, 2, 2]), (True, [1, 1, 1])], ids=["None", "True"]
+)
 @pytest.mark.parametrize("E", estimators())
 def test_inductor_on_a_gpu(E: catlog.Estimator, dynamic: bool | None, graphs: list[int]) -> None:
     check(E, widest(E), graphs, dynamic=dynamic, options=OPTIONS, device="cuda")

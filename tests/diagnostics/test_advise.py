@@ -9,7 +9,16 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
-from catlog import RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, SlopeCateR, StraightThrough
+from catlog import (
+    RLOO,
+    DoubleCV,
+    Exact,
+    IndeCateR,
+    MarkovChain,
+    Reinforce,
+    SlopeCateR,
+    StraightThrough,
+)
 from catlog.diagnostics import advice as advise
 from catlog.diagnostics.advice import CANDIDATES, Candidate, Trial, structure_of
 from catlog.diagnostics.advice import _Pilot as Pilot
@@ -77,12 +86,22 @@ def test_additive_with_its_own_table() -> None:
     assert advice.structure.own_table
     assert "knows its own table" in str(advice)
     pairs = CountedTable(catlog.functions.Potts(randn(40, 40), randn(40, 3)))
-    sized = next(trial for trial in advise(pairs, numbers(40, 3), budget=20, clock=pairs.clock).trials if "Inde" in trial.name)
+    sized = next(
+        trial
+        for trial in advise(pairs, numbers(40, 3), budget=20, clock=pairs.clock).trials
+        if "Inde" in trial.name
+    )
     assert sized.estimator == IndeCateR(5, draws="latin")  # a draw counts as 1 + k evaluations
     black_box = Counted(f.f)
     other = advise(black_box, numbers(40, 3), budget=20, clock=black_box.clock)
-    assert not any(isinstance(trial.estimator, IndeCateR) and trial.estimator.variables is None for trial in other.trials)
-    assert other.skipped["IndeCateR(1, draws=latin)"] == "it needs at least 81 evaluations, more than the budget of 20"
+    assert not any(
+        isinstance(trial.estimator, IndeCateR) and trial.estimator.variables is None
+        for trial in other.trials
+    )
+    assert (
+        other.skipped["IndeCateR(1, draws=latin)"]
+        == "it needs at least 81 evaluations, more than the budget of 20"
+    )
 
 
 def test_few_points_are_enumerated() -> None:
@@ -96,7 +115,10 @@ def test_differentiable_pairwise() -> None:
     """Slopes tell every difference where f is linear in each bit; without SlopeCateR, m = 1 leaves the most draws."""
     f = Counted(quadratic(20))
     advice = advise(f, bits(20), budget=100, clock=f.clock)
-    assert {trial.name for trial in advice.trials[:2]} == {"SlopeCateR(60)", "IndeCateR(50, draws=latin, variables=1)"}
+    assert {trial.name for trial in advice.trials[:2]} == {
+        "SlopeCateR(60)",
+        "IndeCateR(50, draws=latin, variables=1)",
+    }
     others = [each for each in CANDIDATES if not isinstance(each.estimator, SlopeCateR)]
     second = advise(f, bits(20), budget=100, candidates=others, clock=f.clock)
     assert second.estimator == IndeCateR(50, draws="latin", variables=1)
@@ -129,20 +151,28 @@ def test_equal_by_chance_is_not_taken_for_exact() -> None:
     others = [each for each in CANDIDATES if not isinstance(each.estimator, SlopeCateR)]
     advice = advise(f, bits(10), budget=64, candidates=others, clock=f.clock)
     assert advice.trials[0].variance > 0
-    assert any(trial.seen.count > 2 for trial in advice.trials if trial.estimator == IndeCateR(12, draws="latin", variables=4))
+    assert any(
+        trial.seen.count > 2
+        for trial in advice.trials
+        if trial.estimator == IndeCateR(12, draws="latin", variables=4)
+    )
 
 
 def test_structured_law() -> None:
     f = Counted(lambda x: (x[..., 1:] == x[..., :-1]).double().prod(-1))
     parameters = [torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)]
-    advice = advise(f, lambda a, b: MarkovChain(a, b, length=8), parameters, budget=50, clock=f.clock)
+    advice = advise(
+        f, lambda a, b: MarkovChain(a, b, length=8), parameters, budget=50, clock=f.clock
+    )
     assert all("structured" in trial.estimator.laws for trial in advice.trials)
     assert advice.trials[0].evaluations <= 50
     assert "8 dependent variables of 3 categories" in str(advice)
 
 
 @pytest.mark.parametrize("budget", [5, 64, 300])
-@pytest.mark.parametrize("f", [quadratic(20), lambda x: (x.sum(-1) == 7).double()], ids=["smooth", "black box"])
+@pytest.mark.parametrize(
+    "f", [quadratic(20), lambda x: (x.sum(-1) == 7).double()], ids=["smooth", "black box"]
+)
 def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> None:
     counted = Counted(f)
     advice = advise(counted, bits(20), budget=budget, clock=counted.clock)
@@ -167,7 +197,12 @@ def test_time_is_limited_where_f_is_dear() -> None:
 
 def test_more_time_more_repeats_for_those_in_the_running() -> None:
     f = Counted(quadratic(8))
-    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS()), Candidate(catlog.BBVI()), Candidate(Reinforce(baseline=100.0))]
+    candidates = [
+        Candidate(RLOO()),
+        Candidate(catlog.ARMS()),
+        Candidate(catlog.BBVI()),
+        Candidate(Reinforce(baseline=100.0)),
+    ]
     advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
     repeats = {type(trial.estimator).__name__: trial.seen.count for trial in advice.trials}
     assert repeats["Reinforce"] == min(repeats.values())  # far off: not looked at again
@@ -187,7 +222,9 @@ def test_biased_ones_only_where_allowed() -> None:
     """f has a slope that says nothing of its values: without a look at the bias, StraightThrough would win by its variance."""
 
     def wavy(x: Tensor) -> Tensor:
-        return (x @ (1 + torch.arange(12.0, dtype=torch.float64)) / 12) + (2 * torch.pi * x).sin().sum(-1)
+        return (x @ (1 + torch.arange(12.0, dtype=torch.float64)) / 12) + (
+            2 * torch.pi * x
+        ).sin().sum(-1)
 
     unbiased = advise(wavy, bits(12), budget=64)
     assert all(trial.estimator.unbiased for trial in unbiased.trials)
@@ -199,7 +236,9 @@ def test_biased_ones_only_where_allowed() -> None:
     assert by_name["StraightThrough"].variance < by_name["RLOO"].variance
     assert allowed.estimator == RLOO(64)
     f = Counted(quadratic(12))  # straight-through is unbiased where f is linear in each bit
-    assert not advise(f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock).estimator.unbiased
+    assert not advise(
+        f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock
+    ).estimator.unbiased
     alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
     assert alone.trials[0].error2(None) == inf  # nothing to hold it against
 
@@ -209,8 +248,12 @@ def test_own_candidate() -> None:
     mine = Candidate(IndeCateR(draws="antithetic", variables=2))
     advice = advise(f, bits(20), budget=60, candidates=[Candidate(RLOO()), mine], clock=f.clock)
     assert advice.estimator == IndeCateR(20, draws="antithetic", variables=2)
-    never = Candidate(IndeCateR(draws="antithetic", variables=2), when=lambda structure: structure.d > 20)
-    assert advise(f, bits(20), budget=60, candidates=[Candidate(RLOO()), never], clock=f.clock).estimator == RLOO(60)
+    never = Candidate(
+        IndeCateR(draws="antithetic", variables=2), when=lambda structure: structure.d > 20
+    )
+    assert advise(
+        f, bits(20), budget=60, candidates=[Candidate(RLOO()), never], clock=f.clock
+    ).estimator == RLOO(60)
 
 
 def test_fitted_coefficient_has_the_least_variance() -> None:
@@ -221,7 +264,9 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = Pilot(task, task.generator(0), lambda: 0.0, 0.0, 50)
     pilot._fit(trial, 64)
-    assert trial.variance == pytest.approx(task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9)
+    assert trial.variance == pytest.approx(
+        task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
+    )
     fitted = E.alpha.item()
 
     def variance(alpha: float) -> float:
@@ -259,7 +304,9 @@ def test_an_f_that_cannot_take_relaxed_points() -> None:
     f = Counted(picky)
     advice = advise(f, bits(10), budget=64, clock=f.clock)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
-    steps = structure_of(Repeats(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0)
+    steps = structure_of(
+        Repeats(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0
+    )
     assert not steps.slope  # a derivative that is zero throughout is none
 
 
@@ -267,7 +314,10 @@ def test_explanation() -> None:
     f = Counted(quadratic(20))
     lines = str(advise(f, bits(20), budget=100, clock=f.clock)).split("\n")
     assert lines[0].startswith(
-        ("SlopeCateR(60): 100 evaluations, ", "IndeCateR(50, draws=latin, variables=1): 100 evaluations, ")
+        (
+            "SlopeCateR(60): 100 evaluations, ",
+            "IndeCateR(50, draws=latin, variables=1): 100 evaluations, ",
+        )
     )
     assert lines[2].startswith("Next in variance x time: ")
     assert "within the budget of 100 evaluations" in lines[3]
@@ -279,7 +329,13 @@ def test_errors() -> None:
         advise(quadratic(4), bits(4), budget=0)
     with pytest.raises(ValueError, match="`steps` must be positive"):
         advise(quadratic(4), bits(4), steps=0)
-    with pytest.raises(ValueError, match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16"):
+    with pytest.raises(
+        ValueError,
+        match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",
+    ):
         advise(quadratic(4), bits(4), budget=1, candidates=[Candidate(Exact()), Candidate(RLOO())])
-    with pytest.raises(ValueError, match=r"no candidate could be used\. RLOO\(64\): f must return one value per point"):
+    with pytest.raises(
+        ValueError,
+        match=r"no candidate could be used\. RLOO\(64\): f must return one value per point",
+    ):
         advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])

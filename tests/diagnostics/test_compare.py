@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog import ESTIMATORS, RLOO, DoubleCV, Exact, IndeCateR, MarkovChain, Reinforce, StraightThrough
+from catlog import (
+    ESTIMATORS,
+    RLOO,
+    DoubleCV,
+    Exact,
+    IndeCateR,
+    MarkovChain,
+    Reinforce,
+    StraightThrough,
+)
 from catlog.cli.main import main
 from catlog.diagnostics import comparison as compare
 from catlog.diagnostics.comparison import NORMAL
@@ -47,7 +56,11 @@ def zeros(*shape: int) -> Tensor:
 # The numbers, exactly: where logits are 0, all outcomes of a sampler are equally likely, and as many repeats hold each once.
 
 DRAWS = 2
-OUTCOMES = torch.tensor(list(product([0.0, 1.0], repeat=3 * DRAWS)), dtype=torch.float64).view(-1, DRAWS, 3).movedim(1, 0)
+OUTCOMES = (
+    torch.tensor(list(product([0.0, 1.0], repeat=3 * DRAWS)), dtype=torch.float64)
+    .view(-1, DRAWS, 3)
+    .movedim(1, 0)
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,14 @@ class EachOnce:
     def evaluations(self, q: Distribution) -> int:
         return DRAWS
 
-    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, *, x: object = None, generator: object = None) -> Tensor:
+    def __call__(
+        self,
+        f: Callable[[Tensor], Tensor],
+        q: Distribution,
+        *,
+        x: object = None,
+        generator: object = None,
+    ) -> Tensor:
         return self.E(f, q, x=OUTCOMES if q.batch_shape else OUTCOMES[:, 5])
 
 
@@ -97,16 +117,25 @@ def test_variance_is_that_over_all_outcomes(shared: bool) -> None:
     torch.testing.assert_close(row.variances, in_parameters.var(0), rtol=1e-12, atol=0)
     assert row.logit_variance == pytest.approx(by_hand.var(0).sum().item(), rel=1e-12)
     assert row.variance == pytest.approx(in_parameters.var(0).sum().item(), rel=1e-12)
-    assert row.snr == pytest.approx(in_parameters.mean(0).norm().item() / sqrt(row.variance), rel=1e-9)
+    assert row.snr == pytest.approx(
+        in_parameters.mean(0).norm().item() / sqrt(row.variance), rel=1e-9
+    )
     spread = (in_parameters - in_parameters.mean(0)).square().sum(-1)
-    assert log(row.variance_high / row.variance) == pytest.approx(NORMAL * spread.std().item() / 8 / row.variance, rel=1e-9)
+    assert log(row.variance_high / row.variance) == pytest.approx(
+        NORMAL * spread.std().item() / 8 / row.variance, rel=1e-9
+    )
     assert row.largest_z < 1e-9  # the mean over all outcomes is the exact gradient
 
 
 def test_bias_is_that_over_all_outcomes() -> None:
     """StraightThrough's expectation is another than the gradient; by hand, it is the mean slope of f times p (1 - p)."""
     result = compare(
-        f, bits, {"biased": EachOnce(StraightThrough(DRAWS), unbiased=False)}, [zeros(3)], repeats=64, progress=False
+        f,
+        bits,
+        {"biased": EachOnce(StraightThrough(DRAWS), unbiased=False)},
+        [zeros(3)],
+        repeats=64,
+        progress=False,
     )
     leaf = OUTCOMES[0].clone().requires_grad_()
     (slope,) = torch.autograd.grad(f(leaf).sum(), leaf)
@@ -164,7 +193,9 @@ def test_no_variance_is_zero_not_rounding() -> None:
 def test_gradients_of_every_law(case: object) -> None:
     """In the parameters behind the logits, of all kinds of laws, from Exact: every repeat is the exact gradient."""
     half = (case.theta / 2).clone().requires_grad_()
-    task = Repeats(lambda x: FUNCTIONS["sine"](case.features(x), ONE), lambda t: case.law(2 * t), [half])
+    task = Repeats(
+        lambda x: FUNCTIONS["sine"](case.features(x), ONE), lambda t: case.law(2 * t), [half]
+    )
     got, in_logits = task.gradients(Exact(), 3)
     theta = case.theta.clone().requires_grad_()
     value = (case.probabilities(theta) * FUNCTIONS["sine"](case.features(case.points), ONE)).sum()
@@ -182,7 +213,10 @@ def test_f_that_knows_its_table_and_a_batch() -> None:
     for E in (IndeCateR(2), IndeCateR(2, fresh=True), IndeCateR(2, variables=2, control="none")):
         calls = []
         table = Additive(costs)
-        table.neighbours = lambda *given, real=table.neighbours, calls=calls: (calls.append(1), real(*given))[1]
+        table.neighbours = lambda *given, real=table.neighbours, calls=calls: (
+            calls.append(1),
+            real(*given),
+        )[1]
         task = Repeats(table, Independent(Categorical(logits=logits), 1))
         got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
         assert calls
@@ -196,14 +230,20 @@ def chain(initial: Tensor, transition: Tensor) -> MarkovChain:
 
 
 def chain_of_one(initial: Tensor, transition: Tensor) -> MarkovChain:
-    return MarkovChain(initial.view(3), transition.view(3, 3), length=3)  # takes no further dimensions in front
+    return MarkovChain(
+        initial.view(3), transition.view(3, 3), length=3
+    )  # takes no further dimensions in front
 
 
 def mixed_up(initial: Tensor, transition: Tensor) -> MarkovChain:
-    return MarkovChain(initial - initial.mean(), transition * transition.mean(), length=3)  # takes them, and mixes their rows
+    return MarkovChain(
+        initial - initial.mean(), transition * transition.mean(), length=3
+    )  # takes them, and mixes their rows
 
 
-@pytest.mark.parametrize(("law", "batched"), [(chain, True), (chain_of_one, False), (mixed_up, False)])
+@pytest.mark.parametrize(
+    ("law", "batched"), [(chain, True), (chain_of_one, False), (mixed_up, False)]
+)
 def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None:
     parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
     task = Repeats(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
@@ -231,26 +271,43 @@ def test_parameters_are_found_and_left_alone() -> None:
     decoder = nn.Linear(3, 1).double()
     E = DoubleCV(4)
     before = deepcopy(encoder.state_dict())
-    result = compare(lambda z: decoder(z).squeeze(-1), bits(encoder(data)), [E], training=5, repeats=10, rounds=1, progress=False)
+    result = compare(
+        lambda z: decoder(z).squeeze(-1),
+        bits(encoder(data)),
+        [E],
+        training=5,
+        repeats=10,
+        rounds=1,
+        progress=False,
+    )
     row = result.rows[0]
     assert row.variances.shape == (15,)  # weights and bias
     assert row.trained == 5
     assert row.estimator.alpha != 0
     assert E.alpha == 0
-    assert all(each.grad is None for each in [*encoder.parameters(), *decoder.parameters(), *E.parameters()])
+    assert all(
+        each.grad is None
+        for each in [*encoder.parameters(), *decoder.parameters(), *E.parameters()]
+    )
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
 
 def test_learning_lowers_the_variance() -> None:
     options = {"repeats": 200, "rounds": 1, "progress": False}
-    linear = compare(lambda x: x @ WEIGHTS, bits(zeros(3)), [RLOO(4), DoubleCV(4)], training=200, **options)
-    assert linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance  # exact with alpha = 1
+    linear = compare(
+        lambda x: x @ WEIGHTS, bits(zeros(3)), [RLOO(4), DoubleCV(4)], training=200, **options
+    )
+    assert (
+        linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance
+    )  # exact with alpha = 1
 
 
 def test_a_memory_learns_by_being_called() -> None:
     remembering = Reinforce(4, baseline=catlog.MovingAverage(decay=0.9))
     options = {"repeats": 200, "rounds": 1, "progress": False}
-    result = compare(lambda x: 100 + f(x), bits(zeros(3)), [Reinforce(4), remembering], training=100, **options)
+    result = compare(
+        lambda x: 100 + f(x), bits(zeros(3)), [Reinforce(4), remembering], training=100, **options
+    )
     plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverage)"]
     assert (plain.trained, learned.trained) == (0, 100)
     assert learned.variance < 0.01 * plain.variance
@@ -273,7 +330,14 @@ class Watched(nn.Module):
 
     evaluations = rows
 
-    def forward(self, f: Callable[[Tensor], Tensor], q: Distribution, *, x: object = None, generator: object = None) -> Tensor:
+    def forward(
+        self,
+        f: Callable[[Tensor], Tensor],
+        q: Distribution,
+        *,
+        x: object = None,
+        generator: object = None,
+    ) -> Tensor:
         self.seen.append(self.training)
         return RLOO(self.samples)(f, q, generator=generator)
 
@@ -281,7 +345,9 @@ class Watched(nn.Module):
 def test_frozen_while_the_variance_is_measured() -> None:
     Watched.seen.clear()
     compare(f, bits(zeros(3)), [Watched()], training=3, repeats=10, rounds=1, progress=False)
-    assert Watched.seen == [True] * 3 + [False] + [True] * 3  # learning; ten estimates in one call; two warm-ups and a timed step
+    assert (
+        Watched.seen == [True] * 3 + [False] + [True] * 3
+    )  # learning; ten estimates in one call; two warm-ups and a timed step
 
 
 # Modes
@@ -291,8 +357,14 @@ def test_frozen_while_the_variance_is_measured() -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
     E = ESTIMATORS[name]()
-    q = bits(torch.zeros(4)) if "bits" in E.laws else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
-    if name in ("Exact", "MAPO") and budget == 7:  # 16 points; 4 remembered ones and 2 draws at least
+    q = (
+        bits(torch.zeros(4))
+        if "bits" in E.laws
+        else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
+    )
+    if (
+        name in ("Exact", "MAPO") and budget == 7
+    ):  # 16 points; 4 remembered ones and 2 draws at least
         with pytest.raises(ValueError, match="evaluations, more than the budget of 4"):
             within(E, q, 4)
         return
@@ -308,9 +380,17 @@ def test_modes() -> None:
     chosen = [RLOO(3), IndeCateR(3), Exact()]
     options = {"repeats": 4, "rounds": 1, "progress": False}
     given = compare(f, bits(zeros(3)), chosen, **options)
-    assert {row.name: row.evaluations for row in given.rows} == {"RLOO(3)": 3, "IndeCateR(3)": 12, "Exact()": 8}
+    assert {row.name: row.evaluations for row in given.rows} == {
+        "RLOO(3)": 3,
+        "IndeCateR(3)": 12,
+        "Exact()": 8,
+    }
     equal = compare(f, bits(zeros(3)), chosen, samples=5, **options)
-    assert {row.name: row.samples for row in equal.rows} == {"RLOO(5)": 5, "IndeCateR(5)": 5, "Exact()": None}
+    assert {row.name: row.samples for row in equal.rows} == {
+        "RLOO(5)": 5,
+        "IndeCateR(5)": 5,
+        "Exact()": None,
+    }
     budget = compare(f, bits(zeros(3)), ["RLOO", "IndeCateR", "Exact"], budget=7, **options)
     assert {row.name: row.evaluations for row in budget.rows} == {"RLOO(7)": 7, "IndeCateR(1)": 4}
     assert budget.skipped == {"Exact": "it needs 8 evaluations, more than the budget of 7"}
@@ -325,11 +405,19 @@ def test_times_come_from_the_clock() -> None:
         seen[0] += x.shape[:-1].numel()
         return f(x)
 
-    result = compare(counted, bits(zeros(3)), [RLOO(6), IndeCateR(2), Reinforce(3)], progress=False, clock=lambda: seen[0])
+    result = compare(
+        counted,
+        bits(zeros(3)),
+        [RLOO(6), IndeCateR(2), Reinforce(3)],
+        progress=False,
+        clock=lambda: seen[0],
+    )
     for row in result.rows:
         assert row.seconds == row.evaluations
         assert row.merit == row.variance * row.evaluations
-        assert row.merit_high / row.merit == pytest.approx(row.variance_high / row.variance)  # these times do not vary
+        assert row.merit_high / row.merit == pytest.approx(
+            row.variance_high / row.variance
+        )  # these times do not vary
     assert list(result.rows) == sorted(result.rows, key=lambda row: row.merit)
     assert result.best is result.rows[0]
 
@@ -340,18 +428,32 @@ def test_times_come_from_the_clock() -> None:
 def test_reasons() -> None:
     numbers = Independent(Categorical(logits=torch.zeros(2, 3)), 1)
     options = {"repeats": 4, "rounds": 1, "progress": False}
-    result = compare(lambda x: x.double().sum(-1), numbers, ["RLOO", "ARM", "DoubleCV", "VIMCO"], **options)
+    result = compare(
+        lambda x: x.double().sum(-1), numbers, ["RLOO", "ARM", "DoubleCV", "VIMCO"], **options
+    )
     assert [row.name for row in result.rows] == ["RLOO(2)"]
     assert result.skipped["ARM"] == "it is not for numbers (Categorical), but for bits"
-    assert result.skipped["DoubleCV"] == "it is not for numbers (Categorical), but for bits, one-hot"
+    assert (
+        result.skipped["DoubleCV"] == "it is not for numbers (Categorical), but for bits, one-hot"
+    )
     assert result.skipped["VIMCO"] == "it differentiates a bound, not E[f]"
-    hard = compare(lambda x: (x.sum(-1) > 1).double(), bits(zeros(3)), [RLOO(2), DoubleCV(2)], **options)
+    hard = compare(
+        lambda x: (x.sum(-1) > 1).double(), bits(zeros(3)), [RLOO(2), DoubleCV(2)], **options
+    )
     assert "does not depend differentiably on x" in hard.skipped["DoubleCV(2)"]
     assert "Left out: DoubleCV(2)" in str(hard)
     assert misfit(IndeCateR(1, variables=1), "index") is not None
-    structured = compare(lambda x: x.double().sum(-1), chain, ["IndeCateR", "RLOO"], [zeros(3), zeros(3, 3)], **options)
+    structured = compare(
+        lambda x: x.double().sum(-1),
+        chain,
+        ["IndeCateR", "RLOO"],
+        [zeros(3), zeros(3, 3)],
+        **options,
+    )
     assert structured.skipped["IndeCateR"].startswith("it is not for dependent variables")
-    with pytest.raises(ValueError, match=r"no estimator could be used\. ARM\(1\): it is not for numbers"):
+    with pytest.raises(
+        ValueError, match=r"no estimator could be used\. ARM\(1\): it is not for numbers"
+    ):
         compare(lambda x: x.double().sum(-1), numbers, [catlog.ARM()], **options)
 
 
@@ -379,10 +481,12 @@ def test_given_reference() -> None:
     class Known:
         gradient, error = (exact,), (torch.ones(3, dtype=torch.float64),)
 
-    assert compare(f, bits(zeros(3)), [RLOO(4)], reference=Known, **options).rows[0].bias_error == pytest.approx(
-        sqrt(3), rel=0.01
-    )
-    with pytest.raises(ValueError, match=r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"):
+    assert compare(f, bits(zeros(3)), [RLOO(4)], reference=Known, **options).rows[
+        0
+    ].bias_error == pytest.approx(sqrt(3), rel=0.01)
+    with pytest.raises(
+        ValueError, match=r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"
+    ):
         compare(f, bits(zeros(3)), [RLOO(4)], reference=torch.zeros(2), **options)
 
 
@@ -391,7 +495,11 @@ def test_given_reference() -> None:
 
 def test_record(tmp_path: Path) -> None:
     result = compare(
-        f, bits(zeros(3)), ["RLOO", "IndeCateR", "StraightThrough", "CARMS", "Exact", "VIMCO"], progress=False, rounds=2
+        f,
+        bits(zeros(3)),
+        ["RLOO", "IndeCateR", "StraightThrough", "CARMS", "Exact", "VIMCO"],
+        progress=False,
+        rounds=2,
     )
     text = str(result)
     assert "StraightThrough(1) (b)" in text
@@ -416,8 +524,14 @@ def test_record(tmp_path: Path) -> None:
         ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
         ({"budget": 0}, "`budget` must be at least 1"),
         ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
-        ({"parameters": [torch.zeros(3)]}, "parameters: tensors with requires_grad=True are needed"),
-        ({"parameters": [torch.zeros(3, requires_grad=True)]}, "parameters: q does not depend on any of them"),
+        (
+            {"parameters": [torch.zeros(3)]},
+            "parameters: tensors with requires_grad=True are needed",
+        ),
+        (
+            {"parameters": [torch.zeros(3, requires_grad=True)]},
+            "parameters: q does not depend on any of them",
+        ),
         ({"q": lambda t: bits(t)}, "parameters: q is a callable"),
     ],
 )
@@ -430,11 +544,16 @@ def test_more_errors() -> None:
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), [RLOO], progress=False)
     with pytest.raises(ValueError, match="has no gradient to estimate"):
-        compare(f, MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3), [RLOO(2)], progress=False)
+        compare(
+            f, MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3), [RLOO(2)], progress=False
+        )
 
 
 def test_labels() -> None:
-    assert label(IndeCateR(2, variables=3, control="none")) == "IndeCateR(2, variables=3, control=none)"
+    assert (
+        label(IndeCateR(2, variables=3, control="none"))
+        == "IndeCateR(2, variables=3, control=none)"
+    )
     assert label(catlog.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
     assert label(catlog.GumbelSoftmax(3, temperature=0.25)) == "GumbelSoftmax(3, temperature=0.25)"
 
@@ -458,26 +577,50 @@ def nothing():
 """
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
     quick = ["--repeats", "10", "--rounds", "1"]
     chosen = ["--estimators", "RLOO,IndeCateR(draws=latin),CARMS(4)", "--budget", "10"]
     files = ["--csv", "out.csv", "--plot", "out.png"]
-    assert main(["compare", "--problem", "my_problem_of_bits:problem", *chosen, *quick, *files]) == 0
+    assert (
+        main(["compare", "--problem", "my_problem_of_bits:problem", *chosen, *quick, *files]) == 0
+    )
     told = capsys.readouterr().out
     assert all(name in told for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
     assert Path("out.csv").exists()
     assert Path("out.png").exists()
-    assert main(["compare", "--problem", "my_problem_of_bits:plain", "--estimators", "RLOO", "--samples", "3", *quick]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                "--problem",
+                "my_problem_of_bits:plain",
+                "--estimators",
+                "RLOO",
+                "--samples",
+                "3",
+                *quick,
+            ]
+        )
+        == 0
+    )
     assert "RLOO(3)" in capsys.readouterr().out
     assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
     assert capsys.readouterr().out.startswith("Exact(): 16 evaluations")
     for wrong, message in (
-        (["compare", "--problem", "my_problem_of_bits:nothing"], "must return (f, law, parameters) or a Problem"),
+        (
+            ["compare", "--problem", "my_problem_of_bits:nothing"],
+            "must return (f, law, parameters) or a Problem",
+        ),
         (["compare", "--problem", "my_problem_of_bits:missing"], "has no function 'missing'"),
         (["compare", "--problem", "no_such_module:f"], "No module named 'no_such_module'"),
-        (["compare", "--problem", "my_problem_of_bits:problem", "--estimators", "Nonsense"], "'Nonsense' is not known"),
+        (
+            ["compare", "--problem", "my_problem_of_bits:problem", "--estimators", "Nonsense"],
+            "'Nonsense' is not known",
+        ),
     ):
         assert main(wrong) == 2
         assert message in " ".join(capsys.readouterr().err.split())
@@ -485,7 +628,21 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--repeats", "10", "--rounds", "1"]
-    assert main(["compare", "--problem", "ising", "--estimators", "RLOO,IndeCateR", "--budget", "100", *quick]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                "--problem",
+                "ising",
+                "--estimators",
+                "RLOO,IndeCateR",
+                "--budget",
+                "100",
+                *quick,
+            ]
+        )
+        == 0
+    )
     assert "Bias against the reference given" in capsys.readouterr().out
     assert main(["compare", "--problem", "nonsense"]) == 2
 
@@ -504,7 +661,10 @@ def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> 
     quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
     exec(blocks[0][0].replace(")\nprint", quick), names)
     told = capsys.readouterr().out
-    rows = [re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", part, re.MULTILINE) for part in (told, blocks[0][1])]
+    rows = [
+        re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", part, re.MULTILINE)
+        for part in (told, blocks[0][1])
+    ]
     assert len(rows[0]) == 8
     assert sorted(rows[0]) == sorted(rows[1])
     exec(blocks[1][0], names)
@@ -513,7 +673,9 @@ def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> 
     assert told[1].split(";")[0] == page[1].split(";")[0]
 
 
-def test_benchmark_of_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_of_the_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "advise.csv"
     options = [
         "--problems",

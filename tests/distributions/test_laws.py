@@ -35,7 +35,9 @@ def seeded(seed=0):
 
 
 def base_law(kind, by, shape, dtype=torch.float64):
-    logits = torch.randn((*shape, *([] if kind == "bits" else [3])), dtype=torch.float64, generator=seeded())
+    logits = torch.randn(
+        (*shape, *([] if kind == "bits" else [3])), dtype=torch.float64, generator=seeded()
+    )
     probs = logits.sigmoid() if kind == "bits" else logits.softmax(-1)
     return TYPES[kind](**{by: (logits if by == "logits" else probs).to(dtype)})
 
@@ -64,14 +66,20 @@ def same_law(q, law, wide):
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_view_of_a_law(kind, by, batch, dims, dtype, monkeypatch):
-    if dtype == torch.bfloat16:  # torch finds bfloat16 probabilities that do not add up to one invalid
+    if (
+        dtype == torch.bfloat16
+    ):  # torch finds bfloat16 probabilities that do not add up to one invalid
         monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
     base = base_law(kind, by, batch + (3, 2)[:dims], dtype)
     at_least_float32 = torch.promote_types(dtype, torch.float32)
     q = Independent(base, dims)
     law = factors(q)
     assert (law.kind, law.d, law.k) == (kind, [1, 3, 6][dims], 2 if kind == "bits" else 3)
-    assert (law.batch_shape, law.event_shape, law.batch_size) == (q.batch_shape, q.event_shape, q.batch_shape.numel())
+    assert (law.batch_shape, law.event_shape, law.batch_size) == (
+        q.batch_shape,
+        q.event_shape,
+        q.batch_shape.numel(),
+    )
     assert law.cardinalities == (law.k,) * law.d
     assert law.probs.dtype == at_least_float32
     wide = TYPES[kind](**{by: getattr(base, by).to(at_least_float32)})
@@ -103,7 +111,9 @@ def test_view_follows_the_given_parameter(kind, by):
     for _ in range(2):
         law = factors(Independent(base, 1))
         assert (law.given_logits is not None) == (by == "logits")
-        assert torch.autograd.grad(law.log_probs[..., 0].sum(), parameter, retain_graph=True)[0].any()
+        assert torch.autograd.grad(law.log_probs[..., 0].sum(), parameter, retain_graph=True)[
+            0
+        ].any()
         assert base.probs is not None
         assert base.logits is not None
 
@@ -122,18 +132,26 @@ def test_assign_sets_one_variable(kind, batch):
 
 
 def test_gradients_reach_a_law_given_by_probs():
-    probs = torch.tensor([[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64, requires_grad=True)
+    probs = torch.tensor(
+        [[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64, requires_grad=True
+    )
     law = factors(Independent(Categorical(probs=probs), 1))
     law.log_prob(torch.tensor([[1, 2]])).sum().backward()
-    wanted = torch.tensor([[-1, 0.25, 0], [-1, -1, 3]], dtype=torch.float64)  # nothing for what is impossible
+    wanted = torch.tensor(
+        [[-1, 0.25, 0], [-1, -1, 3]], dtype=torch.float64
+    )  # nothing for what is impossible
     torch.testing.assert_close(probs.grad, wanted)
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 def test_categoricals_equal_separate_laws(batch):
-    logits = [torch.randn(*batch, k, dtype=torch.float64, generator=seeded(k)) for k in (3, 2, 1, 4)]
+    logits = [
+        torch.randn(*batch, k, dtype=torch.float64, generator=seeded(k)) for k in (3, 2, 1, 4)
+    ]
     separate = [Categorical(logits=each) for each in logits]
-    padded = torch.stack([torch.nn.functional.pad(each, (0, 4 - each.shape[-1]), value=7.0) for each in logits], -2)
+    padded = torch.stack(
+        [torch.nn.functional.pad(each, (0, 4 - each.shape[-1]), value=7.0) for each in logits], -2
+    )
     for q in (Categoricals(logits), Categoricals(padded, (3, 2, 1, 4))):
         assert q.cardinalities == (3, 2, 1, 4)
         assert (q.batch_shape, q.event_shape) == (batch, (4,))
@@ -142,18 +160,29 @@ def test_categoricals_equal_separate_laws(batch):
         assert x.dtype == torch.int64
         assert x.shape == (500, *q.batch_shape, 4)
         assert bool((x < torch.tensor(q.cardinalities)).all())
-        torch.testing.assert_close(q.log_prob(x), sum(each.log_prob(x[..., i]) for i, each in enumerate(separate)))
+        torch.testing.assert_close(
+            q.log_prob(x), sum(each.log_prob(x[..., i]) for i, each in enumerate(separate))
+        )
         torch.testing.assert_close(q.entropy(), sum(each.entropy() for each in separate))
         torch.testing.assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
         wide = q.expand((5, *q.batch_shape))
-        assert (wide.batch_shape, wide.event_shape, wide.cardinalities) == ((5, *q.batch_shape), (4,), q.cardinalities)
+        assert (wide.batch_shape, wide.event_shape, wide.cardinalities) == (
+            (5, *q.batch_shape),
+            (4,),
+            q.cardinalities,
+        )
         many = x.unsqueeze(1).expand(500, 5, *q.batch_shape, 4)
         for log_prob in (wide.log_prob(many), factors(wide).log_prob(many)):
             torch.testing.assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
 
 
 def test_categoricals_sample_their_support():
-    q = Categoricals([torch.tensor(each) for each in ([0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0])])
+    q = Categoricals(
+        [
+            torch.tensor(each)
+            for each in ([0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0])
+        ]
+    )
     torch.manual_seed(0)
     seen = set(map(tuple, q.sample((2000,)).tolist()))
     assert seen == set(product([0, 1, 2], [0, 1], [0], [0, 2, 3]))
@@ -187,9 +216,15 @@ def test_categoricals_inside_independent():
 MASK = torch.tensor([[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 1, 1], [1, 0, 1], [0, 0, 0]]]).bool()
 MASKED = {
     "bits": lambda logits: Independent(Bernoulli(probs=masked_bits(logits)), 1),
-    "index": lambda logits: Independent(Categorical(logits=logits.masked_fill(MASK, -torch.inf)), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits.masked_fill(MASK, -torch.inf)), 1),
-    "one-hot by probs": lambda logits: Independent(OneHotCategorical(probs=logits.exp().masked_fill(MASK, 0.0)), 1),
+    "index": lambda logits: Independent(
+        Categorical(logits=logits.masked_fill(MASK, -torch.inf)), 1
+    ),
+    "one-hot": lambda logits: Independent(
+        OneHotCategorical(logits=logits.masked_fill(MASK, -torch.inf)), 1
+    ),
+    "one-hot by probs": lambda logits: Independent(
+        OneHotCategorical(probs=logits.exp().masked_fill(MASK, 0.0)), 1
+    ),
     "categoricals": lambda logits: Categoricals(logits.masked_fill(MASK, -torch.inf), (3, 3, 3)),
     "categoricals, padded": lambda logits: Categoricals(logits, (1, 2, 3)),
 }
@@ -203,7 +238,12 @@ def masked_bits(logits):
 
 @pytest.mark.parametrize(
     ("E", "kind"),
-    [(E, kind) for kind in MASKED for E in ALL if supports(E, kind.split()[0].replace("categoricals", "mixed").strip(","))],
+    [
+        (E, kind)
+        for kind in MASKED
+        for E in ALL
+        if supports(E, kind.split()[0].replace("categoricals", "mixed").strip(","))
+    ],
     ids=repr,
 )
 def test_masked_categories_are_never_shown(E, kind):
@@ -213,7 +253,13 @@ def test_masked_categories_are_never_shown(E, kind):
     assert bool((~law.possible).any())
 
     def f(x):
-        mass = one_hot(x, 3).double() if law.kind == "index" else torch.stack([1 - x, x], -1) if law.kind == "bits" else x
+        mass = (
+            one_hot(x, 3).double()
+            if law.kind == "index"
+            else torch.stack([1 - x, x], -1)
+            if law.kind == "bits"
+            else x
+        )
         assert not bool((mass.bool() & ~law.possible).any())
         return mass.square().flatten(2).cumsum(-1).sin().sum(-1)
 
@@ -227,25 +273,38 @@ def test_masked_categories_are_never_shown(E, kind):
 def test_masked_categories_are_never_drawn_at_the_ends(dtype):
     for mask in product([False, True], repeat=4):
         if not all(mask):
-            logits = torch.linspace(-1, 1, 4, dtype=dtype).masked_fill(torch.tensor(mask), -torch.inf)
+            logits = torch.linspace(-1, 1, 4, dtype=dtype).masked_fill(
+                torch.tensor(mask), -torch.inf
+            )
             law = factors(Categorical(logits=logits))
             cdf = law.probs[0].cumsum(-1)
-            u = torch.cat([torch.tensor([0.0, 1.0], dtype=dtype), cdf, cdf.nextafter(cdf * 0), cdf.nextafter(cdf * 2)]).unsqueeze(
-                -1
-            )
+            u = torch.cat(
+                [
+                    torch.tensor([0.0, 1.0], dtype=dtype),
+                    cdf,
+                    cdf.nextafter(cdf * 0),
+                    cdf.nextafter(cdf * 2),
+                ]
+            ).unsqueeze(-1)
             assert bool(law.possible[0, categories(law, u)].all())
     for probs in (0.0, 1.0):
         law = factors(Bernoulli(probs=torch.tensor(probs, dtype=dtype)))
-        assert categories(law, torch.tensor([[0.0], [1.0]], dtype=dtype)).tolist() == [[probs], [probs]]
+        assert categories(law, torch.tensor([[0.0], [1.0]], dtype=dtype)).tolist() == [
+            [probs],
+            [probs],
+        ]
 
 
 @pytest.mark.parametrize(
-    "eighths", [(4, 4), (1, 7), (8, 0), (0, 8), (1, 0, 3, 4), (0, 0, 8), (2, 2, 2, 2), (8,), (0, 5, 0, 3, 0)]
+    "eighths",
+    [(4, 4), (1, 7), (8, 0), (0, 8), (1, 0, 3, 4), (0, 0, 8), (2, 2, 2, 2), (8,), (0, 5, 0, 3, 0)],
 )
 def test_inverse_cdf_is_exact_on_a_grid(eighths):
     law = factors(Categorical(probs=torch.tensor(eighths, dtype=torch.float64) / 8))
     u = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
-    assert categories(law, u.unsqueeze(-1)).flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
+    assert categories(law, u.unsqueeze(-1)).flatten().bincount(
+        minlength=len(eighths)
+    ).tolist() == list(eighths)
     latin = draw(law, 8, "latin", generator=seeded())
     assert latin.flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
 
@@ -295,7 +354,9 @@ def test_chosen_variables_are_dealt_from_one_deck():
         turns.add_(x.sum(0))
         return x.sum(-1)
 
-    IndeCateR(samples=3, variables=2, control="none")(f, q, x=torch.zeros(3, 4, 6), generator=seeded())
+    IndeCateR(samples=3, variables=2, control="none")(
+        f, q, x=torch.zeros(3, 4, 6), generator=seeded()
+    )
     assert torch.equal(turns, torch.ones(4, 6))
 
 
@@ -304,7 +365,9 @@ def one_hot_pair(x):
 
 
 SOME_CERTAIN = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
-SOME_IMPOSSIBLE = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]], dtype=torch.float64)  # unnormalised
+SOME_IMPOSSIBLE = torch.tensor(
+    [[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]], dtype=torch.float64
+)  # unnormalised
 WITH_ZEROS = {
     case.name: case
     for case in [
@@ -358,12 +421,20 @@ def test_a_category_of_probability_zero_gets_no_gradient(E, case):
         pytest.skip("not for this law")
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
     E = deepcopy(E)
-    E(lambda x: curved(case.features(x), SLOPE), case.law(theta), generator=seeded()).sum().backward()
-    certain = (theta == 0) | (theta == 1) if case.kind == "bits" else (theta == 0) | ((theta > 0).sum(-1, keepdim=True) == 1)
+    E(
+        lambda x: curved(case.features(x), SLOPE), case.law(theta), generator=seeded()
+    ).sum().backward()
+    certain = (
+        (theta == 0) | (theta == 1)
+        if case.kind == "bits"
+        else (theta == 0) | ((theta > 0).sum(-1, keepdim=True) == 1)
+    )
     assert theta.grad.isfinite().all()
     assert theta.grad[certain].abs().max() <= 1e-12
     if E.unbiased and not continuous(E) and not isinstance(E, catlog.VIMCO):
-        for got, wanted in zip(expectation(E, case, curved, SLOPE), by_the_convention(case), strict=True):
+        for got, wanted in zip(
+            expectation(E, case, curved, SLOPE), by_the_convention(case), strict=True
+        ):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
@@ -383,20 +454,34 @@ def _asked(q):
 
 CHANGES = {
     "entropy, expand": lambda q: (q.entropy(), q.expand((4, *q.batch_shape)))[1],
-    "entropy, Independent, expand": lambda q: (q.entropy(), Independent(q, 1).expand((4, *q.batch_shape[:-1])))[1],
+    "entropy, Independent, expand": lambda q: (
+        q.entropy(),
+        Independent(q, 1).expand((4, *q.batch_shape[:-1])),
+    )[1],
     "logits and probs, expand twice": lambda q: (q.logits, q.probs, _asked(q))[2],
-    "expand, entropy, expand": lambda q: _asked((wide := q.expand((4, *q.batch_shape)), wide.entropy())[0]),
+    "expand, entropy, expand": lambda q: _asked(
+        (wide := q.expand((4, *q.batch_shape)), wide.entropy())[0]
+    ),
     "enumerate_support, entropy": lambda q: (q.enumerate_support(), q.entropy(), q)[2],
     "entropy, deepcopy": lambda q: (q.entropy(), deepcopy(q))[1],
-    "entropy, expand, deepcopy": lambda q: deepcopy((q.entropy(), q.expand((4, *q.batch_shape)))[1]),
+    "entropy, expand, deepcopy": lambda q: deepcopy(
+        (q.entropy(), q.expand((4, *q.batch_shape)))[1]
+    ),
     "entropy, pickle": lambda q: loads(dumps((q.entropy(), q)[1])),
-    "entropy, expand, pickle": lambda q: loads(dumps((q.entropy(), q.expand((4, *q.batch_shape)))[1])),
+    "entropy, expand, pickle": lambda q: loads(
+        dumps((q.entropy(), q.expand((4, *q.batch_shape)))[1])
+    ),
 }
 EXTREME = {
     "bits": {"probs": [0.0, 1.0, 0.3, 1e-10], "logits": [-torch.inf, 200.0, 20.0, 0.3]},
     "index": {
         "probs": [[0.0, 1.0, 0.0], [0.0, 0.4, 0.6], [1e-10, 1 - 1e-10, 0.0], [0.2, 0.2, 0.6]],
-        "logits": [[-torch.inf, 0.0, 0.0], [0.0, 30.0, -30.0], [0.0, -200.0, -16.0], [0.0, 1.0, 2.0]],
+        "logits": [
+            [-torch.inf, 0.0, 0.0],
+            [0.0, 30.0, -30.0],
+            [0.0, -200.0, -16.0],
+            [0.0, 1.0, 2.0],
+        ],
     },
 }
 
@@ -412,25 +497,42 @@ def test_the_view_survives_what_torch_does_to_a_law(kind, change, by, dtype):
     seen = factors(change(TYPES[kind](**{by: parameter})))
     for got, wanted in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
         wanted = wanted.reshape(4, -1)  # one row per variable
-        torch.testing.assert_close(got.reshape(-1, *wanted.shape), wanted.expand(got.numel() // wanted.numel(), *wanted.shape))
-    assert torch.equal(seen.possible.reshape(-1, *wanted.shape)[0], untouched.possible.reshape(wanted.shape))
+        torch.testing.assert_close(
+            got.reshape(-1, *wanted.shape),
+            wanted.expand(got.numel() // wanted.numel(), *wanted.shape),
+        )
+    assert torch.equal(
+        seen.possible.reshape(-1, *wanted.shape)[0], untouched.possible.reshape(wanted.shape)
+    )
 
 
 @pytest.mark.parametrize("by", ["probs", "logits"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_gradient_survives_entropy_and_expand(kind, by):
-    parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=torch.float64, requires_grad=True)
+    parameter = torch.tensor(
+        EXTREME["bits" if kind == "bits" else "index"][by], dtype=torch.float64, requires_grad=True
+    )
     slope = torch.linspace(-1, 2, 8 if kind == "bits" else 12, dtype=torch.float64).view(4, -1)
 
     def f(x):
-        mass = one_hot(x, 3).double() if kind == "index" else torch.stack([1 - x, x], -1) if kind == "bits" else x
+        mass = (
+            one_hot(x, 3).double()
+            if kind == "index"
+            else torch.stack([1 - x, x], -1)
+            if kind == "bits"
+            else x
+        )
         return (mass * slope).sum((-1, -2)).exp()
 
     found = []
     for change in (lambda q: q, lambda q: (q.entropy(), q.expand((1, *q.batch_shape)))[1]):
         law = Independent(change(TYPES[kind](**{by: parameter})), 1)
         for E in (Exact(), catlog.Reinforce(1)):
-            x = {} if isinstance(E, Exact) else {"x": factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)}
+            x = (
+                {}
+                if isinstance(E, Exact)
+                else {"x": factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)}
+            )
             found.append(torch.autograd.grad(E(f, law, **x).sum(), parameter, retain_graph=True)[0])
     assert found[0].abs().max() > 0.1
     for plain, changed in zip(found[:2], found[2:], strict=True):
@@ -450,7 +552,12 @@ def test_a_law_whose_form_is_unknown_serves_twice_and_compiles():
     base = Bernoulli(probs=torch.tensor([0.0, 0.5, 1.0]))
     base.entropy()
     q = base.expand((2, 3))
-    compiled = torch.compile(lambda: factors(q, validate=False).log_probs, backend="aot_eager", fullgraph=True, dynamic=False)
+    compiled = torch.compile(
+        lambda: factors(q, validate=False).log_probs,
+        backend="aot_eager",
+        fullgraph=True,
+        dynamic=False,
+    )
     seen = compiled().exp().view(2, 3, 2)
     assert torch.equal(seen, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]).expand(2, 3, 2))
 
@@ -458,14 +565,24 @@ def test_a_law_whose_form_is_unknown_serves_twice_and_compiles():
 @pytest.mark.parametrize("kind", TYPES)
 def test_comparisons_never_show_the_impossible(kind):
     """compare and advise rebuild a law from what it was given by."""
-    probs = torch.tensor(EXTREME["bits" if kind == "bits" else "index"]["probs"], dtype=torch.float64, requires_grad=True)
+    probs = torch.tensor(
+        EXTREME["bits" if kind == "bits" else "index"]["probs"],
+        dtype=torch.float64,
+        requires_grad=True,
+    )
     base = TYPES[kind](probs=probs)
     base.entropy()
     q = Independent(base.expand((1, 4)), 1)
     possible = (torch.stack([1 - probs, probs], -1) if kind == "bits" else probs) > 0
 
     def f(x):
-        mass = one_hot(x, 3) if kind == "index" else torch.stack([1 - x, x], -1) if kind == "bits" else x
+        mass = (
+            one_hot(x, 3)
+            if kind == "index"
+            else torch.stack([1 - x, x], -1)
+            if kind == "bits"
+            else x
+        )
         assert not bool((mass.bool() & ~possible).any())
         return mass.double().flatten(-2).cumsum(-1).sin().sum(-1)
 
@@ -482,7 +599,13 @@ def every_law(batch, d, k, dtype=torch.float32):
         if kind == "mixed":
             yield kind, theta, Categoricals(theta, (k,) * d)
         elif kind == "structured":
-            yield kind, theta, catlog.MarkovChain(theta[..., 0, :], torch.zeros(*batch, k, k, dtype=dtype), length=d)
+            yield (
+                kind,
+                theta,
+                catlog.MarkovChain(
+                    theta[..., 0, :], torch.zeros(*batch, k, k, dtype=dtype), length=d
+                ),
+            )
         else:
             yield kind, theta, Independent(TYPES[kind](logits=theta), 1)
 
@@ -490,14 +613,18 @@ def every_law(batch, d, k, dtype=torch.float32):
 @pytest.mark.parametrize("E", estimators())
 def test_an_empty_batch(E, monkeypatch):
     """Nothing comes back, and a backward pass works; nothing is learned from it."""
-    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)  # torch's own check cannot do empty batches
+    monkeypatch.setattr(
+        torch.distributions.Distribution, "_validate_args", False
+    )  # torch's own check cannot do empty batches
     E = deepcopy(E)
     before = deepcopy(E.state_dict()) if isinstance(E, nn.Module) else {}
     for batch in ((0,), (2, 0)):
         for kind, theta, q in every_law(batch, 3, 3):
             if not supports(E, kind):
                 continue
-            value = E(lambda x, lead=1 + len(batch): x.to(torch.float32).flatten(lead).sum(-1).sin(), q)
+            value = E(
+                lambda x, lead=1 + len(batch): x.to(torch.float32).flatten(lead).sum(-1).sin(), q
+            )
             assert value.shape == batch
             value.sum().backward()
             assert theta.grad.shape == theta.shape
@@ -510,7 +637,9 @@ def test_a_moving_average_of_nothing_stays():
     baseline = catlog.MovingAverage(decay=0.5)
     baseline(torch.full((2,), 3.0))
     theta = torch.zeros(0, 3, requires_grad=True)
-    catlog.Reinforce(2, baseline=baseline)(lambda x: x.sum(-1), Independent(Bernoulli(logits=theta), 1)).sum().backward()
+    catlog.Reinforce(2, baseline=baseline)(
+        lambda x: x.sum(-1), Independent(Bernoulli(logits=theta), 1)
+    ).sum().backward()
     assert baseline(torch.zeros(1)) == 3.0
 
 
@@ -527,12 +656,23 @@ def test_variables_with_one_category(E):
             if kind == "bits" or not supports(E, kind) or (getattr(E, "variables", None) or 0) > d:
                 continue
             slope = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-            value = deepcopy(E)(lambda x: slope * (x.double() + 1).flatten(1 + len(batch)).sum(-1), q)  # noqa: B023
+
+            def f(x, slope=slope, lead=1 + len(batch)):
+                return slope * (x.double() + 1).flatten(lead).sum(-1)
+
+            value = deepcopy(E)(f, q)
             value.sum().backward()
             point = 2.0 * d if kind == "one-hot" else 1.0 * d
-            torch.testing.assert_close(value, torch.full(batch, 2 * point, dtype=torch.float64), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                value, torch.full(batch, 2 * point, dtype=torch.float64), rtol=0, atol=1e-12
+            )
             assert theta.grad is None or theta.grad.abs().max() < 1e-12
-            torch.testing.assert_close(slope.grad, torch.full_like(slope, point * max(1, 2 * len(batch))), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                slope.grad,
+                torch.full_like(slope, point * max(1, 2 * len(batch))),
+                rtol=0,
+                atol=1e-12,
+            )
 
 
 @pytest.mark.parametrize("E", estimators())
@@ -540,7 +680,12 @@ def test_one_variable(E):
     for kind, theta, q in every_law((5,), 1, 3, torch.float64):
         if not supports(E, kind) or (getattr(E, "variables", None) or 0) > 1:
             continue
-        value = deepcopy(E)(lambda x: (x.double().flatten(2) * torch.arange(1.0, 1 + x[0, 0].numel())).sum(-1).sin(), q)
+        value = deepcopy(E)(
+            lambda x: (
+                (x.double().flatten(2) * torch.arange(1.0, 1 + x[0, 0].numel())).sum(-1).sin()
+            ),
+            q,
+        )
         assert value.shape == (5,)
         assert value.isfinite().all()
         assert torch.autograd.grad(value.sum(), theta)[0].isfinite().all()

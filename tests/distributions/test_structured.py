@@ -60,10 +60,17 @@ def dag_of_networks(theta: Tensor) -> Ordered:
     """Mixed cardinalities, a network as a node, one parameter in two nodes."""
 
     def network(parents: Tensor) -> Tensor:
-        return torch.stack([theta[5] * parents[..., 0] - theta[6] * parents[..., 1], theta[0] * parents[..., 1]], -1)
+        return torch.stack(
+            [theta[5] * parents[..., 0] - theta[6] * parents[..., 1], theta[0] * parents[..., 1]],
+            -1,
+        )
 
     return BayesianNetwork(
-        {"a": Node([], theta[:2]), "b": Node(["a"], theta[:6].view(2, 3)), "c": Node(["a", "b"], network, cardinality=2)},
+        {
+            "a": Node([], theta[:2]),
+            "b": Node(["a"], theta[:6].view(2, 3)),
+            "c": Node(["a", "b"], network, cardinality=2),
+        },
         dtype=theta.dtype,
     )
 
@@ -80,12 +87,17 @@ class Recurrent:
     def _start(self, lead: torch.Size) -> tuple[Tensor, Tensor]:
         return self.theta[0].expand(lead), torch.zeros(lead, dtype=self.theta.dtype)
 
-    def _step(self, state: tuple[Tensor, Tensor], i: int, previous: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _step(
+        self, state: tuple[Tensor, Tensor], i: int, previous: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         hidden, count = state
         if previous is not None:
             hidden = (hidden * self.theta[1] + self.theta[2] * previous + 0.3 * count).tanh()
             count = count + previous
-        return torch.stack([self.theta[3] * hidden, self.theta[4] - hidden * self.theta[5]], -1), (hidden, count)
+        return torch.stack([self.theta[3] * hidden, self.theta[4] - hidden * self.theta[5]], -1), (
+            hidden,
+            count,
+        )
 
     def __call__(self, x: Tensor, i: int) -> Tensor:
         state, logits = self._start(x.shape[:-1]), torch.empty(0)
@@ -102,8 +114,16 @@ CASES = {
         Case("chain with observations", _rand(10), emitting_chain),
         Case("dag with a block", _rand(17), dag),
         Case("dag of networks", _rand(7), dag_of_networks),
-        Case("recurrent", _rand(6), lambda t: Autoregressive(Recurrent(t, False), [2, 2, 2], dtype=t.dtype)),
-        Case("recurrent with a state", _rand(6), lambda t: Autoregressive(Recurrent(t, True), [2, 2, 2], dtype=t.dtype)),
+        Case(
+            "recurrent",
+            _rand(6),
+            lambda t: Autoregressive(Recurrent(t, False), [2, 2, 2], dtype=t.dtype),
+        ),
+        Case(
+            "recurrent with a state",
+            _rand(6),
+            lambda t: Autoregressive(Recurrent(t, True), [2, 2, 2], dtype=t.dtype),
+        ),
     ]
 }
 TABLES = [_rand(4, 4, 4, 4, seed=seed) for seed in (1, 2)]
@@ -133,7 +153,13 @@ def cells(q: Ordered) -> list[tuple[Tensor, Tensor]]:
     cdf = q.log_conditionals(points).detach().exp().cumsum(-1).clamp(max=1)
     result = []
     for i, size in enumerate(q.cardinalities):
-        edges = torch.cat([torch.zeros(1, dtype=cdf.dtype), cdf[:, i, : size - 1].flatten(), torch.ones(1, dtype=cdf.dtype)])
+        edges = torch.cat(
+            [
+                torch.zeros(1, dtype=cdf.dtype),
+                cdf[:, i, : size - 1].flatten(),
+                torch.ones(1, dtype=cdf.dtype),
+            ]
+        )
         edges = edges.unique()
         result.append(((edges[1:] + edges[:-1]) / 2, edges[1:] - edges[:-1]))
     return result
@@ -151,7 +177,9 @@ def sampler(E: catlog.SCateR, q: Ordered) -> tuple[Tensor, Tensor, dict[str, Ten
     by_variable = cells(q)
     d = len(q.cardinalities)
     block_of = {i: block for block, variables in enumerate(q.blocks) for i in variables}
-    used: list[tuple[int, int]] = [(0, i) for i in range(d)]  # entries (group, variable) that a draw reads
+    used: list[tuple[int, int]] = [
+        (0, i) for i in range(d)
+    ]  # entries (group, variable) that a draw reads
     groups = 1
     if E.suffix == "independent" and E.variables is None:
         group = 0
@@ -177,7 +205,9 @@ def sampler(E: catlog.SCateR, q: Ordered) -> tuple[Tensor, Tensor, dict[str, Ten
     return noise, weight, extra
 
 
-def expectation(E: catlog.SCateR, case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def expectation(
+    E: catlog.SCateR, case: Case, f: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
     theta = case.theta.clone().requires_grad_()
     noise, weight, extra = sampler(E, case.law(case.theta))
     assert abs(weight.sum() - 1) < 1e-12
@@ -194,7 +224,10 @@ def close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_scater_is_unbiased(case: Case, suffix: str) -> None:
     for table in TABLES:
-        close(expectation(catlog.SCateR(1, suffix=suffix), case, function(table)), exact(case, function(table)))
+        close(
+            expectation(catlog.SCateR(1, suffix=suffix), case, function(table)),
+            exact(case, function(table)),
+        )
 
 
 @pytest.mark.parametrize("name", ["chain", "recurrent with a state", "dag of networks"])
@@ -240,7 +273,9 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
     torch.testing.assert_close(total, exact(case, f)[1], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["chain", "recurrent", "recurrent with a state", "chain with observations"])
+@pytest.mark.parametrize(
+    "name", ["chain", "recurrent", "recurrent with a state", "chain with observations"]
+)
 def test_ram_is_unbiased(name: str) -> None:
     """Two categories: only the difference of two Gumbels matters, a logistic variable; its cells are exact as well."""
     case, f = CASES[name], function(TABLES[0])
@@ -250,12 +285,18 @@ def test_ram_is_unbiased(name: str) -> None:
     for i in range(len(q.cardinalities)):
         edges = (log_probs[:, i, 0] - log_probs[:, i, 1]).unique()
         middle = torch.cat([edges[:1] - 1, (edges[1:] + edges[:-1]) / 2, edges[-1:] + 1])
-        cdf = torch.cat([torch.zeros(1, dtype=edges.dtype), edges.sigmoid(), torch.ones(1, dtype=edges.dtype)])
+        cdf = torch.cat(
+            [torch.zeros(1, dtype=edges.dtype), edges.sigmoid(), torch.ones(1, dtype=edges.dtype)]
+        )
         free.append((middle, cdf.diff()))
     difference, weight = combine(free)
-    uniform = torch.stack([torch.full_like(difference, -1.0).exp(), (-(-difference).exp()).exp()], -1)
+    uniform = torch.stack(
+        [torch.full_like(difference, -1.0).exp(), (-(-difference).exp()).exp()], -1
+    )
     theta = case.theta.clone().requires_grad_()
-    total = (weight * catlog.RAM(1)(f, case.law(theta).expand([len(weight)]), noise=uniform[None, None])).sum()
+    total = (
+        weight * catlog.RAM(1)(f, case.law(theta).expand([len(weight)]), noise=uniform[None, None])
+    ).sum()
     close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
@@ -273,7 +314,14 @@ def test_ram_with_three_categories() -> None:
     assert (0.02 * wanted.abs() / error.clamp(min=1e-12)).max() > 15
 
 
-WHOLE = [catlog.LEG(1), catlog.LEG(2), catlog.Reinforce(1), catlog.RLOO(2), catlog.CritiCateR(3, folds=2), catlog.Exact()]
+WHOLE = [
+    catlog.LEG(1),
+    catlog.LEG(2),
+    catlog.Reinforce(1),
+    catlog.RLOO(2),
+    catlog.CritiCateR(3, folds=2),
+    catlog.Exact(),
+]
 
 
 @pytest.mark.parametrize("E", WHOLE, ids=str)
@@ -313,7 +361,9 @@ def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPat
 
     def lazy(*arguments: object) -> Clamped:
         found = real(*arguments)
-        kept = found.x.expand_as(found.moved).scatter(-1, found.variable.unsqueeze(-1), found.category.unsqueeze(-1))
+        kept = found.x.expand_as(found.moved).scatter(
+            -1, found.variable.unsqueeze(-1), found.category.unsqueeze(-1)
+        )
         return Clamped(found.x, kept, found.variable, found.category, found.weight)
 
     monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "sweep", lazy)
@@ -334,8 +384,13 @@ def test_scater_equals_indecater_for_independent_laws(options: dict[str, object]
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
 
     ours = catlog.SCateR(3, **options)(f, q, x=x, **also)
-    theirs = catlog.IndeCateR(3, variables=options.get("variables"), control="none")(f, q, x=x, **also)
-    close((ours, torch.autograd.grad(ours.sum(), theta)[0]), (theirs, torch.autograd.grad(theirs.sum(), theta)[0]))
+    theirs = catlog.IndeCateR(3, variables=options.get("variables"), control="none")(
+        f, q, x=x, **also
+    )
+    close(
+        (ours, torch.autograd.grad(ours.sum(), theta)[0]),
+        (theirs, torch.autograd.grad(theirs.sum(), theta)[0]),
+    )
 
 
 def test_leg_equals_indecater_for_independent_laws() -> None:
@@ -347,13 +402,19 @@ def test_leg_equals_indecater_for_independent_laws() -> None:
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
 
     ours, theirs = catlog.LEG(3)(f, q, x=x), catlog.IndeCateR(3)(f, q, x=x)
-    close((ours, torch.autograd.grad(ours.sum(), theta)[0]), (theirs, torch.autograd.grad(theirs.sum(), theta)[0]))
+    close(
+        (ours, torch.autograd.grad(ours.sum(), theta)[0]),
+        (theirs, torch.autograd.grad(theirs.sum(), theta)[0]),
+    )
 
 
 def test_ram_is_scater_with_common_gumbels() -> None:
     q = CASES["recurrent"].law(CASES["recurrent"].theta)
     f = function(TABLES[0])
-    values = [E(f, q, generator=torch.Generator().manual_seed(0)) for E in (catlog.RAM(4), catlog.SCateR(4, suffix="gumbel"))]
+    values = [
+        E(f, q, generator=torch.Generator().manual_seed(0))
+        for E in (catlog.RAM(4), catlog.SCateR(4, suffix="gumbel"))
+    ]
     assert torch.equal(*values)
 
 
@@ -368,7 +429,9 @@ def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> 
         weight, options = q.log_prob(points).exp(), {"x": points.unsqueeze(0)}
     theta = case.theta.clone().requires_grad_()
     values = E(f, case.law(theta).expand([len(weight)]), **options)
-    rows = torch.stack([torch.autograd.grad(value, theta, retain_graph=True)[0] for value in values])
+    rows = torch.stack(
+        [torch.autograd.grad(value, theta, retain_graph=True)[0] for value in values]
+    )
     mean = (weight[:, None] * rows).sum(0)
     return (weight[:, None] * (rows - mean).square()).sum(0)
 
@@ -396,7 +459,10 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
         return (x[..., 0] != x[..., 1]).double()
 
     assert variance(catlog.Reinforce(1), case, xor) < 1e-20
-    torch.testing.assert_close(variance(catlog.SCateR(1, suffix="common"), case, xor), torch.tensor([0.125], dtype=torch.float64))
+    torch.testing.assert_close(
+        variance(catlog.SCateR(1, suffix="common"), case, xor),
+        torch.tensor([0.125], dtype=torch.float64),
+    )
 
 
 def test_conditional_calls_and_evaluations_as_promised() -> None:
@@ -440,7 +506,11 @@ def test_only_descendants_are_drawn_anew() -> None:
         }
     )
     catlog.SCateR(1)(lambda x: x.sum(-1).float(), q)
-    assert rows == {"a": 1, "b": 1, "c": 1 + 3}  # c is drawn for the base and for the other three values of its parent b
+    assert rows == {
+        "a": 1,
+        "b": 1,
+        "c": 1 + 3,
+    }  # c is drawn for the base and for the other three values of its parent b
 
 
 def test_fixed_nodes_are_not_clamped() -> None:
@@ -467,7 +537,9 @@ def test_fixed_nodes_are_not_clamped() -> None:
         for column, (group, i) in enumerate(used):
             noise[group, 0, :, i] = u[:, column]
         theta = case.theta.clone().requires_grad_()
-        total = (weight * catlog.SCateR(1, suffix=suffix)(f, law(theta).expand([len(u)]), noise=noise)).sum()
+        total = (
+            weight * catlog.SCateR(1, suffix=suffix)(f, law(theta).expand([len(u)]), noise=noise)
+        ).sum()
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
@@ -506,12 +578,19 @@ def test_a_batch_of_chains() -> None:
 
 BAD = {
     "cycle": (
-        lambda: BayesianNetwork({"a": Node(["b"], torch.zeros(2, 2)), "b": Node(["a"], torch.zeros(2, 2))}),
+        lambda: BayesianNetwork(
+            {"a": Node(["b"], torch.zeros(2, 2)), "b": Node(["a"], torch.zeros(2, 2))}
+        ),
         r"cycle, a -> b -> a",
     ),
-    "unknown parent": (lambda: BayesianNetwork({"a": Node(["z"], torch.zeros(2, 2))}), r"parent 'z' of node 'a'"),
+    "unknown parent": (
+        lambda: BayesianNetwork({"a": Node(["z"], torch.zeros(2, 2))}),
+        r"parent 'z' of node 'a'",
+    ),
     "table of another size": (
-        lambda: BayesianNetwork({"a": Node([], torch.zeros(3)), "b": Node(["a"], torch.zeros(2, 2))}),
+        lambda: BayesianNetwork(
+            {"a": Node([], torch.zeros(3)), "b": Node(["a"], torch.zeros(2, 2))}
+        ),
         r"node 'b' must have shape \(3, 2\).*\(2, 2\) was given",
     ),
     "network without cardinality": (
@@ -527,7 +606,9 @@ BAD = {
         r"`transition` must have shape \[3, 3\], \[4, 3, 3\] or \[4, 2, 3, 3\].*\(2, 3, 3\) was given",
     ),
     "emission of another batch": (
-        lambda: MarkovChain(torch.zeros(4, 3), torch.zeros(3, 3), length=3, emission=torch.zeros(2, 3, 5)),
+        lambda: MarkovChain(
+            torch.zeros(4, 3), torch.zeros(3, 3), length=3, emission=torch.zeros(2, 3, 5)
+        ),
         r"`emission` must have shape \[\*batch, 3, o\].*\(2, 3, 5\) was given",
     ),
     "no dimensions": (
@@ -540,13 +621,15 @@ BAD = {
         r"conditional of variable 0 must return logits of shape \(1, 1, 3\), but it returned \(1, 1, 5\)",
     ),
     "NaN logits": (
-        lambda: Autoregressive(lambda x, i: torch.full((*x.shape[:-1], 3), torch.nan), [3, 3]).sample(),
+        lambda: Autoregressive(
+            lambda x, i: torch.full((*x.shape[:-1], 3), torch.nan), [3, 3]
+        ).sample(),
         "conditional of variable 0 has no valid probabilities",
     ),
     "wrong all_logits": (
-        lambda: Autoregressive(type("Net", (), {"all_logits": lambda self, x: torch.zeros(*x.shape, 2)})(), [3, 3]).log_prob(
-            torch.tensor([0, 1])
-        ),
+        lambda: Autoregressive(
+            type("Net", (), {"all_logits": lambda self, x: torch.zeros(*x.shape, 2)})(), [3, 3]
+        ).log_prob(torch.tensor([0, 1])),
         r"all_logits must return shape \(1, 2, 3\)",
     ),
     "impossible evidence": (
@@ -562,7 +645,9 @@ BAD = {
         "Use an estimator for structured laws: SCateR",
     ),
     "noise of another shape": (
-        lambda: catlog.SCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6)), noise=torch.zeros(2, 3)),
+        lambda: catlog.SCateR(1)(
+            lambda x: x.sum(-1).float(), chain(torch.zeros(6)), noise=torch.zeros(2, 3)
+        ),
         r"noise must have shape \(4, 1, 3\)",
     ),
 }
@@ -612,7 +697,9 @@ NARROW = [
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("E", NARROW)
-def test_narrow_types_give_what_float32_gives(E: catlog.Estimator, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_types_give_what_float32_gives(
+    E: catlog.Estimator, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same numbers in a narrow type: the same draws, value and gradient, to that type's rounding of the gradient."""
     made: set[torch.dtype] = set()
     rand = torch.rand
@@ -629,20 +716,28 @@ def test_narrow_types_give_what_float32_gives(E: catlog.Estimator, dtype: torch.
         for each in (dtype, torch.float32):
             leaf, q = narrow_laws(theta.to(each))[name]
             generator = torch.Generator().manual_seed(0)
-            value = deepcopy(E)(lambda x: (x * torch.tensor([1.0, 3.0])).sum(-1).sin(), q, generator=generator)
+            value = deepcopy(E)(
+                lambda x: (x * torch.tensor([1.0, 3.0])).sum(-1).sin(), q, generator=generator
+            )
             results.append((value.detach(), torch.autograd.grad(value, leaf)[0]))
         (value, gradient), (wide, exact) = results
         assert value.dtype == torch.float32
         # A network's own arithmetic is in the narrow type; tables are not.
         slack = 4 if name == "Autoregressive" else 1
         rounding = slack * torch.finfo(dtype).eps
-        torch.testing.assert_close(value, wide, rtol=rounding if slack > 1 else 1e-6, atol=rounding if slack > 1 else 1e-6)
-        torch.testing.assert_close(gradient.float(), exact, rtol=rounding, atol=rounding * exact.abs().max().item() + 1e-7)
+        torch.testing.assert_close(
+            value, wide, rtol=rounding if slack > 1 else 1e-6, atol=rounding if slack > 1 else 1e-6
+        )
+        torch.testing.assert_close(
+            gradient.float(), exact, rtol=rounding, atol=rounding * exact.abs().max().item() + 1e-7
+        )
     assert made <= {torch.float32}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_every_one_of_1000_categories_is_drawn_in_narrow_types(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_one_of_1000_categories_is_drawn_in_narrow_types(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Uniforms at the middles of 1,000 cells, in the type that the law asks for, draw every category of both variables once."""
     cells = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
 
@@ -667,13 +762,17 @@ def test_entropies_in_narrow_types_and_under_autocast() -> None:
     initial, transition = _rand(3).float(), _rand(3, 3).float()
     wide = MarkovChain(initial, transition, length=3, emission=transition).entropy()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(MarkovChain(initial, transition, length=3, emission=transition).entropy(), wide)
+        assert torch.equal(
+            MarkovChain(initial, transition, length=3, emission=transition).entropy(), wide
+        )
     initial, transition = initial.bfloat16(), transition.bfloat16()
     wide = MarkovChain(initial.float(), transition.float(), length=3).entropy()
     assert torch.equal(MarkovChain(initial, transition, length=3).entropy(), wide)
 
 
-@pytest.mark.parametrize("E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.LEG(1), catlog.Exact()], ids=str)
+@pytest.mark.parametrize(
+    "E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.LEG(1), catlog.Exact()], ids=str
+)
 def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
     """E(-log q, detached) has the entropy's value and gradient; the mean of -log q over draws has no gradient on average."""
     for name in ("chain", "recurrent with a state", "dag with a block"):
@@ -717,7 +816,9 @@ class Letters(torch.nn.Module):
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         if previous is not None:
             letter = torch.nn.functional.one_hot(previous, 3).double()
-            state = state + torch.einsum("...l,ikl->...ik", letter, (self.weight * self.mask)[:, :, i - 1])
+            state = state + torch.einsum(
+                "...l,ikl->...ik", letter, (self.weight * self.mask)[:, :, i - 1]
+            )
         here = state[..., i, :] if self.stepped == "right" else state[..., i, :] * 0.9
         return here, state
 
@@ -725,7 +826,10 @@ class Letters(torch.nn.Module):
 BROKEN = {
     "no mask": (lambda: Letters("all"), "change when .* A causal mask is missing"),
     "mask shifted by one": (lambda: Letters("own"), "change when .* shifted by one"),
-    "another step": (lambda: Letters(stepped="wrong"), "step and all_logits of the network disagree on variable 1"),
+    "another step": (
+        lambda: Letters(stepped="wrong"),
+        "step and all_logits of the network disagree on variable 1",
+    ),
     "dropout": (lambda: Letters(dropout=0.5), r"two rows that hold the same point.*eval\(\)"),
     "a look ahead": (
         lambda: lambda x, i: torch.stack([x[..., -1] * 1.0, x[..., 0] * 0.3, x[..., 1] * 0.0], -1),
@@ -744,11 +848,15 @@ BROKEN = {
     ],
     ids=["log_prob", "RLOO", "SCateR"],
 )
-def test_networks_that_are_not_autoregressive_are_refused(name: str, use: Callable[[Ordered], Tensor]) -> None:
+def test_networks_that_are_not_autoregressive_are_refused(
+    name: str, use: Callable[[Ordered], Tensor]
+) -> None:
     make, message = BROKEN[name]
     Autoregressive._uses.clear()
     with pytest.raises(ValueError, match=message):
-        use(Autoregressive(make(), [3] * 5, validate_args=True))  # torch.compile switches the default off
+        use(
+            Autoregressive(make(), [3] * 5, validate_args=True)
+        )  # torch.compile switches the default off
 
 
 def test_sound_networks_are_not_refused() -> None:
@@ -767,7 +875,11 @@ def test_sound_networks_are_not_refused() -> None:
     q = Autoregressive(network, [3] * 6, (4,), dtype=torch.float64, validate_args=True)
     assert q.log_prob(q.sample((7,))).isfinite().all()
     for sizes in ([1], [1, 1], [3], [2, 1, 3]):
-        q = Autoregressive(lambda x, i, sizes=sizes: torch.zeros(*x.shape[:-1], sizes[i]), sizes, validate_args=True)
+        q = Autoregressive(
+            lambda x, i, sizes=sizes: torch.zeros(*x.shape[:-1], sizes[i]),
+            sizes,
+            validate_args=True,
+        )
         assert q.log_prob(q.sample()).shape == ()
 
 
@@ -841,11 +953,15 @@ def test_the_network_of_the_page_is_always_called_with_rows() -> None:
 @pytest.mark.parametrize("E", NARROW)
 def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
     """Nothing is to be learned of the law; value and gradient of f itself are right."""
-    q = BayesianNetwork({"a": Node([], _rand(2), fixed=True), "b": Node(["a"], _rand(2, 3, seed=1), fixed=True)})
+    q = BayesianNetwork(
+        {"a": Node([], _rand(2), fixed=True), "b": Node(["a"], _rand(2, 3, seed=1), fixed=True)}
+    )
     slope = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     value = deepcopy(E)(lambda x: slope * (2 + 0 * x.sum(-1)), q)
     torch.testing.assert_close(value.detach(), torch.tensor(3.0, dtype=torch.float64))
-    torch.testing.assert_close(torch.autograd.grad(value, slope)[0], torch.tensor(2.0, dtype=torch.float64))
+    torch.testing.assert_close(
+        torch.autograd.grad(value, slope)[0], torch.tensor(2.0, dtype=torch.float64)
+    )
     if isinstance(E, catlog.SCateR | catlog.RAM) and getattr(E, "variables", None) is None:
         seen: list[Tensor] = []
         value = E(lambda x: (seen.append(x), x.double().sum(-1))[1], q)
@@ -857,14 +973,19 @@ def test_a_table_for_all_batch_elements() -> None:
     """Batched initial, one transition and one emission: as if both were expanded."""
     initial, transition, emission = _rand(4, 3), _rand(3, 3, seed=1), _rand(3, 2, seed=2)
     q = MarkovChain(initial, transition, length=3, emission=emission)
-    wide = MarkovChain(initial, transition.expand(4, 3, 3), length=3, emission=emission.expand(4, 3, 2))
+    wide = MarkovChain(
+        initial, transition.expand(4, 3, 3), length=3, emission=emission.expand(4, 3, 2)
+    )
     x = q.sample((6,))
     assert x.shape == (6, 4, 6)
     assert torch.equal(q.log_prob(x), wide.log_prob(x))
     torch.testing.assert_close(q.entropy(), wide.entropy())
     torch.testing.assert_close(q.entropy(), Ordered.entropy(q))
     for E in (catlog.SCateR(2), catlog.RLOO(2)):
-        values = [E(lambda x: x.double().sum(-1), law, generator=torch.Generator().manual_seed(0)) for law in (q, wide)]
+        values = [
+            E(lambda x: x.double().sum(-1), law, generator=torch.Generator().manual_seed(0))
+            for law in (q, wide)
+        ]
         assert torch.equal(*values)
     assert MarkovChain(_rand(2, 4, 3), transition, length=2).sample().shape == (2, 4, 2)
 
@@ -874,10 +995,16 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
     """Leaves that hold -inf themselves: a certain start, and steps of which some are impossible and one is certain."""
     no = -torch.inf
     start = torch.tensor([no, 0.4, no], dtype=torch.float64, requires_grad=True)
-    step = torch.tensor([[0.0, no, 1.0], [0.3, no, 0.2], [no, no, 0.7]], dtype=torch.float64, requires_grad=True)
+    step = torch.tensor(
+        [[0.0, no, 1.0], [0.3, no, 0.2], [no, no, 0.7]], dtype=torch.float64, requires_grad=True
+    )
     q = MarkovChain(start, step, length=3)
     points = torch.cartesian_prod(*[torch.arange(3)] * 3)
-    possible = {tuple(x.tolist()) for x, log_prob in zip(points, q.log_prob(points), strict=True) if log_prob > no}
+    possible = {
+        tuple(x.tolist())
+        for x, log_prob in zip(points, q.log_prob(points), strict=True)
+        if log_prob > no
+    }
     assert 1 < len(possible) < 27
     table = _rand(3, 3, 3, seed=5)
 
@@ -887,12 +1014,18 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
 
     for seed in range(5):
         value = deepcopy(E)(f, q, generator=torch.Generator().manual_seed(seed))
-        for leaf, gradient in zip((start, step), torch.autograd.grad(value, [start, step]), strict=True):
+        for leaf, gradient in zip(
+            (start, step), torch.autograd.grad(value, [start, step]), strict=True
+        ):
             assert gradient.isfinite().all()
             certain = (leaf == no) | ((leaf > no).sum(-1, keepdim=True) == 1)
             assert gradient[certain].abs().max() < 1e-12
     if isinstance(E, catlog.Exact):
-        finite = [torch.where(leaf > no, leaf, -800.0).detach().requires_grad_() for leaf in (start, step)]
+        finite = [
+            torch.where(leaf > no, leaf, -800.0).detach().requires_grad_() for leaf in (start, step)
+        ]
         wide = MarkovChain(*finite, length=3)
-        wanted = torch.autograd.grad((wide.log_prob(points).exp() * (table[tuple(points.unbind(-1))] + 10)).sum(), finite)
+        wanted = torch.autograd.grad(
+            (wide.log_prob(points).exp() * (table[tuple(points.unbind(-1))] + 10)).sum(), finite
+        )
         close(torch.autograd.grad(E(f, q), [start, step]), wanted)

@@ -34,7 +34,9 @@ def public_names() -> list[str]:
         listed = getattr(found, "__all__", None) or [
             each
             for each, value in vars(found).items()
-            if not each.startswith("_") and (isclass(value) or isfunction(value)) and value.__module__ == found.__name__
+            if not each.startswith("_")
+            and (isclass(value) or isfunction(value))
+            and value.__module__ == found.__name__
         ]
         names += [f"catlog.{name}.{each}" for each in listed]
     return names
@@ -46,16 +48,25 @@ def test_every_public_name_has_a_place_in_the_reference(tmp_path: Path) -> None:
     for name in public_names():
         data = rf"py:data:: {name.rpartition('.')[2]}\n   :module: {re.escape(name.rpartition('.')[0])}\n"
         directive = rf"auto(class|function):: {re.escape(name)}\n"
-        assert len(re.findall(rf"{directive}|{data}", text)) == 1, f"{name} is not documented, or twice"
-        assert f"<{name}>`: " in (tmp_path / "index.md").read_text(encoding="utf-8"), f"{name} is not in the list"
+        assert len(re.findall(rf"{directive}|{data}", text)) == 1, (
+            f"{name} is not documented, or twice"
+        )
+        assert f"<{name}>`: " in (tmp_path / "index.md").read_text(encoding="utf-8"), (
+            f"{name} is not in the list"
+        )
 
 
-@pytest.mark.parametrize("name", [name for name in public_names() if not isinstance(make_api.thing(name[7:]), dict | tuple)])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in public_names() if not isinstance(make_api.thing(name[7:]), dict | tuple)],
+)
 def test_every_public_name_has_a_docstring(name: str) -> None:
     found = make_api.thing(name.removeprefix("catlog."))
     text = getdoc(found) if isclass(found) or isfunction(found) else "a constant"
     assert text, f"{name} has no docstring"
-    assert not text.startswith(f"{name.rpartition('.')[2]}("), f"{name} has none but what dataclass gives it"
+    assert not text.startswith(f"{name.rpartition('.')[2]}("), (
+        f"{name} has none but what dataclass gives it"
+    )
 
 
 def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:
@@ -66,7 +77,9 @@ def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["index", "choose", "fast_functions", "structured"])
 def test_the_code_on_pages_runs(page: str) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert blocks
     torch.manual_seed(0)
     names: dict[str, Any] = {}
@@ -122,10 +135,18 @@ def test_the_pictures_of_the_idea(tmp_path: Path) -> None:
 
 def measured(problem: str) -> Callable[..., float]:
     """The lowest variance of an estimator (with these settings) on a problem of results/estimators.csv."""
-    rows = [row for row in records.read(ROOT / "results" / "estimators.csv") if row["problem"] == problem and row["variance"]]
+    rows = [
+        row
+        for row in records.read(ROOT / "results" / "estimators.csv")
+        if row["problem"] == problem and row["variance"]
+    ]
 
     def variance(name: str, settings: str | None = None, column: str = "variance") -> float:
-        return min(row[column] for row in rows if row["estimator"] == name and settings in (None, row["settings"]))
+        return min(
+            row[column]
+            for row in rows
+            if row["estimator"] == name and settings in (None, row["settings"])
+        )
 
     return variance
 
@@ -135,8 +156,16 @@ def unbiased() -> set[str]:
 
 
 def ranked(problem: str) -> list[str]:
-    rows = [row for row in records.read(ROOT / "results" / "estimators.csv") if row["problem"] == problem and row["variance"]]
-    return [row["estimator"] for row in sorted(rows, key=lambda row: row["variance"]) if row["estimator"] in unbiased()]
+    rows = [
+        row
+        for row in records.read(ROOT / "results" / "estimators.csv")
+        if row["problem"] == problem and row["variance"]
+    ]
+    return [
+        row["estimator"]
+        for row in sorted(rows, key=lambda row: row["variance"])
+        if row["estimator"] in unbiased()
+    ]
 
 
 def test_choose_20_bits() -> None:
@@ -148,7 +177,9 @@ def test_choose_20_bits() -> None:
     assert latin / v("RLOO") == pytest.approx(1 / 3, rel=0.05)
     assert v("CritiCateR", column="ms") > 10 * v("IndeCateR", "samples=2, draws=latin", column="ms")
     assert latin < v("IndeCateR", "samples=2")
-    black_boxes = [name for name in dict.fromkeys(order) if not catlog.ESTIMATORS[name]().differentiates_f]
+    black_boxes = [
+        name for name in dict.fromkeys(order) if not catlog.ESTIMATORS[name]().differentiates_f
+    ]
     assert black_boxes[0] == "MemoryCateR"
     assert set(black_boxes[1:3]) == {"IndeCateR", "CritiCateR"}
 
@@ -163,8 +194,16 @@ def test_choose_categories() -> None:
 def test_choose_relaxations() -> None:
     family = {"StraightThrough", "GumbelSoftmax", "GumbelRao", "ReinMax", "DARN"}
     for problem in ("20 bits", "8 one-hot variables of 5"):
-        rows = [row for row in records.read(ROOT / "results" / "estimators.csv") if row["problem"] == problem]
-        bias = {row["estimator"]: row["bias"] for row in sorted(rows, key=lambda row: -(row["bias"] or 0)) if row["bias"]}
+        rows = [
+            row
+            for row in records.read(ROOT / "results" / "estimators.csv")
+            if row["problem"] == problem
+        ]
+        bias = {
+            row["estimator"]: row["bias"]
+            for row in sorted(rows, key=lambda row: -(row["bias"] or 0))
+            if row["bias"]
+        }
         least = min(bias[name] for name in family & set(bias))
         assert bias["ReinMax"] == pytest.approx(least, rel=0.02)
         assert "DARN" not in bias or bias["DARN"] == pytest.approx(least, rel=0.02)
@@ -177,9 +216,13 @@ def test_choose_autoencoder() -> None:
         assert (v["IndeCateR n=2"] > v["RLOO n=402"]) == plain_is_noisier
         assert v["IndeCateR n=2, Latin"] < min(v["RLOO n=402"], v["IndeCateR n=2"])
         best = v["IndeCateR n=20, m=20, Taylor, Latin"]
-        assert best == min(row["variance"] for row in rows if row["epochs"] == epochs and row["unbiased"] == "yes")
+        assert best == min(
+            row["variance"] for row in rows if row["epochs"] == epochs and row["unbiased"] == "yes"
+        )
         assert 2.9 < v["RLOO n=420"] / best < 20
-        softmax = next(row for row in rows if row["epochs"] == epochs and row["method"].startswith("Gumbel"))
+        softmax = next(
+            row for row in rows if row["epochs"] == epochs and row["method"].startswith("Gumbel")
+        )
         assert softmax["variance"] < best / 10
         assert 0.305 < softmax["relative_bias"] < 0.435
 
@@ -187,29 +230,44 @@ def test_choose_autoencoder() -> None:
 def test_choose_slopes() -> None:
     rows = records.read(ROOT / "results" / "control_variates.csv")
     for epochs in ("8 epochs", "20 epochs", "40 epochs"):
-        error = {row["method"]: row["mse"] for row in rows if row["part"] == "dvae" and row["problem"] == epochs}
-        assert 8 < error["GumbelSoftmax n=400, hard, temperature 1"] / error["SlopeCateR n=240, m=160"] < 13
+        error = {
+            row["method"]: row["mse"]
+            for row in rows
+            if row["part"] == "dvae" and row["problem"] == epochs
+        }
+        assert (
+            8
+            < error["GumbelSoftmax n=400, hard, temperature 1"] / error["SlopeCateR n=240, m=160"]
+            < 13
+        )
 
 
 def test_race() -> None:
     """Run docs/make_race.py after its results changed. SlopeCateR is before all others with every seed."""
     made = run_path(str(ROOT / "docs" / "make_race.py"))
-    race, addition = (records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64"))
+    race, addition = (
+        records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64")
+    )
     assert (ROOT / "docs" / "race.md").read_text(encoding="utf-8") == made["page"](race, addition)
-    times = {name: [made["reached"](curve, 100.0) for curve in each.values()] for name, each in made["curves"](race).items()}
+    times = {
+        name: [made["reached"](curve, 100.0) for curve in each.values()]
+        for name, each in made["curves"](race).items()
+    }
     slowest = max(times["SlopeCateR-8"])
     for name, found in times.items():
         assert not name.startswith("SlopeCateR") or None not in found
-        assert name.startswith("SlopeCateR") or all(each is None or each > slowest for each in found)
+        assert name.startswith("SlopeCateR") or all(
+            each is None or each > slowest for each in found
+        )
     assert max(times["SlopeCateR-4"]) < min(times["GS-S"])
 
 
 def test_advice_is_good() -> None:
     """What docs/compare.md says of `advise`: run docs/make_compare.py after results/advise.csv changed."""
     rows = records.read(ROOT / "results" / "advise.csv")
-    assert run_path(str(ROOT / "docs" / "make_compare.py"))["advice"](rows) in (ROOT / "docs" / "compare.md").read_text(
-        encoding="utf-8"
-    )
+    assert run_path(str(ROOT / "docs" / "make_compare.py"))["advice"](rows) in (
+        ROOT / "docs" / "compare.md"
+    ).read_text(encoding="utf-8")
     for size in ("small", "large"):
         cases: dict[tuple[str, str], list[float]] = {}
         for row in rows:

@@ -48,7 +48,9 @@ def test_mnist_addition(play) -> None:  # type: ignore[no-untyped-def]
     text = play("mnist_addition")
     for name in ("IndeCateR, seed", "RLOO, seed"):
         sums, digits = numbers(text, name)
-        assert sums > 0.07  # a constant answer is right in 7.5 % of all sums of three digits at most
+        assert (
+            sums > 0.07
+        )  # a constant answer is right in 7.5 % of all sums of three digits at most
         assert digits > 0.15
 
 
@@ -67,7 +69,10 @@ def test_vq_autoencoder(play) -> None:  # type: ignore[no-untyped-def]
 
 def test_factored_bandit(play) -> None:  # type: ignore[no-untyped-def]
     text = play("factored_bandit")
-    variance = {name: numbers(text, name)[0] for name in ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")}
+    variance = {
+        name: numbers(text, name)[0]
+        for name in ("Reinforce", "Reinforce, exact baseline", "RLOO", "IndeCateR")
+    }
     assert 3 * variance["Reinforce, exact baseline"] < variance["Reinforce"]
     assert variance["IndeCateR"] < variance["Reinforce, exact baseline"]
     assert all(numbers(text, name)[1] > 0 for name in variance)  # nobody beats the best action
@@ -102,7 +107,10 @@ def test_sudoku_rules() -> None:
 
 def test_oil_wildcatter(play) -> None:  # type: ignore[no-untyped-def]
     text = play("oil_wildcatter")
-    profits = {name: numbers(text, name) for name in ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")}
+    profits = {
+        name: numbers(text, name)
+        for name in ("exact gradient", "SCateR", "CritiCateR", "RLOO", "Reinforce")
+    }
     for name, (mean, best, worst) in profits.items():
         assert worst <= mean <= best == 22.5, name
         assert mean > 10, name  # a coin for every decision earns 5
@@ -111,7 +119,11 @@ def test_oil_wildcatter(play) -> None:  # type: ignore[no-untyped-def]
 
 def test_mixture_posterior(play) -> None:  # type: ignore[no-untyped-def]
     lines = play("mixture_posterior").splitlines()
-    variance = {line.split()[0]: [float(v) for v in re.findall(r"\d+\.\d+", line)] for line in lines if "variance" in line}
+    variance = {
+        line.split()[0]: [float(v) for v in re.findall(r"\d+\.\d+", line)]
+        for line in lines
+        if "variance" in line
+    }
     assert variance["Exact"][0] < variance["RLOO"][0]
     assert variance["Exact"][1] < variance["IndeCateR"][1]
 
@@ -119,7 +131,8 @@ def test_mixture_posterior(play) -> None:  # type: ignore[no-untyped-def]
 def test_per_example_gradients(play) -> None:  # type: ignore[no-untyped-def]
     text = play("per_example_gradients")
     draws = {
-        name: numbers(text, name)[0] for name in ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
+        name: numbers(text, name)[0]
+        for name in ("RLOO, 17 evaluations", "RLOO, 68", "IndeCateR, 17", "IndeCateR, 68, Latin")
     }
     assert draws["RLOO, 68"] < draws["RLOO, 17 evaluations"]
     assert draws["IndeCateR, 68, Latin"] < draws["IndeCateR, 17"] < draws["RLOO, 17 evaluations"]
@@ -130,7 +143,9 @@ def test_lightning_module(play) -> None:  # type: ignore[no-untyped-def]
         warnings.simplefilter("ignore")  # of Lightning's own imports
         pytest.importorskip("lightning")
         text = play("lightning_module")
-    assert all(numbers(text, name)[0] > 0.2 for name in ("IndeCateR", "DisARM", "RLOO", "Straight-Through"))
+    assert all(
+        numbers(text, name)[0] > 0.2 for name in ("IndeCateR", "DisARM", "RLOO", "Straight-Through")
+    )
 
 
 def test_without_lightning_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

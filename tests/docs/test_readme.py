@@ -19,7 +19,11 @@ def test_the_readme_runs() -> None:
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
-    assert all(parameter.grad is not None for module in ("encoder",) for parameter in names[module].parameters())
+    assert all(
+        parameter.grad is not None
+        for module in ("encoder",)
+        for parameter in names[module].parameters()
+    )
 
 
 def test_every_estimator_is_in_the_table() -> None:

@@ -12,7 +12,13 @@ ROOT = Path(__file__).parents[2]
 def run(script: str, *arguments: object) -> str:
     """What a script prints; it must exit with 0 and warn of nothing."""
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -21,8 +27,12 @@ def rows(text: str, *names: str) -> dict[str, list[float]]:
     """The numbers behind each of the names, where a line starts with it (the last such line)."""
     found = {}
     for name in names:
-        line = [line for line in text.splitlines() if re.match(re.escape(name) + r"\s{2,}", line)][-1]
-        found[name] = [float(number) for number in line[len(name) :].replace(" - ", " nan ").split()]
+        line = [line for line in text.splitlines() if re.match(re.escape(name) + r"\s{2,}", line)][
+            -1
+        ]
+        found[name] = [
+            float(number) for number in line[len(name) :].replace(" - ", " nan ").split()
+        ]
     return found
 
 
@@ -45,11 +55,19 @@ def test_machine_replacement(tmp_path: Path) -> None:
     assert agreement is not None
     assert float(agreement[1]) < 1e-8
     gradients, training = text.split("Expected return")
-    estimators = rows(gradients, "Reinforce", "RLOO", "LEG", "RAM", "SCateR", "SCateR, common", "CritiCateR")
+    estimators = rows(
+        gradients, "Reinforce", "RLOO", "LEG", "RAM", "SCateR", "SCateR, common", "CritiCateR"
+    )
     for bias, error, _ in estimators.values():
         assert 0 < bias < 5 * error
     variance = {name: numbers[2] for name, numbers in estimators.items()}
-    assert variance["CritiCateR"] < variance["RLOO"] < variance["SCateR, common"] < variance["SCateR"] < variance["Reinforce"]
+    assert (
+        variance["CritiCateR"]
+        < variance["RLOO"]
+        < variance["SCateR, common"]
+        < variance["SCateR"]
+        < variance["Reinforce"]
+    )
     optimum = float(re.findall(r"optimum (-[\d.]+)", training)[0])
     returns = rows(training, "exact gradient", "CritiCateR", "Reinforce")
     for before, after in returns.values():
@@ -60,5 +78,10 @@ def test_machine_replacement(tmp_path: Path) -> None:
 
 
 def test_examples_are_short() -> None:
-    assert len((ROOT / "examples/sequence_reward.py").read_text(encoding="utf-8").splitlines()) < 120
-    assert len((ROOT / "examples/machine_replacement.py").read_text(encoding="utf-8").splitlines()) < 130
+    assert (
+        len((ROOT / "examples/sequence_reward.py").read_text(encoding="utf-8").splitlines()) < 120
+    )
+    assert (
+        len((ROOT / "examples/machine_replacement.py").read_text(encoding="utf-8").splitlines())
+        < 130
+    )

@@ -40,7 +40,9 @@ def test_the_claim_is_what_was_measured(name: str) -> None:
     rows = make.judged(name, ROWS)
     assert {row["unbiased"] for row in rows} == {"yes" if ESTIMATORS[name]().unbiased else "no"}
     # The settings of the battery, all of them: whoever adds one runs the benchmark again.
-    settings = {", ".join(f"{key}={value}" for key, value in options.items()) for options in VARIANTS[name]}
+    settings = {
+        ", ".join(f"{key}={value}" for key, value in options.items()) for options in VARIANTS[name]
+    }
     assert settings <= {row["settings"] or "" for row in rows}
     wanted = {"tests: bits"} | ({"tests: one-hot"} if "one-hot" in ESTIMATORS[name].laws else set())
     assert wanted <= {row["problem"] for row in rows}
@@ -52,7 +54,9 @@ def check_networks(rows: list[dict[str, Any]]) -> None:
     assert len(problems) == 2
     for problem, found in problems.items():
         kind = "one-hot" if "one-hot" in problem else "bits"
-        assert {row["estimator"] for row in found} == {name for name, cls in ESTIMATORS.items() if kind in cls.laws}
+        assert {row["estimator"] for row in found} == {
+            name for name, cls in ESTIMATORS.items() if kind in cls.laws
+        }
         for row in found:
             name = row["estimator"]
             assert row["ms"] > 0
@@ -61,21 +65,44 @@ def check_networks(rows: list[dict[str, Any]]) -> None:
                 assert 30 <= row["evaluations"] <= 44
             if ESTIMATORS[name]().unbiased and name not in OTHER_TARGETS and name != "Exact":
                 assert row["z"] < LIMIT
-            learns = name in ("NVIL", "REBAR", "RELAX", "DoubleCV", "RODEO", "SlopeCateR", "MemoryCateR", "MAPO") or "moving" in (
-                row["settings"] or ""
-            )
+            learns = name in (
+                "NVIL",
+                "REBAR",
+                "RELAX",
+                "DoubleCV",
+                "RODEO",
+                "SlopeCateR",
+                "MemoryCateR",
+                "MAPO",
+            ) or "moving" in (row["settings"] or "")
             assert (row["trained"] > 0) == learns
 
 
 def test_the_networks() -> None:
     check_networks(ROWS)
-    assert all(row["repeats"] >= 2000 for row in ROWS if row["variance"] is not None and row["estimator"] != "Exact")
+    assert all(
+        row["repeats"] >= 2000
+        for row in ROWS
+        if row["variance"] is not None and row["estimator"] != "Exact"
+    )
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     """Also a fresh verdict on every estimator, on bits."""
-    command = [sys.executable, str(ROOT / "benchmarks/estimators.py"), "--quick", "--output", str(tmp_path / "out.csv")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks/estimators.py"),
+        "--quick",
+        "--output",
+        str(tmp_path / "out.csv"),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     rows = records.read(tmp_path / "out.csv")
     for name, cls in ESTIMATORS.items():
@@ -84,6 +111,8 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    some = [row for row in ROWS if row["estimator"] in ("RLOO", "IndeCateR", "DARN", "VIMCO", "Exact")]
+    some = [
+        row for row in ROWS if row["estimator"] in ("RLOO", "IndeCateR", "DARN", "VIMCO", "Exact")
+    ]
     make.picture(some, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"

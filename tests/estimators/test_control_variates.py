@@ -56,7 +56,9 @@ LEARNERS: dict[str, tuple[Callable[[], nn.Module], Case]] = {
 learners = pytest.mark.parametrize(("make", "case"), LEARNERS.values(), ids=LEARNERS.keys())
 
 
-def gradients(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def gradients(
+    E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
     """The gradient in theta for every outcome of the sampler, and the outcomes' probabilities."""
     x, weight = outcomes(case, E.rows(case.law(case.theta)))
     theta = case.theta.expand(x.shape[1], *case.theta.shape).clone().requires_grad_()
@@ -72,7 +74,9 @@ def of(case: Case, name: str = "sine", shift: float = 0.0) -> Callable[[Tensor],
     return lambda x: FUNCTIONS[name](case.features(x), PARAMETER) + shift
 
 
-def train(E: nn.Module, q: Distribution, f: Callable[[Tensor], Tensor], steps: int, lr: float) -> None:
+def train(
+    E: nn.Module, q: Distribution, f: Callable[[Tensor], Tensor], steps: int, lr: float
+) -> None:
     """The estimator's own parameters, through ``backward`` of what it returns."""
     optimiser = torch.optim.Adam(E.parameters(), lr)
     generator = torch.Generator().manual_seed(0)
@@ -109,9 +113,13 @@ def textbook(E: nn.Module, case: Case, x: Tensor, f: Callable[[Tensor], Tensor])
             total = total + wide(value[i : i + 1] - baseline) * score[i]
         elif isinstance(E, DoubleCV):
             mean_slope = [sum(slope[m] for m in range(n) if m != j) / (n - 1) for j in range(n)]
-            h = [value[j] - E.alpha * dot(mean_slope[j][None], score[j : j + 1])[0] for j in range(n)]
+            h = [
+                value[j] - E.alpha * dot(mean_slope[j][None], score[j : j + 1])[0] for j in range(n)
+            ]
             own = h[i] - sum(h[j] for j in others) / (n - 1)
-            square = torch.diag_embed(p.square()) if case is BITS else p.unsqueeze(-1) * p.unsqueeze(-2)
+            square = (
+                torch.diag_embed(p.square()) if case is BITS else p.unsqueeze(-1) * p.unsqueeze(-2)
+            )
             jacobian = torch.diag_embed(p) - square
             correction = E.alpha * (mean_slope[i].unsqueeze(-2) @ jacobian).squeeze(-2)
             total = total + wide(own[None]) * score[i] + correction
@@ -130,7 +138,11 @@ def stein_textbook(E: RODEO, i: int, x: Tensor, value: Tensor, slope: Tensor, p:
             if j != k:
                 linear = (slope[j] * (y - x[j])).sum(-1)
                 pair = torch.stack([value[j], linear], -1)
-                result = result + (linear.unsqueeze(-1).expand(pair.shape) if E.network is None else E.network(pair))
+                result = result + (
+                    linear.unsqueeze(-1).expand(pair.shape)
+                    if E.network is None
+                    else E.network(pair)
+                )
         return result / (n - 1)
 
     def gibbs(function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
@@ -146,14 +158,18 @@ def stein_textbook(E: RODEO, i: int, x: Tensor, value: Tensor, slope: Tensor, p:
         return value[j] + E.alpha * gibbs(lambda y: surrogate(j, y)[..., 0], x[j])
 
     own = value[i] - sum(baseline(j) for j in range(n) if j != i) / (n - 1)
-    return own.unsqueeze(-1) * (x[i] - p) + E.beta * gibbs(lambda y: surrogate(i, y)[..., 1:] * (y - p), x[i])
+    return own.unsqueeze(-1) * (x[i] - p) + E.beta * gibbs(
+        lambda y: surrogate(i, y)[..., 1:] * (y - p), x[i]
+    )
 
 
 SMOOTH = {name: each for name, each in LEARNERS.items() if "masked" not in name}
 
 
 @pytest.mark.parametrize(("make", "case"), SMOOTH.values(), ids=SMOOTH.keys())
-def test_gradient_and_own_gradient_are_the_textbook_s(make: Callable[[], nn.Module], case: Case) -> None:
+def test_gradient_and_own_gradient_are_the_textbook_s(
+    make: Callable[[], nn.Module], case: Case
+) -> None:
     """Every outcome's gradient; and the own parameters' gradient is that of the exact variance, whatever the loss' sign."""
     E, f = make().double(), of(case)
     got, weight = gradients(E, case, f)
@@ -165,7 +181,9 @@ def test_gradient_and_own_gradient_are_the_textbook_s(make: Callable[[], nn.Modu
     wanted = torch.autograd.grad(objective, list(E.parameters()), allow_unused=True)
     for scale in (1.0, -3.0):
         q = case.law(case.theta.expand(x.shape[1], *case.theta.shape))
-        loss = scale * (weight.sqrt() * E(f, q, x=x)).sum()  # squared, these are the outcomes' probabilities
+        loss = (
+            scale * (weight.sqrt() * E(f, q, x=x)).sum()
+        )  # squared, these are the outcomes' probabilities
         own = torch.autograd.grad(loss, list(E.parameters()), allow_unused=True)
         assert sum(each is not None and bool(each.abs().max() > 1e-6) for each in own) > 0
         for a, b in zip(own, wanted, strict=True):
@@ -197,12 +215,18 @@ def test_unbiased_while_learning(make: Callable[[], nn.Module], case: Case) -> N
     ],
     ids=["NVIL", "NVIL, network", "DoubleCV", "RODEO", "RODEO, network"],
 )
-def test_training_lowers_the_variance(make: Callable[[], nn.Module], case: Case, factor: float) -> None:
+def test_training_lowers_the_variance(
+    make: Callable[[], nn.Module], case: Case, factor: float
+) -> None:
     """Exactly: the variance is a sum over all outcomes."""
     E = make().double()
 
     def f(x: Tensor) -> Tensor:
-        return x @ torch.tensor([2.0, -1.0, 1.0], dtype=torch.float64) + 0.3 * FUNCTIONS["sine"](case.features(x), PARAMETER) + 4
+        return (
+            x @ torch.tensor([2.0, -1.0, 1.0], dtype=torch.float64)
+            + 0.3 * FUNCTIONS["sine"](case.features(x), PARAMETER)
+            + 4
+        )
 
     before = variance(*gradients(E, case, f))
     train(E, case.law(case.theta.expand(64, *case.theta.shape)), f, 300, 0.05)
@@ -228,7 +252,11 @@ def test_state_dict_and_other_gradients(name: str) -> None:
         theta = case.theta.expand(8, *case.theta.shape).clone().requires_grad_()
         c = PARAMETER.clone().requires_grad_()
         generator = torch.Generator().manual_seed(1)
-        value = each(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta), generator=generator)
+        value = each(
+            lambda x, c=c: FUNCTIONS["sine"](case.features(x), c),
+            case.law(theta),
+            generator=generator,
+        )
         results.append([value.detach(), *torch.autograd.grad(value.sum(), [theta, c])])
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
@@ -245,7 +273,10 @@ def quadrature(case: Case, nodes: int = 48) -> tuple[Tensor, Tensor, Tensor]:
     """
     t, weight = (torch.from_numpy(each) for each in leggauss(nodes))
     t, weight = (t + 1) / 2, weight / 2
-    t, weight = t**2 * (3 - 2 * t), weight * 6 * t * (1 - t)  # denser at the ends, where there are powers like t**1.3
+    t, weight = (
+        t**2 * (3 - 2 * t),
+        weight * 6 * t * (1 - t),
+    )  # denser at the ends, where there are powers like t**1.3
     if case.kind == "bits":
         simplex, density = torch.stack([t, 1 - t], -1), weight
     else:
@@ -255,12 +286,28 @@ def quadrature(case: Case, nodes: int = 48) -> tuple[Tensor, Tensor, Tensor]:
     d = 2 if case.kind == "bits" else 1
     pick = torch.cartesian_prod(torch.arange(len(case.points)), *[torch.arange(len(simplex))] * d)
     weights = case.probabilities(case.theta)[pick[:, 0]] * density[pick[:, 1:]].prod(-1)
-    return case.points[pick[:, 0]].unsqueeze(0), (-20 * simplex[pick[:, 1:]]).exp().unsqueeze(0), weights
+    return (
+        case.points[pick[:, 0]].unsqueeze(0),
+        (-20 * simplex[pick[:, 1:]]).exp().unsqueeze(0),
+        weights,
+    )
 
 
 SMALL = {
-    "bits": Case("bits", BITS.theta[:2], BITS.law, torch.cartesian_prod(*[torch.arange(2.0).double()] * 2), lambda x: x),
-    "one-hot": Case("one-hot", ONE_HOT.theta[:1], ONE_HOT.law, torch.eye(3).double().unsqueeze(1), lambda x: x.squeeze(-2)),
+    "bits": Case(
+        "bits",
+        BITS.theta[:2],
+        BITS.law,
+        torch.cartesian_prod(*[torch.arange(2.0).double()] * 2),
+        lambda x: x,
+    ),
+    "one-hot": Case(
+        "one-hot",
+        ONE_HOT.theta[:1],
+        ONE_HOT.law,
+        torch.eye(3).double().unsqueeze(1),
+        lambda x: x.squeeze(-2),
+    ),
     "masked": Case(
         "one-hot, masked",
         torch.tensor([[0.3, -torch.inf, -0.8]], dtype=torch.float64),
@@ -275,7 +322,11 @@ def small_f(case: Case, c: Tensor) -> Callable[[Tensor], Tensor]:
     def f(x: Tensor) -> Tensor:
         z = case.features(x)
         first, last = z[..., 0], z[..., -1]
-        return (2 * first - c[0] * last).sin() + c[1] * first * last**2 + (c[2] * z.sum(-1) - first).exp()
+        return (
+            (2 * first - c[0] * last).sin()
+            + c[1] * first * last**2
+            + (c[2] * z.sum(-1) - first).exp()
+        )
 
     return f
 
@@ -313,14 +364,24 @@ def test_rebar_and_relax_are_unbiased_while_learning(kind: str) -> None:
             got = integral(E, case)
             for a, b in zip(got[:3], got[3:], strict=True):
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
-            train(E, case.law(case.theta.expand(8, *case.theta.shape)), small_f(case, PARAMETER), 5, 0.05)
+            train(
+                E,
+                case.law(case.theta.expand(8, *case.theta.shape)),
+                small_f(case, PARAMETER),
+                5,
+                0.05,
+            )
         assert all(not torch.equal(each, before[key]) for key, each in E.state_dict().items())
 
 
-def test_a_conditional_derivative_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conditional_derivative_that_is_forgotten_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without the derivative of z given x, the whole derivative of z is left."""
     right = rebar_file.tied
-    monkeypatch.setattr(rebar_file, "tied", lambda *given: (right(*given)[0], torch.ones_like(right(*given)[1])))
+    monkeypatch.setattr(
+        rebar_file, "tied", lambda *given: (right(*given)[0], torch.ones_like(right(*given)[1]))
+    )
     got = integral(REBAR(1).double(), SMALL["bits"])
     assert (got[1] - got[4]).norm() > 0.05 * got[4].norm()
 
@@ -335,10 +396,16 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
     drawn = torch.stack([1 - x[0], x[0]], -1) if kind == "bits" else x[0]
     for E in continuous(kind):
         E.double()
-        log_p = nn.functional.logsigmoid(torch.stack([-theta, theta], -1)) if kind == "bits" else theta.log_softmax(-1)
+        log_p = (
+            nn.functional.logsigmoid(torch.stack([-theta, theta], -1))
+            if kind == "bits"
+            else theta.log_softmax(-1)
+        )
         e = -noise[0].log()
         first = (e * drawn).sum(-1, keepdim=True)
-        given = torch.where(drawn.bool(), -first.log(), -(e / log_p.exp() + first).log())  # z~: noise e, held fixed
+        given = torch.where(
+            drawn.bool(), -first.log(), -(e / log_p.exp() + first).log()
+        )  # z~: noise e, held fixed
         free = log_p + (given - log_p).detach()  # z: Gumbel noise, held fixed
 
         def c(z: Tensor, E: nn.Module = E) -> Tensor:
@@ -350,14 +417,18 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
         (score,) = torch.autograd.grad((drawn * log_p).sum(), theta, retain_graph=True)
         (path,) = torch.autograd.grad((c(free) - c(given)).sum(), theta, create_graph=True)
         wanted = (f(x)[0] - c(given.detach())).view(-1, *[1] * (theta.dim() - 1)) * score + path
-        wanted_own = torch.autograd.grad(wanted.square().sum(), list(E.parameters()), allow_unused=True)
+        wanted_own = torch.autograd.grad(
+            wanted.square().sum(), list(E.parameters()), allow_unused=True
+        )
 
         leaf = theta.detach().clone().requires_grad_()
         value = E(f, case.law(leaf), x=x, noise=noise)
         got, *own = torch.autograd.grad(value.sum(), [leaf, *E.parameters()])
         torch.testing.assert_close(got, wanted.detach(), rtol=1e-10, atol=1e-10)
         for a, b in zip(own, wanted_own, strict=True):
-            torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(
+                a, torch.zeros_like(a) if b is None else b, rtol=1e-9, atol=1e-10
+            )
 
 
 @pytest.mark.parametrize(
@@ -370,7 +441,11 @@ def test_training_lowers_the_variance_of_rebar_and_relax(make: Callable[[], nn.M
     E = make().double()
 
     def f(x: Tensor) -> Tensor:
-        return (x - torch.tensor([0.2, 0.4, 0.9], dtype=torch.float64)).square().sum(-1) * 2 + x.prod(-1) + 1
+        return (
+            (x - torch.tensor([0.2, 0.4, 0.9], dtype=torch.float64)).square().sum(-1) * 2
+            + x.prod(-1)
+            + 1
+        )
 
     def spread() -> Tensor:
         theta = BITS.theta.expand(20_000, 3).clone().requires_grad_()
@@ -397,7 +472,12 @@ def test_relax_without_a_network_is_reinforce(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: REBAR(2), lambda: RELAX(2, OfEvent(3, 1)), lambda: RODEO(2, 0.1, 0.2, network(2, 2)), lambda: NVIL(2, network(3))],
+    [
+        lambda: REBAR(2),
+        lambda: RELAX(2, OfEvent(3, 1)),
+        lambda: RODEO(2, 0.1, 0.2, network(2, 2)),
+        lambda: NVIL(2, network(3)),
+    ],
     ids=["REBAR", "RELAX", "RODEO", "NVIL"],
 )
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own
@@ -406,7 +486,10 @@ def test_own_gradient_compiles(make: Callable[[], nn.Module]) -> None:
     E = make().double()
 
     def loss(theta: Tensor) -> Tensor:
-        return E(lambda x: (x * theta.new_tensor([1.0, 2.0, -1.5])).sum(-1).sin(), Independent(Bernoulli(logits=theta), 1))
+        return E(
+            lambda x: (x * theta.new_tensor([1.0, 2.0, -1.5])).sum(-1).sin(),
+            Independent(Bernoulli(logits=theta), 1),
+        )
 
     results = []
     for call in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
@@ -441,7 +524,9 @@ def test_rebar_with_a_frozen_temperature_needs_one_derivative_of_f() -> None:
 
 
 def same_gradients(E: catlog.Estimator, other: catlog.Estimator, case: Case) -> None:
-    torch.testing.assert_close(gradients(E, case, of(case))[0], gradients(other, case, of(case))[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        gradients(E, case, of(case))[0], gradients(other, case, of(case))[0], rtol=0, atol=1e-12
+    )
 
 
 def test_rloo_as_a_special_case() -> None:
@@ -480,17 +565,25 @@ def test_a_coefficient_of_the_same_draws_is_biased() -> None:
 
     x, weight = outcomes(BITS, 1)
     score, value = (x - BITS.theta.sigmoid())[0], of(BITS)(x)[0].unsqueeze(-1)
-    best = (weight.unsqueeze(-1) * value * score**2).sum(0) / (weight.unsqueeze(-1) * score**2).sum(0)
+    best = (weight.unsqueeze(-1) * value * score**2).sum(0) / (weight.unsqueeze(-1) * score**2).sum(
+        0
+    )
     at_best = variance((value - best) * score, weight)
     for step in (-0.1, 0.1):
         assert variance((value - best - step) * score, weight) > at_best
 
 
-@pytest.mark.parametrize("make", [lambda: BBVI(2), lambda: NVIL(2), lambda: NVIL(1, network(2))], ids=["BBVI", "NVIL", "network"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: BBVI(2), lambda: NVIL(2), lambda: NVIL(1, network(2))],
+    ids=["BBVI", "NVIL", "network"],
+)
 def test_structured_laws(make: Callable[[], catlog.Estimator]) -> None:
     """Unbiased for a Markov chain, by enumeration."""
     E = make()
-    extra = {"context": torch.tensor([0.3, -0.7])} if getattr(E, "network", None) is not None else {}
+    extra = (
+        {"context": torch.tensor([0.3, -0.7])} if getattr(E, "network", None) is not None else {}
+    )
     theta = torch.linspace(-1, 1, 6, dtype=torch.float64).requires_grad_()
     q = catlog.MarkovChain(theta[:2], theta[2:].view(2, 2), length=3)
 
@@ -505,7 +598,9 @@ def test_structured_laws(make: Callable[[], catlog.Estimator]) -> None:
         x = points[list(choice)]
         got = got + probability[list(choice)].prod().detach() * E(f, q, x=x, **extra)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
-    torch.testing.assert_close(*(torch.autograd.grad(each, theta, retain_graph=True)[0] for each in (got, wanted)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each, theta, retain_graph=True)[0] for each in (got, wanted))
+    )
     if extra:
         with pytest.raises(ValueError, match="context: NVIL's network needs"):
             E(f, q)
@@ -521,14 +616,20 @@ def test_muprop(case: Case) -> None:
     (slope,) = torch.autograd.grad(at_mean, mean)
     x = outcomes(case, 1)[0][0]
     score = x - mean.detach()
-    rest = (f(x) - at_mean - (slope * score).flatten(1).sum(-1)).detach().view(-1, *[1] * (x.dim() - 1))
+    rest = (
+        (f(x) - at_mean - (slope * score).flatten(1).sum(-1))
+        .detach()
+        .view(-1, *[1] * (x.dim() - 1))
+    )
     p = mean.detach()
     back = slope * p * (1 - p) if case is BITS else p * (slope - (p * slope).sum(-1, keepdim=True))
     torch.testing.assert_close(got, rest * score + back, rtol=0, atol=1e-12)
     exact = expected(case, FUNCTIONS["sine"], PARAMETER)[1]
     torch.testing.assert_close(torch.tensordot(weight, got, 1), exact, rtol=0, atol=1e-12)
     for E in (MuProp(1), DoubleCV(2, alpha=1.0)):
-        linear, weight = gradients(E, case, lambda x: case.features(x) @ PARAMETER[: case.features(x).shape[-1]])
+        linear, weight = gradients(
+            E, case, lambda x: case.features(x) @ PARAMETER[: case.features(x).shape[-1]]
+        )
         if case is not BITS:  # the features of bits are not linear
             assert variance(linear, weight) < 1e-12
 
@@ -539,7 +640,9 @@ def test_vargrad_is_rloo_on_an_elbo() -> None:
     q, p = BITS.law(theta), BITS.law(torch.tensor([0.4, -1.0, 0.2], dtype=torch.float64))
     x = q.sample((5,))
     (wanted,) = torch.autograd.grad((q.log_prob(x) - p.log_prob(x)).var(0) / 2, theta)
-    (got,) = torch.autograd.grad(RLOO(5)(lambda x: q.log_prob(x).detach() - p.log_prob(x), q, x=x), theta)
+    (got,) = torch.autograd.grad(
+        RLOO(5)(lambda x: q.log_prob(x).detach() - p.log_prob(x), q, x=x), theta
+    )
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
     (both,) = torch.autograd.grad(RLOO(5)(lambda x: q.log_prob(x) - p.log_prob(x), q, x=x), theta)
     (score,) = torch.autograd.grad(q.log_prob(x).mean(), theta)
@@ -553,10 +656,14 @@ def test_nvil_reads_the_context_it_is_given() -> None:
     nn.init.ones_(identity.weight)
     nn.init.zeros_(identity.bias)
     theta = BITS.theta.expand(3, 3).clone().requires_grad_()
-    value = NVIL(1, identity)(lambda x: x[..., 0] * 0 + level.squeeze(-1), BITS.law(theta), context=level)
+    value = NVIL(1, identity)(
+        lambda x: x[..., 0] * 0 + level.squeeze(-1), BITS.law(theta), context=level
+    )
     assert torch.autograd.grad(value.sum(), theta)[0].abs().max() < 1e-12
     same = NVIL(1, network(3))
-    assert torch.isfinite(same(of(BITS), BITS.law(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64))))
+    assert torch.isfinite(
+        same(of(BITS), BITS.law(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64)))
+    )
 
 
 def test_errors() -> None:
@@ -566,20 +673,37 @@ def test_errors() -> None:
     with pytest.raises(TypeError, match=r"RODEO is for binary variables.*Use DoubleCV"):
         RODEO()(of(ONE_HOT), one_hot)
     for E in (BBVI, DoubleCV, RODEO):
-        with pytest.raises(ValueError, match=r"`samples` must be at least 2, but 1 was given.*[Uu]se"):
+        with pytest.raises(
+            ValueError, match=r"`samples` must be at least 2, but 1 was given.*[Uu]se"
+        ):
             E(1)
-        with pytest.raises(ValueError, match=r"`x.shape\[0\]` must be at least 2, but 1 was given.*[Uu]se"):
+        with pytest.raises(
+            ValueError, match=r"`x.shape\[0\]` must be at least 2, but 1 was given.*[Uu]se"
+        ):
             E(2)(f, q, x=torch.zeros(1, 2, 3))
     for E in (REBAR, RELAX):
         with pytest.raises(ValueError, match=r"`temperature` must be positive, but 0.0 was given"):
             E(1, temperature=0.0)
-        with pytest.raises(ValueError, match=r"noise must have shape \(1, 2, 3, 2\).*but \(1, 3\) was given"):
+        with pytest.raises(
+            ValueError, match=r"noise must have shape \(1, 2, 3, 2\).*but \(1, 3\) was given"
+        ):
             E(1)(f, q, noise=torch.zeros(1, 3))
-    with pytest.raises(ValueError, match=r"f: its derivative in x is needed by this estimator.*RELAX"):
+    with pytest.raises(
+        ValueError, match=r"f: its derivative in x is needed by this estimator.*RELAX"
+    ):
         REBAR()(lambda x: (x.sum(-1) > 1).double(), q)
-    with pytest.raises(ValueError, match=r"NVIL: `network` must return shape \(2,\) or \(2, 1\), but it returned shape \(2, 4\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"NVIL: `network` must return shape \(2,\) or \(2, 1\), but it returned shape \(2, 4\)",
+    ):
         NVIL(1, nn.Linear(3, 4))(f, q)
-    with pytest.raises(ValueError, match=r"RELAX: `network` must return shape \(1, 2\) or .*but it returned shape \(1, 2, 4\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"RELAX: `network` must return shape \(1, 2\) or .*but it returned shape \(1, 2, 4\)",
+    ):
         RELAX(1, nn.Linear(3, 4))(f, q)
-    with pytest.raises(ValueError, match=r"RODEO: `network` must return shape \(2, 2, 2, 4, 2\) or .*but it returned shape"):
+    with pytest.raises(
+        ValueError,
+        match=r"RODEO: `network` must return shape \(2, 2, 2, 4, 2\) or .*but it returned shape",
+    ):
         RODEO(2, network=nn.Linear(2, 1))(f, q)

@@ -41,7 +41,15 @@ CASES["integers of four"] = Case(
     lambda x: one_hot(x, 4).flatten(-2).double() @ MIX,
 )
 BITS = ("bits", "bits by probs", "bits, two event dims")
-SMALL = (*BITS, "integers", "integers by probs", "one integer", "one-hot", "masked", "mixed cardinalities")
+SMALL = (
+    *BITS,
+    "integers",
+    "integers by probs",
+    "one integer",
+    "one-hot",
+    "masked",
+    "mixed cardinalities",
+)
 LARGE = ("one integer of five", "integers of four")
 Cells = tuple[Tensor, Tensor]
 
@@ -54,11 +62,21 @@ def cells(size: int, forms: list[Tensor]) -> Cells:
         return torch.stack([(low + high) / 2, 1 - (low + high) / 2], -1), high - low
     pieces = [list(torch.eye(3, dtype=torch.float64))]
     for form in forms:
-        pieces = [part for piece in pieces for sign in (1, -1) if len(part := _half(piece, sign * form)) > 2]
-    triangles = [torch.stack([torch.stack([p[0], a, b]) for a, b in pairwise(p[1:])]) for p in pieces]
+        pieces = [
+            part
+            for piece in pieces
+            for sign in (1, -1)
+            if len(part := _half(piece, sign * form)) > 2
+        ]
+    triangles = [
+        torch.stack([torch.stack([p[0], a, b]) for a, b in pairwise(p[1:])]) for p in pieces
+    ]
     areas = [each.det().abs() for each in triangles]
     sizes = torch.stack([each.sum() for each in areas])
-    centres = [(area[:, None] * each.mean(1)).sum(0) / area.sum() for area, each in zip(areas, triangles, strict=True)]
+    centres = [
+        (area[:, None] * each.mean(1)).sum(0) / area.sum()
+        for area, each in zip(areas, triangles, strict=True)
+    ]
     kept = sizes > 1e-15
     return torch.stack(centres)[kept], sizes[kept]
 
@@ -67,7 +85,9 @@ def _half(piece: list[Tensor], form: Tensor) -> list[Tensor]:
     """The part of a convex polygon where the form is not negative."""
     heights = [float(corner @ form) for corner in piece]
     part = []
-    for a, b, at_a, at_b in zip(piece, piece[1:] + piece[:1], heights, heights[1:] + heights[:1], strict=True):
+    for a, b, at_a, at_b in zip(
+        piece, piece[1:] + piece[:1], heights, heights[1:] + heights[:1], strict=True
+    ):
         if at_a >= 0:
             part.append(a)
         if at_a * at_b < 0:
@@ -102,17 +122,28 @@ def nodes(p: Tensor) -> list[Tensor]:
     mass = torch.cat([torch.zeros(k), p])
     for node in range(k - 1, 0, -1):
         mass[node] = mass[2 * node] + mass[2 * node + 1]
-    return [mass[2 * node + 1] / mass[node] if mass[node] > 0 else mass[node] for node in range(1, k)]
+    return [
+        mass[2 * node + 1] / mass[node] if mass[node] > 0 else mass[node] for node in range(1, k)
+    ]
 
 
 def races(p: Tensor) -> Cells:
     """Cells of a Dirichlet vector on which the winner is constant, whatever entries are swapped."""
     unit, possible = torch.eye(len(p), dtype=torch.float64), [k for k in range(len(p)) if p[k] > 0]
     pairs = [(a, b) for a in possible for b in possible if a < b]
-    return cells(len(p), [unit[c] / p[a] - unit[d] / p[b] for a, b in pairs for c, d in permutations(range(len(p)), 2)])
+    return cells(
+        len(p),
+        [
+            unit[c] / p[a] - unit[d] / p[b]
+            for a, b in pairs
+            for c, d in permutations(range(len(p)), 2)
+        ],
+    )
 
 
-def noise_cells(E: catlog.Estimator, q: object, descending: bool = False) -> tuple[list[Cells], tuple[int, ...], bool]:
+def noise_cells(
+    E: catlog.Estimator, q: object, descending: bool = False
+) -> tuple[list[Cells], tuple[int, ...], bool]:
     """The cells of every independent part of E's noise; its shape without batch; whether the parts span the first dimension."""
     law = factors(q)
     p, n, d, k = law.probs.detach().double(), E.samples, law.d, law.k
@@ -121,9 +152,15 @@ def noise_cells(E: catlog.Estimator, q: object, descending: bool = False) -> tup
     if isinstance(E, ARMS):
         return [dirichlet(n, each.min()) for each in p], (n, d), True
     if isinstance(E, CARMS):
-        return [dirichlet(n, stick) for each in p for stick in sticks(each, descending)], (n, d, k - 1), True
+        return (
+            [dirichlet(n, stick) for each in p for stick in sticks(each, descending)],
+            (n, d, k - 1),
+            True,
+        )
     if isinstance(E, DisARMTree):
-        chances = [chance for each in p for chance in (sticks(each) if E.tree == "stick" else nodes(each))]
+        chances = [
+            chance for each in p for chance in (sticks(each) if E.tree == "stick" else nodes(each))
+        ]
         return [uniform(chance) for chance in chances] * n, (n, d, k - 1), False
     return [races(each) for each in p] * n, (n, d, k), False
 
@@ -132,18 +169,26 @@ def all_noise(E: catlog.Estimator, q: object, descending: bool = False) -> Cells
     """``[n, outcomes, ...]``: a noise for every combination of cells, and the probability of each."""
     parts, shape, first = noise_cells(E, q, descending)
     assert prod(len(size) for _, size in parts) <= 30_000
-    choice = torch.cartesian_prod(*(torch.arange(len(size)) for _, size in parts)).view(-1, len(parts))
-    noise = torch.stack([middle[choice[:, i]] for i, (middle, _) in enumerate(parts)], 1)  # [outcomes, parts, coordinates]
+    choice = torch.cartesian_prod(*(torch.arange(len(size)) for _, size in parts)).view(
+        -1, len(parts)
+    )
+    noise = torch.stack(
+        [middle[choice[:, i]] for i, (middle, _) in enumerate(parts)], 1
+    )  # [outcomes, parts, coordinates]
     weight = torch.stack([size[choice[:, i]] for i, (_, size) in enumerate(parts)]).prod(0)
     noise = noise.movedim(-1, 1) if first else noise
     return noise.reshape(len(weight), *shape).movedim(0, 1), weight
 
 
-def expectation(E: catlog.Estimator, case: Case, f: Callable[[Tensor, Tensor], Tensor], descending: bool = False) -> list[Tensor]:
+def expectation(
+    E: catlog.Estimator, case: Case, f: Callable[[Tensor, Tensor], Tensor], descending: bool = False
+) -> list[Tensor]:
     """E over the noise of the estimator's value, and of its gradients in theta and in f's parameter."""
     theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
     noise, weight = all_noise(E, case.law(theta), descending)
-    torch.testing.assert_close(weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12
+    )
     q = case.law(theta.expand(len(weight), *theta.shape))
     total = (weight * E(lambda x: f(case.features(x), c), q, noise=noise)).sum()
     return [total.detach(), *torch.autograd.grad(total, [theta, c])]
@@ -151,7 +196,11 @@ def expectation(E: catlog.Estimator, case: Case, f: Callable[[Tensor, Tensor], T
 
 EXACT = [
     *((E, name) for E in (ARM(1), ARM(2), DisARM(1), DisARM(2), ARMS(2), ARMS(3)) for name in BITS),
-    *((E, name) for E in (ARSM(1), CARMS(2), CARMS(3), DisARMTree(1), DisARMTree(1, tree="stick")) for name in SMALL),
+    *(
+        (E, name)
+        for E in (ARSM(1), CARMS(2), CARMS(3), DisARMTree(1), DisARMTree(1, tree="stick"))
+        for name in SMALL
+    ),
     *((E, name) for E in (CARMS(2), DisARMTree(1), DisARMTree(1, tree="stick")) for name in LARGE),
     *((E, "one integer") for E in (DisARMTree(2), ARSM(2))),
     (CARMS(3), "one integer of five"),
@@ -162,7 +211,9 @@ EXACT = [
 def test_unbiased(E: catlog.Estimator, name: str) -> None:
     """Value and gradient, in the law's and f's parameters, integrated exactly over the noise."""
     for f in FUNCTIONS.values():
-        for got, exact in zip(expectation(E, CASES[name], f), expected(CASES[name], f, PARAMETER), strict=True):
+        for got, exact in zip(
+            expectation(E, CASES[name], f), expected(CASES[name], f, PARAMETER), strict=True
+        ):
             torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
 
 
@@ -172,12 +223,37 @@ def _descending(probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 BUGS = {
-    "ARM with its pair turned round": (ARM(1), "bits", "arm.categories", lambda law, u: (u < law.probs[..., 1]).long()),
-    "DisARM given unequal pairs": (DisARM(1), "bits", "disarm.categories", lambda law, u: (u > law.probs[..., 1]).long()),
-    "ARMS without its weight": (ARMS(3), "bits", "arms.correction", lambda n, chance: torch.ones_like(chance)),
-    "CARMS as if independent": (CARMS(3), "one integer", "carms.both_taken", lambda n, chance: chance.square()),
+    "ARM with its pair turned round": (
+        ARM(1),
+        "bits",
+        "arm.categories",
+        lambda law, u: (u < law.probs[..., 1]).long(),
+    ),
+    "DisARM given unequal pairs": (
+        DisARM(1),
+        "bits",
+        "disarm.categories",
+        lambda law, u: (u > law.probs[..., 1]).long(),
+    ),
+    "ARMS without its weight": (
+        ARMS(3),
+        "bits",
+        "arms.correction",
+        lambda n, chance: torch.ones_like(chance),
+    ),
+    "CARMS as if independent": (
+        CARMS(3),
+        "one integer",
+        "carms.both_taken",
+        lambda n, chance: chance.square(),
+    ),
     "CARMS, commonest first": (CARMS(2), "one integer", "carms._sticks", _descending),
-    "tree without its masses": (DisARMTree(1), "integers", "disarm_tree.choose", lambda p, u: (u < p[..., 0]).long()),
+    "tree without its masses": (
+        DisARMTree(1),
+        "integers",
+        "disarm_tree.choose",
+        lambda p, u: (u < p[..., 0]).long(),
+    ),
 }
 
 
@@ -191,9 +267,15 @@ def test_the_judge_catches_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPat
     assert (got - exact).norm() > 1e-5  # where 1e-12 is allowed
 
 
-def some_noise(E: catlog.Estimator, law: catlog.distributions.factors.Factors, dtype: torch.dtype = torch.float64) -> Tensor:
+def some_noise(
+    E: catlog.Estimator,
+    law: catlog.distributions.factors.Factors,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
     shape = [E.samples, *law.batch_shape, law.d]
-    shape += [law.k] if isinstance(E, ARSM) else [law.k - 1] if isinstance(E, CARMS | DisARMTree) else []
+    shape += (
+        [law.k] if isinstance(E, ARSM) else [law.k - 1] if isinstance(E, CARMS | DisARMTree) else []
+    )
     noise = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
     if isinstance(E, ARMS | CARMS | ARSM):
         noise = -noise.log()
@@ -205,9 +287,15 @@ def f_of_bits(x: Tensor) -> Tensor:
     return (x.double() * torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)).sum(-1).sin()
 
 
-def estimate(E: catlog.Estimator, logits: Tensor, noise: Tensor, categorical: bool = False) -> list[Tensor]:
+def estimate(
+    E: catlog.Estimator, logits: Tensor, noise: Tensor, categorical: bool = False
+) -> list[Tensor]:
     logits = logits.detach().requires_grad_()
-    law = Categorical(logits=torch.stack([0 * logits, logits], -1)) if categorical else Bernoulli(logits=logits)
+    law = (
+        Categorical(logits=torch.stack([0 * logits, logits], -1))
+        if categorical
+        else Bernoulli(logits=logits)
+    )
     value = E(f_of_bits, Independent(law, 1), noise=noise)
     return [value.detach(), torch.autograd.grad(value.sum(), logits)[0]]
 
@@ -220,7 +308,11 @@ def test_disarm_is_the_conditional_expectation_of_arm() -> None:
     """ARM is linear in the noise of each piece, which is all that the pair tells: its mean is ARM at the middle of the piece."""
     rare = torch.minimum(LOGITS.sigmoid(), (-LOGITS).sigmoid())
     middle = torch.where(rare > U, rare / 2, torch.where(1 - rare < U, 1 - rare / 2, 0.5))
-    arm, middle_arm, disarm = estimate(ARM(2), LOGITS, U), estimate(ARM(2), LOGITS, middle), estimate(DisARM(2), LOGITS, U)
+    arm, middle_arm, disarm = (
+        estimate(ARM(2), LOGITS, U),
+        estimate(ARM(2), LOGITS, middle),
+        estimate(DisARM(2), LOGITS, U),
+    )
     torch.testing.assert_close(disarm, middle_arm, rtol=1e-12, atol=1e-14)
     assert (arm[1] - disarm[1]).norm() > 0.1 * disarm[1].norm()
 
@@ -228,7 +320,12 @@ def test_disarm_is_the_conditional_expectation_of_arm() -> None:
 @pytest.mark.parametrize("categorical", [False, True])
 def test_arsm_of_two_categories_is_arm(categorical: bool) -> None:
     pi = torch.stack([U, 1 - U], -1)
-    torch.testing.assert_close(estimate(ARSM(2), LOGITS, pi, categorical), estimate(ARM(2), LOGITS, U), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(
+        estimate(ARSM(2), LOGITS, pi, categorical),
+        estimate(ARM(2), LOGITS, U),
+        rtol=1e-12,
+        atol=1e-14,
+    )
 
 
 def test_tree_of_two_categories_is_disarm() -> None:
@@ -273,14 +370,18 @@ def test_two_draws_of_a_uniform_law_never_agree() -> None:
         return x.double()
 
     CARMS(2)(f, q.expand((len(weight),)), noise=noise)
-    torch.testing.assert_close(seen, (1 - torch.eye(5, dtype=torch.float64)) / 20, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        seen, (1 - torch.eye(5, dtype=torch.float64)) / 20, rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])
 def test_weights_of_carms_stay_below_two(n: int) -> None:
     for scale in (0.0, 0.1, 1.0, 10.0):
         for k in (2, 3, 40):
-            logits = scale * torch.randn(200, k, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
+            logits = scale * torch.randn(
+                200, k, dtype=torch.float64, generator=torch.Generator().manual_seed(k)
+            )
             weights = _weights(n, _sticks(logits.softmax(-1))[1])
             assert bool(((weights > 0) & (weights < 2)).all())
 
@@ -295,21 +396,27 @@ def test_batch_equals_loop_and_types_agree(E: catlog.Estimator, kind: str) -> No
     if kind not in E.laws:
         pytest.skip("not for this law")
     case = CASES[kind]
-    theta = case.theta + torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())
+    theta = case.theta + torch.linspace(-1, 1, 6, dtype=torch.float64).view(
+        2, 3, *[1] * case.theta.dim()
+    )
     scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
     noise = some_noise(E, factors(case.law(theta)), torch.float32).double()
 
     def run(theta: Tensor, scale: Tensor, noise: Tensor) -> list[Tensor]:
         theta = theta.detach().requires_grad_()
         f = FUNCTIONS["sine"]
-        value = E(lambda x: f(case.features(x.double()), PARAMETER) * scale, case.law(theta), noise=noise)
+        value = E(
+            lambda x: f(case.features(x.double()), PARAMETER) * scale, case.law(theta), noise=noise
+        )
         return [value.detach().double(), torch.autograd.grad(value.sum(), theta)[0].double()]
 
     whole = run(theta, scale, noise)
     for i, j in product(range(2), range(3)):
         alone = run(theta[i, j], scale[i, j], noise[:, i, j])
         torch.testing.assert_close([each[i, j] for each in whole], alone, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(run(theta.float(), scale, noise.float()), whole, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        run(theta.float(), scale, noise.float()), whole, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("E", ALL, ids=str)
@@ -332,7 +439,9 @@ def test_probabilities_of_zero_and_one(E: catlog.Estimator) -> None:
 ONE_HOT = Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
 
 
-@pytest.mark.parametrize(("E", "other"), [(ARM(), "ARSM"), (DisARM(), "DisARMTree"), (ARMS(), "CARMS")], ids=str)
+@pytest.mark.parametrize(
+    ("E", "other"), [(ARM(), "ARSM"), (DisARM(), "DisARMTree"), (ARMS(), "CARMS")], ids=str
+)
 def test_bits_only(E: catlog.Estimator, other: str) -> None:
     name = type(E).__name__
     match = rf"{name} is for binary variables.*Independent\(OneHotCategorical, 1\) was given\. Use {other}\."
@@ -344,7 +453,10 @@ def test_bits_only(E: catlog.Estimator, other: str) -> None:
 @pytest.mark.parametrize("E", ALL, ids=str)
 def test_noise_in_place_of_x(E: catlog.Estimator) -> None:
     q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
-    with pytest.raises(ValueError, match=rf"x: {type(E).__name__} makes its draws, coupled, .*give `noise` or a `generator`"):
+    with pytest.raises(
+        ValueError,
+        match=rf"x: {type(E).__name__} makes its draws, coupled, .*give `noise` or a `generator`",
+    ):
         E(f_of_bits, q, x=torch.zeros(E.samples, 4, 3))
     match = rf"noise must have shape \({E.samples}, 4, 3.*\) \(for {type(E).__name__} with this q\), but \(1, 3\) was given"
     with pytest.raises(ValueError, match=match):
@@ -353,9 +465,15 @@ def test_noise_in_place_of_x(E: catlog.Estimator) -> None:
 
 def test_bad_arguments() -> None:
     for cls in (ARMS, CARMS, VIMCO):
-        with pytest.raises(ValueError, match=rf"{cls.__name__}: `samples` must be at least 2, but 1 was given.*use Reinforce"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{cls.__name__}: `samples` must be at least 2, but 1 was given.*use Reinforce",
+        ):
             cls(samples=1)
-    with pytest.raises(ValueError, match="DisARMTree: `tree` must be one of 'balanced', 'stick', but 'heap' was given"):
+    with pytest.raises(
+        ValueError,
+        match="DisARMTree: `tree` must be one of 'balanced', 'stick', but 'heap' was given",
+    ):
         DisARMTree(tree="heap")
     with pytest.raises(ValueError, match=r"VIMCO: `x.shape\[0\]` must be at least 2"):
         VIMCO()(f_of_bits, Independent(Bernoulli(logits=torch.zeros(3)), 1), x=torch.zeros(1, 3))
@@ -382,14 +500,19 @@ def test_vimco_is_unbiased_for_the_bound(n: int, case: Case) -> None:
         bound = log_w(x).exp().mean(0).log()
         exact = (q.log_prob(x).sum(0).exp() * bound).sum()
         got = (weight * VIMCO(n)(log_w, q, x=x)).sum()
-        results = [[each.detach(), *torch.autograd.grad(each, [theta, c], retain_graph=True)] for each in (got, exact)]
+        results = [
+            [each.detach(), *torch.autograd.grad(each, [theta, c], retain_graph=True)]
+            for each in (got, exact)
+        ]
         torch.testing.assert_close(*results, rtol=0, atol=1e-12)
         mean = (weight * log_w(x).mean(0)).sum()
         assert exact > mean + 1e-3 or log_weight is LOG_WEIGHTS["with log q"]
 
 
 def test_vimco_of_a_chain() -> None:
-    theta = torch.tensor([[0.3, -0.5], [0.9, 0.1], [-0.7, 0.4]], dtype=torch.float64, requires_grad=True)
+    theta = torch.tensor(
+        [[0.3, -0.5], [0.9, 0.1], [-0.7, 0.4]], dtype=torch.float64, requires_grad=True
+    )
     q = catlog.MarkovChain(theta[0], theta[1:], length=3)
     points = torch.tensor(list(product(range(2), repeat=3)))
     got = exact = torch.zeros((), dtype=torch.float64)
@@ -399,7 +522,9 @@ def test_vimco_of_a_chain() -> None:
         exact = exact + probability * (f_of_bits(x) - q.log_prob(x)).exp().mean().log()
         got = got + probability.detach() * VIMCO(2)(lambda x: f_of_bits(x) - q.log_prob(x), q, x=x)
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
-    torch.testing.assert_close(*(torch.autograd.grad(each, theta)[0] for each in (got, exact)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each, theta)[0] for each in (got, exact)), rtol=0, atol=1e-12
+    )
 
 
 def test_a_planted_bug_in_vimco_is_caught() -> None:
@@ -410,6 +535,10 @@ def test_a_planted_bug_in_vimco_is_caught() -> None:
     q = case.law(theta.expand(len(weight), *theta.shape))
     fx = f(case.features(x), PARAMETER)
     bound = fx.logsumexp(0)
-    exact, *_ = torch.autograd.grad((q.log_prob(x).sum(0).exp() * bound).sum(), theta, retain_graph=True)
-    wrong, *_ = torch.autograd.grad((weight * ((bound - fx.mean(0)) * q.log_prob(x)).sum(0)).sum(), theta)
+    exact, *_ = torch.autograd.grad(
+        (q.log_prob(x).sum(0).exp() * bound).sum(), theta, retain_graph=True
+    )
+    wrong, *_ = torch.autograd.grad(
+        (weight * ((bound - fx.mean(0)) * q.log_prob(x)).sum(0)).sum(), theta
+    )
     assert (wrong - exact).norm() > 0.01 * exact.norm()

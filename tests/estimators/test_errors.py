@@ -64,7 +64,9 @@ KINDS = {
     "index": lambda logits: Independent(Categorical(logits=logits), 1),
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
 }
-accepted = pytest.mark.parametrize(("E", "kind"), [(E, kind) for kind in KINDS for E in ALL if supports(E, kind)], ids=repr)
+accepted = pytest.mark.parametrize(
+    ("E", "kind"), [(E, kind) for kind in KINDS for E in ALL if supports(E, kind)], ids=repr
+)
 
 
 @pytest.fixture
@@ -95,7 +97,10 @@ def unchecked(E):
 @every
 def test_f_returns_a_wrong_shape(E, q):
     given = r"f must return one value per point: it was given x of shape \(\d+, 2, 3\)"
-    match = given + r" and must return shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)"
+    match = (
+        given
+        + r" and must return shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)"
+    )
     with pytest.raises(ValueError, match=match):
         E(lambda x: x.sum(), q)
 
@@ -103,7 +108,8 @@ def test_f_returns_a_wrong_shape(E, q):
 @every
 def test_independent_is_missing(E):
     with pytest.raises(
-        ValueError, match=r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\."
+        ValueError,
+        match=r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\.",
     ):
         E(total, Bernoulli(logits=torch.zeros(2, 3)))
     with pytest.raises(ValueError, match=r"last 2 batch dimensions of q.*Independent\(q, 2\)\."):
@@ -118,7 +124,9 @@ def test_f_returns_nan_or_inf(E, q, value):
         E(lambda x: 0 * total(x) + value, q)
 
 
-@pytest.mark.parametrize("E", [Exact(), IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=3)], ids=repr)
+@pytest.mark.parametrize(
+    "E", [Exact(), IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=3)], ids=repr
+)
 def test_f_returns_nan_at_a_neighbour_only(E, q):
     x = None if isinstance(E, Exact) else torch.ones(E.rows(q), 2, 3)
     with pytest.raises(ValueError, match=r"f must return finite numbers.*nan.*validate=False"):
@@ -128,48 +136,72 @@ def test_f_returns_nan_at_a_neighbour_only(E, q):
 def test_own_table_holds_nan(q):
     f = Additive(torch.zeros(3, 2))
     f.neighbours = lambda x: torch.full((1, 2, 3, 2), torch.nan)
-    with pytest.raises(ValueError, match=r"f\.neighbours must return finite numbers, but 6 of 12.*validate=False"):
+    with pytest.raises(
+        ValueError, match=r"f\.neighbours must return finite numbers, but 6 of 12.*validate=False"
+    ):
         IndeCateR()(f, q)
 
 
 @every
 def test_f_returns_no_tensor(E, q):
-    with pytest.raises(TypeError, match=r"f must return a tensor of shape \(\d+, 2\), but it returned float\."):
+    with pytest.raises(
+        TypeError, match=r"f must return a tensor of shape \(\d+, 2\), but it returned float\."
+    ):
         E(lambda x: 1.0, q)
 
 
 @every
 def test_f_returns_integers(E, q):
-    match = r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`"
+    match = (
+        r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`"
+    )
     with pytest.raises(TypeError, match=match):
         E(lambda x: total(x).long(), q)
 
 
 @every
 def test_f_returns_a_tensor_on_another_device(E, q):
-    with pytest.raises(ValueError, match="f must return its values on cpu, where its input lies, but they lie on meta"):
+    with pytest.raises(
+        ValueError,
+        match="f must return its values on cpu, where its input lies, but they lie on meta",
+    ):
         E(lambda x: total(x).to("meta"), q)
 
 
-@pytest.mark.parametrize("E", [each for name, each in ESTIMATORS.items() if name not in ("Exact", "RLOO")])
+@pytest.mark.parametrize(
+    "E", [each for name, each in ESTIMATORS.items() if name not in ("Exact", "RLOO")]
+)
 def test_samples_below_one(E):
     for given in (0, -1):
-        with pytest.raises(ValueError, match=f"{E.__name__}: `samples` must be at least [12], but {given} was given"):
+        with pytest.raises(
+            ValueError,
+            match=f"{E.__name__}: `samples` must be at least [12], but {given} was given",
+        ):
             E(samples=given)
     for given in (1.5, True, "2"):
-        with pytest.raises(TypeError, match=f"{E.__name__}: `samples` must be an int of at least [12], but {given!r} was given"):
+        with pytest.raises(
+            TypeError,
+            match=f"{E.__name__}: `samples` must be an int of at least [12], but {given!r} was given",
+        ):
             E(samples=given)
 
 
 def test_rloo_with_one_sample(q):
-    with pytest.raises(ValueError, match=r"RLOO: `samples` must be at least 2, but 1 was given.*use Reinforce"):
+    with pytest.raises(
+        ValueError, match=r"RLOO: `samples` must be at least 2, but 1 was given.*use Reinforce"
+    ):
         RLOO(samples=1)
-    with pytest.raises(ValueError, match=r"RLOO: `x.shape\[0\]` must be at least 2, but 1 was given.*use Reinforce"):
+    with pytest.raises(
+        ValueError, match=r"RLOO: `x.shape\[0\]` must be at least 2, but 1 was given.*use Reinforce"
+    ):
         RLOO()(total, q, x=torch.ones(1, 2, 3))
 
 
 @every
-@pytest.mark.parametrize(("law", "name"), [(Normal(0.0, 1.0), "Normal"), (Independent(Normal(torch.zeros(3), 1.0), 1), "Normal")])
+@pytest.mark.parametrize(
+    ("law", "name"),
+    [(Normal(0.0, 1.0), "Normal"), (Independent(Normal(torch.zeros(3), 1.0), 1), "Normal")],
+)
 def test_unsupported_law(E, law, name):
     match = rf"q: a law of independent categorical variables.*{name}.* was given.*Supported are Bernoulli"
     with pytest.raises(TypeError, match=match):
@@ -177,14 +209,22 @@ def test_unsupported_law(E, law, name):
 
 
 def test_law_without_variables():
-    with pytest.raises(ValueError, match=r"q: a law needs at least one variable.*event shape \(0,\)"):
+    with pytest.raises(
+        ValueError, match=r"q: a law needs at least one variable.*event shape \(0,\)"
+    ):
         IndeCateR()(total, Independent(Bernoulli(logits=torch.zeros(2, 0)), 1))
 
 
 @pytest.mark.parametrize("E", RELAXING, ids=repr)
-@pytest.mark.parametrize("law", [Independent(Categorical(logits=torch.zeros(2, 3)), 1), Categoricals([torch.zeros(2)] * 2)])
+@pytest.mark.parametrize(
+    "law",
+    [Independent(Categorical(logits=torch.zeros(2, 3)), 1), Categoricals([torch.zeros(2)] * 2)],
+)
 def test_integer_law_with_a_relaxing_estimator(E, law):
-    with pytest.raises(TypeError, match=rf"{type(E).__name__}.* but .*Categorical.* draws integers\. Use OneHotCategorical"):
+    with pytest.raises(
+        TypeError,
+        match=rf"{type(E).__name__}.* but .*Categorical.* draws integers\. Use OneHotCategorical",
+    ):
         E(total, law)
 
 
@@ -193,7 +233,10 @@ def test_nan_logits(E, kind, monkeypatch):
     logits = torch.zeros(2, 3, 2)
     logits[1, 2] = torch.nan
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
-    with pytest.raises(ValueError, match=r"q: Independent\(.*, 1\) has no valid probabilities at index \(1, 2\).*NaN.*Check"):
+    with pytest.raises(
+        ValueError,
+        match=r"q: Independent\(.*, 1\) has no valid probabilities at index \(1, 2\).*NaN.*Check",
+    ):
         E(total, KINDS[kind](logits))
 
 
@@ -208,30 +251,49 @@ def test_all_categories_masked(E):
 
 
 def test_variables_out_of_range(q):
-    with pytest.raises(ValueError, match="IndeCateR: `variables` must be at least 1, but 0 was given"):
+    with pytest.raises(
+        ValueError, match="IndeCateR: `variables` must be at least 1, but 0 was given"
+    ):
         IndeCateR(variables=0)
-    with pytest.raises(TypeError, match=r"IndeCateR: `variables` must be an int of at least 1, but 0\.5 was given"):
+    with pytest.raises(
+        TypeError, match=r"IndeCateR: `variables` must be an int of at least 1, but 0\.5 was given"
+    ):
         IndeCateR(variables=0.5)
-    with pytest.raises(ValueError, match=r"`variables` must be between 1 and 3, but 4 was given\. q has 3 variables"):
+    with pytest.raises(
+        ValueError,
+        match=r"`variables` must be between 1 and 3, but 4 was given\. q has 3 variables",
+    ):
         IndeCateR(variables=4)(total, q)
     with pytest.raises(ValueError, match="`variables` and `fresh` exclude each other"):
         IndeCateR(variables=1, fresh=True)
-    with pytest.raises(ValueError, match=r"chosen must have shape \(1, 2, 2\) .*but \(1, 2, 3\) was given"):
+    with pytest.raises(
+        ValueError, match=r"chosen must have shape \(1, 2, 2\) .*but \(1, 2, 3\) was given"
+    ):
         IndeCateR(variables=2)(total, q, chosen=torch.zeros(1, 2, 3, dtype=torch.long))
 
 
 @pytest.mark.parametrize("E", [IndeCateR, Exact])
 def test_chunk_size_out_of_range(E):
-    with pytest.raises(ValueError, match=f"{E.__name__}: `chunk_size` must be at least 1, but 0 was given"):
+    with pytest.raises(
+        ValueError, match=f"{E.__name__}: `chunk_size` must be at least 1, but 0 was given"
+    ):
         E(chunk_size=0)
-    with pytest.raises(TypeError, match=rf"{E.__name__}: `chunk_size` must be an int of at least 1, but 2\.0 was given"):
+    with pytest.raises(
+        TypeError,
+        match=rf"{E.__name__}: `chunk_size` must be an int of at least 1, but 2\.0 was given",
+    ):
         E(chunk_size=2.0)
 
 
 def test_unknown_choices():
-    with pytest.raises(ValueError, match="`draws` must be one of 'independent', 'antithetic', 'latin', but 'sobol' was given"):
+    with pytest.raises(
+        ValueError,
+        match="`draws` must be one of 'independent', 'antithetic', 'latin', but 'sobol' was given",
+    ):
         IndeCateR(draws="sobol")
-    with pytest.raises(ValueError, match="`control` must be one of 'taylor', 'none', but None was given"):
+    with pytest.raises(
+        ValueError, match="`control` must be one of 'taylor', 'none', but None was given"
+    ):
         IndeCateR(control=None)
 
 
@@ -244,27 +306,38 @@ def test_wrong_shape_of_x(E, q, shape):
 
 
 def test_x_not_a_multiple_of_the_variables(q):
-    with pytest.raises(ValueError, match=r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given"):
+    with pytest.raises(
+        ValueError, match=r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given"
+    ):
         IndeCateR(fresh=True)(total, q, x=torch.zeros(4, 2, 3))
 
 
 def test_x_where_none_is_taken(q):
     with pytest.raises(ValueError, match="x: Exact visits every point"):
         Exact()(total, q, x=torch.zeros(8, 2, 3))
-    with pytest.raises(ValueError, match=r"x: GumbelSoftmax draws relaxed points.*give a `generator` instead"):
+    with pytest.raises(
+        ValueError, match=r"x: GumbelSoftmax draws relaxed points.*give a `generator` instead"
+    ):
         GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
 
 
-@pytest.mark.parametrize(("table", "given"), [(torch.zeros(2, 3, 2), r"shape \(2, 3, 2\)"), ([0.0], "list")])
+@pytest.mark.parametrize(
+    ("table", "given"), [(torch.zeros(2, 3, 2), r"shape \(2, 3, 2\)"), ([0.0], "list")]
+)
 def test_wrong_table_of_f(q, table, given):
     f = Additive(torch.zeros(3, 2))
     f.neighbours = lambda x: table
-    with pytest.raises(ValueError, match=rf"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned {given}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned {given}",
+    ):
         IndeCateR()(f, q)
 
 
 def test_exact_above_its_limit(q):
-    match = r"Exact: q has 8 points, more than `limit` = 7\. Use IndeCateR or RLOO, or raise the limit"
+    match = (
+        r"Exact: q has 8 points, more than `limit` = 7\. Use IndeCateR or RLOO, or raise the limit"
+    )
     with pytest.raises(ValueError, match=match):
         Exact(limit=7)(total, q)
     with pytest.raises(ValueError, match="Exact: `limit` must be at least 1, but 0 was given"):
@@ -272,41 +345,72 @@ def test_exact_above_its_limit(q):
 
 
 def test_bad_temperature():
-    for given, needed in ((0.0, "positive"), (-1.0, "positive"), (torch.nan, "finite"), (torch.inf, "finite")):
-        with pytest.raises(ValueError, match=f"GumbelSoftmax: `temperature` must be {needed}, but {given} was given"):
+    for given, needed in (
+        (0.0, "positive"),
+        (-1.0, "positive"),
+        (torch.nan, "finite"),
+        (torch.inf, "finite"),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"GumbelSoftmax: `temperature` must be {needed}, but {given} was given",
+        ):
             GumbelSoftmax(temperature=given)
-    with pytest.raises(ValueError, match=r"GumbelSoftmax: `temperature` must be positive, but -1\.0 was given"):
+    with pytest.raises(
+        ValueError, match=r"GumbelSoftmax: `temperature` must be positive, but -1\.0 was given"
+    ):
         GumbelSoftmax(temperature=torch.tensor(-1.0))
 
 
 def test_bad_baseline():
-    with pytest.raises(TypeError, match="Reinforce: `baseline` must be a number or a callable, but 'mean' was given"):
+    with pytest.raises(
+        TypeError,
+        match="Reinforce: `baseline` must be a number or a callable, but 'mean' was given",
+    ):
         Reinforce(baseline="mean")
-    with pytest.raises(ValueError, match=r"MovingAverage: `decay` must be in \[0, 1\), but 1 was given"):
+    with pytest.raises(
+        ValueError, match=r"MovingAverage: `decay` must be in \[0, 1\), but 1 was given"
+    ):
         MovingAverage(decay=1)
 
 
 def test_what_a_baseline_returns(q):
     for given in (None, "b", [0.0], True, torch.zeros(2).long()):
-        with pytest.raises(TypeError, match="Reinforce: `baseline` must return a number or a tensor of floats, but it returned"):
+        with pytest.raises(
+            TypeError,
+            match="Reinforce: `baseline` must return a number or a tensor of floats, but it returned",
+        ):
             Reinforce(3, baseline=lambda fx, given=given: given)(total, q)
     for shape in ((3,), (2, 2), (1, 3, 2), (0,)):
         with pytest.raises(
-            ValueError, match=r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but"
+            ValueError,
+            match=r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but",
         ):
             Reinforce(3, baseline=lambda fx, shape=shape: torch.zeros(shape))(total, q)
-    for given in (1, 0.5, torch.zeros(()), torch.zeros(2), torch.zeros(1, 2), torch.zeros(3, 1), torch.zeros(3, 2)):
+    for given in (
+        1,
+        0.5,
+        torch.zeros(()),
+        torch.zeros(2),
+        torch.zeros(1, 2),
+        torch.zeros(3, 1),
+        torch.zeros(3, 2),
+    ):
         assert Reinforce(3, baseline=lambda fx, given=given: given)(total, q).shape == (2,)
 
 
 def test_taylor_needs_a_derivative(q):
-    with pytest.raises(ValueError, match=r"f: its derivative in x is needed.*Use a black-box estimator"):
+    with pytest.raises(
+        ValueError, match=r"f: its derivative in x is needed.*Use a black-box estimator"
+    ):
         IndeCateR(variables=1)(lambda x: total(x.detach()), q)
 
 
 @pytest.mark.parametrize("E", BLACK_BOX, ids=repr)
 def test_bool_valued_f_is_accepted(E):
-    logits = [torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_() for _ in range(2)]
+    logits = [
+        torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_() for _ in range(2)
+    ]
     both = [lambda x: total(x) == 2, lambda x: (total(x) == 2).double()]
     for f, each in zip(both, logits, strict=True):
         deepcopy(E)(f, Independent(Bernoulli(logits=each), 1), generator=seeded()).sum().backward()
@@ -326,7 +430,10 @@ def scribbling(x):
 @accepted
 def test_f_that_changes_its_input_in_place(E, kind):
     logits = [torch.linspace(-1, 1, 18).view(2, 3, 3).requires_grad_() for _ in range(2)]
-    values = [deepcopy(E)(f, KINDS[kind](each), generator=seeded()) for f, each in zip([clean, scribbling], logits, strict=True)]
+    values = [
+        deepcopy(E)(f, KINDS[kind](each), generator=seeded())
+        for f, each in zip([clean, scribbling], logits, strict=True)
+    ]
     for value in values:
         value.sum().backward()
     torch.testing.assert_close(*values, rtol=0, atol=0)
@@ -342,7 +449,9 @@ def test_injected_x_is_unchanged(E):
     assert torch.equal(x, given.expand_as(x))
 
 
-@pytest.mark.parametrize("E", [IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=2)], ids=repr)
+@pytest.mark.parametrize(
+    "E", [IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=2)], ids=repr
+)
 def test_own_table_that_changes_its_input_in_place(E, q):
     class Scribbling(Additive):
         def neighbours(self, x, variables=None):
@@ -379,12 +488,18 @@ def test_categoricals():
         with pytest.raises(ValueError, match=match):
             Categoricals(torch.zeros(3, 2), given)
     for arguments in (([],), ([torch.zeros(2)], (2,))):
-        with pytest.raises(ValueError, match="give a non-empty list of logits, or one padded tensor and `cardinalities`"):
+        with pytest.raises(
+            ValueError,
+            match="give a non-empty list of logits, or one padded tensor and `cardinalities`",
+        ):
             Categoricals(*arguments)
 
 
 def test_functions():
-    with pytest.raises(ValueError, match=r"Pairwise: `couplings` must have shape \[d, k, d, k\], but \(3, 2, 2, 3\) was given"):
+    with pytest.raises(
+        ValueError,
+        match=r"Pairwise: `couplings` must have shape \[d, k, d, k\], but \(3, 2, 2, 3\) was given",
+    ):
         Pairwise(torch.zeros(3, 2, 2, 3))
     match = r"Potts: `couplings` must have shape \[d, d\] and `fields` \[d, k\], but \(2, 2\) and \(3, 2\)"
     with pytest.raises(ValueError, match=match):
@@ -392,10 +507,14 @@ def test_functions():
     with pytest.raises(ValueError, match="OfSum: `categories` must be at least 1, but 0 was given"):
         OfSum(torch.sin, categories=0)
     for network in (nn.Linear(2, 1), nn.Sequential(), nn.Sequential(nn.ReLU(), nn.Linear(2, 1))):
-        match = r"(?s)`network` must be an nn.Sequential that starts with nn.Linear, but .* was given"
+        match = (
+            r"(?s)`network` must be an nn.Sequential that starts with nn.Linear, but .* was given"
+        )
         with pytest.raises(TypeError, match=match):
             FirstLayerLinear(network)
-    with pytest.raises(ValueError, match="FirstLayerLinear: `chunk_size` must be at least 1, but 0 was given"):
+    with pytest.raises(
+        ValueError, match="FirstLayerLinear: `chunk_size` must be at least 1, but 0 was given"
+    ):
         FirstLayerLinear(nn.Sequential(nn.Linear(2, 1)), chunk_size=0)
 
 
@@ -406,19 +525,33 @@ NO_TENSORS = [[[0.0, 1.0]], 1.0, "x", (), {}, object(), True]
 @pytest.mark.parametrize("E", INJECTABLE, ids=repr)
 def test_x_is_no_tensor(E, q):
     for x in NO_TENSORS:
-        with pytest.raises(TypeError, match=rf"x must be a tensor of shape \[n.*, 2, 3\], but {type(x).__name__} was given"):
+        with pytest.raises(
+            TypeError,
+            match=rf"x must be a tensor of shape \[n.*, 2, 3\], but {type(x).__name__} was given",
+        ):
             E(total, q, x=x)
 
 
 @pytest.mark.parametrize("E", [E for E in INJECTABLE if supports(E, "one-hot")], ids=repr)
 @pytest.mark.parametrize(
-    "row", [(0.0, 0.0, 0.0), (1.0, 1.0, 0.0), (0.5, 0.5, 0.0), (2.0, 0.0, 0.0), (1.0, torch.nan, 0.0), (1.0, 1.0, -1.0)]
+    "row",
+    [
+        (0.0, 0.0, 0.0),
+        (1.0, 1.0, 0.0),
+        (0.5, 0.5, 0.0),
+        (2.0, 0.0, 0.0),
+        (1.0, torch.nan, 0.0),
+        (1.0, 1.0, -1.0),
+    ],
 )
 def test_x_is_not_one_hot(E, row):
     q = KINDS["one-hot"](torch.zeros(2, 3, 3))
     x = torch.eye(3).expand(E.rows(q), 2, 3, 3).clone()
     x[0, 1, 2] = torch.tensor(row)
-    with pytest.raises(ValueError, match="x must hold one-hot vectors, a single 1 among zeros, but others were given"):
+    with pytest.raises(
+        ValueError,
+        match="x must hold one-hot vectors, a single 1 among zeros, but others were given",
+    ):
         E(clean, q, x=x)
 
 
@@ -428,7 +561,10 @@ def test_x_is_not_whole(E):
     q = KINDS["index"](torch.zeros(2, 3, 3))
     x = torch.zeros(E.rows(q), 2, 3)
     for given in (x + 0.7, x, x.bool(), x.to(torch.complex64)):
-        with pytest.raises(TypeError, match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {given.dtype}"):
+        with pytest.raises(
+            TypeError,
+            match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {given.dtype}",
+        ):
             unchecked(E)(total, q, x=given)
     for given in (x.long() - 1, x.long() + 3):
         with pytest.raises(ValueError, match="x holds a point that q cannot draw"):
@@ -446,12 +582,18 @@ def test_x_on_another_device(E, q):
 @every
 def test_bad_generator(E, q):
     for generator in (0, "seed", torch.zeros(()), [torch.Generator()], torch.Generator, True):
-        with pytest.raises(TypeError, match=rf"generator must be a torch.Generator or None, but {type(generator).__name__} was"):
+        with pytest.raises(
+            TypeError,
+            match=rf"generator must be a torch.Generator or None, but {type(generator).__name__} was",
+        ):
             E(total, q, generator=generator)
         if E in INJECTABLE:
             with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None"):
                 E(total, q, x=torch.zeros(E.rows(q), 2, 3), generator=generator)
-    with pytest.raises(ValueError, match=r"generator must be on cuda:0, where q is, but it is on cpu\. Make it with"):
+    with pytest.raises(
+        ValueError,
+        match=r"generator must be on cuda:0, where q is, but it is on cpu\. Make it with",
+    ):
         check_generator(torch.Generator(), torch.device("cuda:0"))
 
 
@@ -465,14 +607,26 @@ def test_validate_is_no_flag(E, q):
 @every
 def test_f_cannot_be_called(E, q):
     for f in (None, 1.0, "f", torch.zeros(3)):
-        with pytest.raises(TypeError, match=f"f must be a function of points, but {type(f).__name__} was given"):
+        with pytest.raises(
+            TypeError, match=f"f must be a function of points, but {type(f).__name__} was given"
+        ):
             E(f, q)
 
 
 @every
 def test_q_is_no_law(E):
-    for q in (None, 0.5, "Bernoulli", torch.zeros(3), Bernoulli, [Bernoulli(logits=torch.zeros(3))]):
-        with pytest.raises(TypeError, match=rf"q: a law of independent categorical .*but {type(q).__name__} was given"):
+    for q in (
+        None,
+        0.5,
+        "Bernoulli",
+        torch.zeros(3),
+        Bernoulli,
+        [Bernoulli(logits=torch.zeros(3))],
+    ):
+        with pytest.raises(
+            TypeError,
+            match=rf"q: a law of independent categorical .*but {type(q).__name__} was given",
+        ):
             E(total, q)
 
 
@@ -507,10 +661,15 @@ def test_bad_noise(E):
         assert value.isfinite()
         assert value.dtype == torch.float32
     for given in NO_TENSORS:
-        with pytest.raises(TypeError, match=rf"{name} must be a tensor of shape .*, but {type(given).__name__} was given"):
+        with pytest.raises(
+            TypeError,
+            match=rf"{name} must be a tensor of shape .*, but {type(given).__name__} was given",
+        ):
             E(total, q, **{name: given})
     for given in (noise.long(), noise.bool(), noise.to(torch.complex64)):
-        with pytest.raises(TypeError, match=f"{name} must hold floats, but {given.dtype} was given"):
+        with pytest.raises(
+            TypeError, match=f"{name} must hold floats, but {given.dtype} was given"
+        ):
             E(total, q, **{name: given})
     for given in (noise[..., :0], noise.unsqueeze(0), noise.expand(2, *noise.shape)):
         with pytest.raises(ValueError, match=f"{name} must have shape"):
@@ -518,7 +677,9 @@ def test_bad_noise(E):
     with pytest.raises(ValueError, match=f"{name} must be on cpu, where q is, but it is on meta"):
         E(total, q, **{name: noise.to("meta")})
     for given in (noise - 1, noise + 1.5, noise * torch.nan, noise + torch.inf):
-        with pytest.raises(ValueError, match=rf"{name} must hold numbers in \[0, 1[\])], but others were given"):
+        with pytest.raises(
+            ValueError, match=rf"{name} must hold numbers in \[0, 1[\])], but others were given"
+        ):
             E(total, q, **{name: given})
     if isinstance(E, ARMS | CARMS | ARSM):
         with pytest.raises(ValueError, match="noise must add up to 1 along dimension"):
@@ -530,21 +691,34 @@ def test_bad_chosen(E, q):
     chosen = torch.tensor([[[0, 1], [2, 0]]])
     assert bool(E(total, q, chosen=chosen.to(torch.int32)).isfinite().all())
     for given in NO_TENSORS:
-        with pytest.raises(TypeError, match=rf"chosen must be a tensor of shape .*, but {type(given).__name__} was given"):
+        with pytest.raises(
+            TypeError,
+            match=rf"chosen must be a tensor of shape .*, but {type(given).__name__} was given",
+        ):
             E(total, q, chosen=given)
     for given in (chosen.float(), chosen.bool(), chosen.to(torch.complex64)):
-        with pytest.raises(TypeError, match=f"chosen must hold the numbers of variables as integers, but {given.dtype} "):
+        with pytest.raises(
+            TypeError,
+            match=f"chosen must hold the numbers of variables as integers, but {given.dtype} ",
+        ):
             E(total, q, chosen=given)
     with pytest.raises(ValueError, match=r"chosen must have shape \(1, 2, 2\)"):
         E(total, q, chosen=chosen[..., :1])
     for given in (chosen - 1, chosen + 1):
-        with pytest.raises(ValueError, match="chosen must hold numbers from 0 to 2, since q has 3 variables"):
+        with pytest.raises(
+            ValueError, match="chosen must hold numbers from 0 to 2, since q has 3 variables"
+        ):
             E(total, q, chosen=given)
-    with pytest.raises(ValueError, match="chosen must hold different variables for every draw, but one was given twice"):
+    with pytest.raises(
+        ValueError,
+        match="chosen must hold different variables for every draw, but one was given twice",
+    ):
         E(total, q, chosen=torch.tensor([[[0, 1], [2, 2]]]))
     with pytest.raises(ValueError, match="chosen must be on cpu, where q is, but it is on meta"):
         E(total, q, chosen=chosen.to("meta"))
-    with pytest.raises(TypeError, match=r"`variables` must be an int of between 1 and 3, but None was given"):
+    with pytest.raises(
+        TypeError, match=r"`variables` must be an int of between 1 and 3, but None was given"
+    ):
         type(E)()(total, q, chosen=chosen)
 
 
@@ -552,18 +726,40 @@ def test_bad_context(q):
     E = NVIL(network=nn.Linear(4, 1))
     E(total, q, context=torch.zeros(2, 4))
     for given in NO_TENSORS:
-        with pytest.raises(TypeError, match=rf"context must be a tensor of shape .*, but {type(given).__name__} was given"):
+        with pytest.raises(
+            TypeError,
+            match=rf"context must be a tensor of shape .*, but {type(given).__name__} was given",
+        ):
             E(total, q, context=given)
     with pytest.raises(TypeError, match=r"context must hold floats, but torch\.int64 was given"):
         E(total, q, context=torch.zeros(2, 4).long())
     for shape in ((), (4,), (3, 4), (1, 2, 4)):
-        with pytest.raises(ValueError, match=r"context must have shape \[\*batch, features\] with batch \(2,\), but "):
+        with pytest.raises(
+            ValueError,
+            match=r"context must have shape \[\*batch, features\] with batch \(2,\), but ",
+        ):
             E(total, q, context=torch.zeros(shape))
     with pytest.raises(ValueError, match="context must be on cpu"):
         E(total, q, context=torch.zeros(2, 4, device="meta"))
 
 
-GARBAGE = [None, "2", b"2", 1.5, -1, 0, True, torch.nan, torch.inf, -torch.inf, [2], (), {}, 1j, object()]
+GARBAGE = [
+    None,
+    "2",
+    b"2",
+    1.5,
+    -1,
+    0,
+    True,
+    torch.nan,
+    torch.inf,
+    -torch.inf,
+    [2],
+    (),
+    {},
+    1j,
+    object(),
+]
 GARBAGE += [torch.tensor(2), torch.tensor(0.5), torch.tensor(-0.5), torch.zeros(3), nn.Identity()]
 
 
@@ -587,7 +783,8 @@ def test_settings_of_all_kinds(cls):
                 refused += 1
                 message = str(error)
                 by_name = re.match(
-                    rf"{cls.__name__}: `{name}` must|validate must|{cls.__name__}: q has 8 points, more than", message
+                    rf"{cls.__name__}: `{name}` must|validate must|{cls.__name__}: q has 8 points, more than",
+                    message,
                 )
                 if by_name is None:
                     raise AssertionError(f"{name}={given!r}") from error
@@ -607,7 +804,9 @@ FLAT = {
     "rounded": lambda x: x.round().flatten(2).sum(-1),
     "divided": lambda x: x.flatten(2).sum(-1) // 2,
     "constant": lambda x: torch.ones(x.shape[:2]),
-    "of its own parameter": lambda x, a=torch.ones((), requires_grad=True): a * x.detach().flatten(2).sum(-1),
+    "of its own parameter": lambda x, a=torch.ones((), requires_grad=True): (
+        a * x.detach().flatten(2).sum(-1)
+    ),
 }
 
 
@@ -619,7 +818,10 @@ def test_f_without_a_derivative(E, f):
         if not supports(E, kind):
             continue
         logits = torch.zeros(2, 3, 2, requires_grad=True)
-        with pytest.raises(ValueError, match=r"f: its derivative in x is needed.*does not depend differentiably on x.*black-box"):
+        with pytest.raises(
+            ValueError,
+            match=r"f: its derivative in x is needed.*does not depend differentiably on x.*black-box",
+        ):
             E(f, KINDS[kind](logits))
         with torch.no_grad():  # nothing is asked of the derivative here
             assert E(f, KINDS[kind](logits)).shape == (2,)
@@ -638,34 +840,48 @@ def test_f_with_a_derivative_of_zero(E):
         assert bool(logits.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("E", [StraightThrough(), GumbelSoftmax(), GumbelRao(), ReinMax(), DARN()], ids=repr)
+@pytest.mark.parametrize(
+    "E", [StraightThrough(), GumbelSoftmax(), GumbelRao(), ReinMax(), DARN()], ids=repr
+)
 def test_f_without_a_derivative_where_none_is_wanted(E, q):
     assert E(lambda x: (total(x) > 1).float(), q).shape == (2,)
 
 
 def test_pathwise():
-    E, bit, noise = Pathwise(Exact(), samples=2), Bernoulli(logits=torch.zeros(3)), Normal(torch.zeros(3), 1.0)
+    E, bit, noise = (
+        Pathwise(Exact(), samples=2),
+        Bernoulli(logits=torch.zeros(3)),
+        Normal(torch.zeros(3), 1.0),
+    )
 
     def f(x, z):
         return x * z
 
     for p in (None, 1.0, torch.zeros(3), Normal):
         with pytest.raises(
-            TypeError, match=rf"p must be a torch\.distributions\.Distribution of z, but {type(p).__name__} was given"
+            TypeError,
+            match=rf"p must be a torch\.distributions\.Distribution of z, but {type(p).__name__} was given",
         ):
             E(f, bit, p)
     for q in (None, 0.5, torch.zeros(3)):
         with pytest.raises(
-            TypeError, match=f"q must be a law of x or a function from z to one, but {type(q).__name__} was given"
+            TypeError,
+            match=f"q must be a law of x or a function from z to one, but {type(q).__name__} was given",
         ):
             E(f, q, noise)
-        with pytest.raises(TypeError, match=rf"q\(z\) must be a law of x, but {type(q).__name__} was returned"):
+        with pytest.raises(
+            TypeError, match=rf"q\(z\) must be a law of x, but {type(q).__name__} was returned"
+        ):
             E(f, lambda z, q=q: q, noise)
     with pytest.raises(TypeError, match="f must be a function of points, but NoneType was given"):
         E(None, bit, noise)
-    with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None, but int was given"):
+    with pytest.raises(
+        TypeError, match=r"generator must be a torch\.Generator or None, but int was given"
+    ):
         E(f, bit, noise, generator=3)
-    with pytest.raises(TypeError, match=r"z must be a tensor of shape \(2, 3\) .*but list was given"):
+    with pytest.raises(
+        TypeError, match=r"z must be a tensor of shape \(2, 3\) .*but list was given"
+    ):
         E(f, bit, noise, z=[0.0])
     for given in (None, "2", 1.5, [2], True, torch.tensor(2)):
         with pytest.raises(TypeError, match="Pathwise: `samples` must be an int"):

@@ -30,7 +30,9 @@ def loss(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: T
     return E(f, Independent(Bernoulli(logits=logits, validate_args=False), 1), x=x, **more)
 
 
-def by_backward(E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: Tensor) -> Tensor:
+def by_backward(
+    E: catlog.Estimator, logits: Tensor, x: Tensor | None = None, **more: Tensor
+) -> Tensor:
     leaf = logits.clone().requires_grad_()
     return torch.autograd.grad(loss(E, leaf, x, **more).sum(), leaf)[0]
 
@@ -55,15 +57,21 @@ def test_vmap_of_grad_at_given_points(name: str) -> None:
         q = Independent(Bernoulli(logits=LOGITS), 1)
         x = q.sample((E.rows(q),))
         more = {"start": torch.rand(1, 4).double()} if name == "SlopeCateR" else {}
-        mapped = vmap(grad(lambda logits, x, more, E=E: loss(E, logits, x, **more)), in_dims=(0, 1, 1))
-        torch.testing.assert_close(mapped(LOGITS, x, more), by_backward(E, LOGITS, x, **more), rtol=1e-12, atol=1e-12)
+        mapped = vmap(
+            grad(lambda logits, x, more, E=E: loss(E, logits, x, **more)), in_dims=(0, 1, 1)
+        )
+        torch.testing.assert_close(
+            mapped(LOGITS, x, more), by_backward(E, LOGITS, x, **more), rtol=1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
 @pytest.mark.parametrize("name", ["MAPO", "SumAndSample", "UnorderedSet"])
 def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) -> None:
     """Where every point is summed, or all but one, the estimate is exact, whatever is drawn; MAPO's memory stays as it is."""
-    E = ESTIMATORS[name](**{"MAPO": {"size": 7}, "SumAndSample": {"top": 7}, "UnorderedSet": {"samples": 8}}[name])
+    E = ESTIMATORS[name](
+        **{"MAPO": {"size": 7}, "SumAndSample": {"top": 7}, "UnorderedSet": {"samples": 8}}[name]
+    )
     points = torch.cartesian_prod(*[torch.arange(2)] * 3)
     if name == "MAPO":
         E.memory[:, :3] = points[1:]
@@ -85,7 +93,9 @@ def test_what_cannot_be_mapped_says_so(name: str) -> None:
 
 def test_mapped_draws_differ() -> None:
     same = LOGITS[:1].expand(50, 3)
-    found = vmap(grad(lambda logits: loss(catlog.IndeCateR(1), logits)), randomness="different")(same)
+    found = vmap(grad(lambda logits: loss(catlog.IndeCateR(1), logits)), randomness="different")(
+        same
+    )
     assert len(found.unique(dim=0)) > 3
 
 
@@ -96,8 +106,12 @@ def test_forward_mode() -> None:
     x = q.sample((2,))
     for E in (catlog.IndeCateR(2), catlog.RLOO(2), catlog.Exact()):
         given = None if isinstance(E, catlog.Exact) else x
-        slope = jvp(lambda logits, E=E, x=given: loss(E, logits, x).sum(), (LOGITS,), (direction,))[1]
-        torch.testing.assert_close(slope, by_backward(E, LOGITS, given).sum(), rtol=1e-12, atol=1e-12)
+        slope = jvp(lambda logits, E=E, x=given: loss(E, logits, x).sum(), (LOGITS,), (direction,))[
+            1
+        ]
+        torch.testing.assert_close(
+            slope, by_backward(E, LOGITS, given).sum(), rtol=1e-12, atol=1e-12
+        )
 
 
 def test_per_example_gradients_of_a_module() -> None:
@@ -109,14 +123,24 @@ def test_per_example_gradients_of_a_module() -> None:
     parameters = dict(model.named_parameters())
 
     def objective(parameters: dict[str, Tensor], images: Tensor, x: Tensor) -> Tensor:
-        part = {name: {k[2:]: v for k, v in parameters.items() if k.startswith(name)} for name in "01"}
-        q = Independent(Bernoulli(logits=functional_call(encoder, part["0"], images), validate_args=False), 1)
+        part = {
+            name: {k[2:]: v for k, v in parameters.items() if k.startswith(name)} for name in "01"
+        }
+        q = Independent(
+            Bernoulli(logits=functional_call(encoder, part["0"], images), validate_args=False), 1
+        )
         E = catlog.IndeCateR(1)
-        return E(lambda x: (functional_call(decoder, part["1"], x).tanh() - images).square().sum(-1), q, x=x)
+        return E(
+            lambda x: (functional_call(decoder, part["1"], x).tanh() - images).square().sum(-1),
+            q,
+            x=x,
+        )
 
     x = torch.randint(2, (1, 4, 3)).double()
     each = vmap(grad(objective), in_dims=(None, 0, 1))(parameters, images, x)
-    expected = torch.autograd.grad(objective(parameters, images, x).sum(), list(parameters.values()))
+    expected = torch.autograd.grad(
+        objective(parameters, images, x).sum(), list(parameters.values())
+    )
     for name, whole in zip(parameters, expected, strict=True):
         assert each[name].shape == (4, *whole.shape)
         torch.testing.assert_close(each[name].sum(0), whole, rtol=1e-12, atol=1e-12)

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog import ESTIMATORS, Autoregressive, BayesianNetwork, Categoricals, Exact, MarkovChain, Node
+from catlog import (
+    ESTIMATORS,
+    Autoregressive,
+    BayesianNetwork,
+    Categoricals,
+    Exact,
+    MarkovChain,
+    Node,
+)
 from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw
 from catlog.testing.settings import VARIANTS
@@ -37,12 +45,23 @@ MORE: dict[str, dict[str, Any]] = {
     "RELAX": {"temperature": POSITIVE, "network": st.just("smooth")},
     "DoubleCV": {"alpha": REAL},
     "RODEO": {"alpha": REAL, "beta": REAL, "network": st.just("pairs")},
-    "SCateR": {"suffix": st.sampled_from(["independent", "common", "gumbel"]), "categories": st.integers(1, 3)},
+    "SCateR": {
+        "suffix": st.sampled_from(["independent", "common", "gumbel"]),
+        "categories": st.integers(1, 3),
+    },
     "IndeCateR": {"samples": st.integers(1, 3), "draws": st.sampled_from(["latin", "antithetic"])},
     "CritiCateR": {"samples": st.integers(2, 12), "folds": st.integers(2, 4), "ridge": POSITIVE},
-    "SlopeCateR": {"corrections": st.integers(1, 3), "decay": st.sampled_from([0.0, 0.5, 1.0]), "places": st.integers(0, 2)},
+    "SlopeCateR": {
+        "corrections": st.integers(1, 3),
+        "decay": st.sampled_from([0.0, 0.5, 1.0]),
+        "places": st.integers(0, 2),
+    },
     "MemoryCateR": {"samples": st.integers(2, 4), "size": st.integers(1, 4)},
-    "MAPO": {"size": st.integers(1, 3), "clip": st.sampled_from([0.0, 0.2, 0.9]), "keep": st.sampled_from(["highest", "lowest"])},
+    "MAPO": {
+        "size": st.integers(1, 3),
+        "clip": st.sampled_from([0.0, 0.2, 0.9]),
+        "keep": st.sampled_from(["highest", "lowest"]),
+    },
     "SumAndSample": {"top": st.integers(1, 9), "samples": st.integers(1, 3)},
     "UnorderedSet": {"samples": st.integers(2, 6)},
     "GumbelSoftmax": {"temperature": POSITIVE, "hard": st.booleans()},
@@ -79,12 +98,20 @@ class Case:
 
 def kinds_of(name: str) -> list[str]:
     laws = sorted(ESTIMATORS[name].laws - {"structured"})
-    return laws + (["chain", "emitting chain", "graph", "autoregressive"] if "structured" in ESTIMATORS[name].laws else [])
+    return laws + (
+        ["chain", "emitting chain", "graph", "autoregressive"]
+        if "structured" in ESTIMATORS[name].laws
+        else []
+    )
 
 
 def settings_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
     listed = st.sampled_from([{}, *VARIANTS[name]])
-    return st.one_of(listed, st.fixed_dictionaries({}, optional=MORE[name])) if name in MORE else listed
+    return (
+        st.one_of(listed, st.fixed_dictionaries({}, optional=MORE[name]))
+        if name in MORE
+        else listed
+    )
 
 
 class Smooth(nn.Module):
@@ -105,24 +132,40 @@ def cases(pick: Callable[..., Any]) -> Case:
     d, sound = pick(st.integers(1, 3)), pick(st.integers(0, 3)) > 0
     size = pick(st.integers(1, 4))
     dtype = pick(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
-    functions = sorted((SOUND if sound else FUNCTIONS).keys() - ({"huge"} if dtype == torch.float16 else set()))
-    sizes = tuple(pick(st.integers(1, 4)) for _ in range(d)) if kind == "mixed" else (2 if kind == "bits" else size,) * d
+    functions = sorted(
+        (SOUND if sound else FUNCTIONS).keys() - ({"huge"} if dtype == torch.float16 else set())
+    )
+    sizes = (
+        tuple(pick(st.integers(1, 4)) for _ in range(d))
+        if kind == "mixed"
+        else (2 if kind == "bits" else size,) * d
+    )
     return Case(
         estimator=name,
         options=pick(settings_of(name)),
         kind=kind,
-        by=pick(st.sampled_from(["logits", "probs"] if kind in ("bits", "index", "one-hot") else ["logits"])),
+        by=pick(
+            st.sampled_from(
+                ["logits", "probs"] if kind in ("bits", "index", "one-hot") else ["logits"]
+            )
+        ),
         batch=pick(st.sampled_from([(), (1,), (3,), (2, 2), (0,), (2, 0)])),
         sizes=sizes,
         dtype=dtype,
         scale=pick(st.sampled_from([0.0, 1.0, 10.0, 1e4])),
         edge=pick(st.sampled_from(["none", "none", "masked", "certain"])),
         form=pick(st.sampled_from(["vector", "vector", "single" if d == 1 else "grid"])),
-        mode=pick(st.sampled_from(["gradients", "gradients", "gradients", "no leaf", "no_grad", "inference_mode"])),
+        mode=pick(
+            st.sampled_from(
+                ["gradients", "gradients", "gradients", "no leaf", "no_grad", "inference_mode"]
+            )
+        ),
         f=pick(st.sampled_from(functions)),
         x=pick(st.sampled_from(["none", "none", "drawn"] if sound else sorted(POINTS))),
         generator=pick(st.sampled_from(["none", "seeded"] if sound else sorted(GENERATORS))),
-        validate=pick(st.sampled_from([True] if sound else [True, True, False, None, 1, "yes", 0.0])),
+        validate=pick(
+            st.sampled_from([True] if sound else [True, True, False, None, 1, "yes", 0.0])
+        ),
         seed=pick(st.integers(0, 2**20)),
     )
 
@@ -144,13 +187,19 @@ def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
         if case.edge == "none":
             return raw
         order = torch.rand(shape, generator=source).argsort(-1)
-        impossible = order > 0 if case.edge == "certain" else (order > 0) & (torch.rand(shape, generator=source) < 0.5)
+        impossible = (
+            order > 0
+            if case.edge == "certain"
+            else (order > 0) & (torch.rand(shape, generator=source) < 0.5)
+        )
         return raw.masked_fill(impossible, -torch.inf)
 
     return theta, make
 
 
-def unchecked(make: Callable[[Case], tuple[Tensor, Distribution]]) -> Callable[[Case], tuple[Tensor, Distribution]]:
+def unchecked(
+    make: Callable[[Case], tuple[Tensor, Distribution]],
+) -> Callable[[Case], tuple[Tensor, Distribution]]:
     """Without torch's own checks, which cannot read an empty batch and find that 16 bits do not add up to 1."""
 
     def made(case: Case) -> tuple[Tensor, Distribution]:
@@ -172,16 +221,30 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
         logits = make(d, k)
         if case.kind == "bits":
             chance = logits.double().softmax(-1)[..., 1]
-            given = {"probs": chance} if case.by == "probs" else {"logits": logits[..., 1] - logits[..., 0]}
+            given = (
+                {"probs": chance}
+                if case.by == "probs"
+                else {"logits": logits[..., 1] - logits[..., 0]}
+            )
             cls: Any = Bernoulli
         else:
-            given = {"probs": logits.double().softmax(-1)} if case.by == "probs" else {"logits": logits}
+            given = (
+                {"probs": logits.double().softmax(-1)} if case.by == "probs" else {"logits": logits}
+            )
             cls = Categorical if case.kind == "index" else OneHotCategorical
         given = {name: each.to(case.dtype) for name, each in given.items()}
         if case.form == "single":
-            return theta, cls(**{name: each.squeeze(-1 if case.kind == "bits" else -2) for name, each in given.items()})
+            return theta, cls(
+                **{
+                    name: each.squeeze(-1 if case.kind == "bits" else -2)
+                    for name, each in given.items()
+                }
+            )
         if case.form == "grid":
-            given = {name: each.unsqueeze(-2 if case.kind == "bits" else -3) for name, each in given.items()}
+            given = {
+                name: each.unsqueeze(-2 if case.kind == "bits" else -3)
+                for name, each in given.items()
+            }
         return theta, Independent(cls(**given), 2 if case.form == "grid" else 1)
     if case.kind == "mixed":
         return theta, Categoricals([make(size) for size in case.sizes])
@@ -190,7 +253,11 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
     if case.kind == "emitting chain":
         return theta, MarkovChain(make(k), make(k, k), length=d, emission=make(k, 2))
     if case.kind == "graph":
-        nodes = {"b": Node(["a"], make(k, 3)), "a": Node([], make(k)), "c": Node(["a", "b"], make(k, 3, 2), fixed=True)}
+        nodes = {
+            "b": Node(["a"], make(k, 3)),
+            "a": Node([], make(k)),
+            "c": Node(["a", "b"], make(k, 3, 2), fixed=True),
+        }
         return theta, BayesianNetwork(nodes, case.batch)
     first, later = make(k), make(k)
     law = Autoregressive(
@@ -205,7 +272,11 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
 def feature(x: Tensor, case: Case) -> Tensor:
     """A number for every point, in x's type where it has floats, else in the law's; 16 bits are summed in 32."""
     factored = case.kind in ("bits", "index", "one-hot")
-    event = {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot") if factored else 1
+    event = (
+        {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot")
+        if factored
+        else 1
+    )
     flat = x.flatten(-event) if event > 1 else x if event == 1 else x.unsqueeze(-1)
     wide = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     weight = torch.arange(1, flat.shape[-1] + 1, dtype=wide.dtype) / 2
@@ -231,7 +302,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any] | object] = SOUND | {
     "NaN": lambda a: a * torch.nan,
     "NaN at times": lambda a: torch.where(a > 1, torch.nan, a),
     "inf": lambda a: a + torch.inf,
-    "too large": lambda a: a.double().add(1).mul(1e300).to(a.dtype if a.dtype != torch.float64 else torch.float32),
+    "too large": lambda a: (
+        a.double().add(1).mul(1e300).to(a.dtype if a.dtype != torch.float64 else torch.float32)
+    ),
     "scalar": lambda a: a.sum(),
     "one dimension more": lambda a: a.unsqueeze(-1),
     "no rows": lambda a: a[:0],
@@ -273,7 +346,15 @@ GENERATORS: dict[str, Callable[[int], Any]] = {
 def wrong_arguments(case: Case) -> list[str]:
     """Why the call must be refused whatever q and E are."""
     reasons = []
-    if case.f not in SOUND and case.f not in ("bool", "detached", "unrelated", "NaN at times", "too large", "NaN", "inf"):
+    if case.f not in SOUND and case.f not in (
+        "bool",
+        "detached",
+        "unrelated",
+        "NaN at times",
+        "too large",
+        "NaN",
+        "inf",
+    ):
         reasons.append("f")
     if case.x not in ("none", "drawn") and not (case.x in UNSEEN and 0 in case.batch):
         reasons.append("x")
@@ -291,7 +372,9 @@ def settled(case: Case, q: Distribution) -> dict[str, Any]:
     if case.options["network"] == "smooth":
         return case.options | {"network": Smooth(len(q.event_shape) or 1)}
     features = len(case.sizes) * (1 if case.kind == "bits" else max(case.sizes))
-    return case.options | {"network": nn.Linear(2, 2) if case.options["network"] == "pairs" else nn.Linear(features, 1)}
+    return case.options | {
+        "network": nn.Linear(2, 2) if case.options["network"] == "pairs" else nn.Linear(features, 1)
+    }
 
 
 def problem(case: Case) -> str | None:
@@ -318,10 +401,17 @@ def problem_of_call(case: Case, theta: Tensor, q: Distribution) -> str | None:
     empty = 0 in case.batch
     try:
         E = ESTIMATORS[case.estimator](**settled(case, q), validate=case.validate)
-        rows = 1 if case.estimator == "Exact" else E.rows(q) if case.validate in (True, False) else 2
+        rows = (
+            1 if case.estimator == "Exact" else E.rows(q) if case.validate in (True, False) else 2
+        )
         x = POINTS[case.x](draw(view(q), rows) if case.x != "none" else torch.zeros(1))
         for _ in range(2):
-            value = E(f if callable(rule) else rule, q, x=x, generator=GENERATORS[case.generator](case.seed))
+            value = E(
+                f if callable(rule) else rule,
+                q,
+                x=x,
+                generator=GENERATORS[case.generator](case.seed),
+            )
     except (TypeError, ValueError) as error:
         return None if OURS.match(str(error)) else f"{type(error).__name__}: {error}"
     except Exception as error:
@@ -359,7 +449,11 @@ def wrong_points(case: Case, q: Distribution, seen: list[Tensor]) -> str | None:
 
 def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) -> str | None:
     """Whether the value leaves the range of f on all possible points, which is one point where q is certain."""
-    if case.estimator in OUTSIDE or (case.estimator == "SCateR" and "categories" in case.options) or case.validate is False:
+    if (
+        case.estimator in OUTSIDE
+        or (case.estimator == "SCateR" and "categories" in case.options)
+        or case.validate is False
+    ):
         return None
     if ESTIMATORS[case.estimator].differentiates_f is True:
         return None
@@ -371,14 +465,27 @@ def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) 
 
     Exact(chunk_size=10**6)(f, q)
     low, high = values[0].double().amin(0), values[0].double().amax(0)
-    narrow = values[0].dtype if values[0].dtype in (torch.float16, torch.bfloat16) else torch.float32
-    slack = 8 * max(torch.finfo(each).eps for each in (narrow, view(q).real)) * torch.maximum(low.abs(), high.abs()) + 1e-30
+    narrow = (
+        values[0].dtype if values[0].dtype in (torch.float16, torch.bfloat16) else torch.float32
+    )
+    slack = (
+        8
+        * max(torch.finfo(each).eps for each in (narrow, view(q).real))
+        * torch.maximum(low.abs(), high.abs())
+        + 1e-30
+    )
     if bool((value.double() < low - slack).any() or (value.double() > high + slack).any()):
         return f"value {value} outside [{low}, {high}]"
     return None
 
 
-@settings(derandomize=True, deadline=None, max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=EXAMPLES,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(case=cases())
 def test_right_or_an_error_that_names_an_argument(case: Case) -> None:
     found = problem(case)

@@ -14,7 +14,9 @@ from catlog.estimators.catlog_trick import kernel_critic as memory
 from catlog.estimators.learning import frozen, write
 from compiling import why_not_inductor
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")  # torch's own, when it compiles
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*_prims_common.check:FutureWarning"
+)  # torch's own, when it compiles
 
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 # Eager mode's random numbers; and no vector instructions, for which the C++ compiler takes much longer.
@@ -23,7 +25,9 @@ OPTIONS = {"fallback_random": True, "compile_threads": 1, "cpp.simdlen": 1}
 LEARNERS: dict[str, Callable[[], catlog.Estimator]] = {
     "MemoryCateR": lambda: catlog.MemoryCateR(samples=3, size=16),
     "MovingAverage": lambda: catlog.Reinforce(samples=2, baseline=catlog.MovingAverage(decay=0.7)),
-    "MovingAverage in float64": lambda: catlog.Reinforce(samples=2, baseline=catlog.MovingAverage(decay=0.7).double()),
+    "MovingAverage in float64": lambda: catlog.Reinforce(
+        samples=2, baseline=catlog.MovingAverage(decay=0.7).double()
+    ),
     "SlopeCateR": lambda: catlog.SlopeCateR(samples=2, decay=0.7),
     "MAPO": lambda: catlog.MAPO(size=2, samples=2),
 }
@@ -101,7 +105,9 @@ def test_inductor_learns_as_eager_does_and_is_unbiased(name: str) -> None:
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_checkpoint_is_refused_while_it_learns(name: str, reentrant: bool) -> None:
     E, logits = LEARNERS[name](), LOGITS.clone().requires_grad_()
-    with pytest.raises(RuntimeError, match=r"learns from every call.*around the network inside f.*eval\(\)"):
+    with pytest.raises(
+        RuntimeError, match=r"learns from every call.*around the network inside f.*eval\(\)"
+    ):
         checkpoint(lambda logits: E(f, law(logits)), logits, use_reentrant=reentrant).backward()
 
 
@@ -177,9 +183,16 @@ def test_tiny_slopes_leave_the_fit_finite() -> None:
 @pytest.mark.parametrize("together", [False, True])
 def test_nothing_that_is_not_finite_is_written(together: bool) -> None:
     kept = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
-    write([(kept[0], torch.tensor([1.0, torch.nan])), (kept[1], torch.ones(3, dtype=torch.int64))], together)
-    assert [each.tolist() for each in kept] == ([[0.0, 0.0], [0, 0, 0]] if together else [[1.0, 0.0], [1, 1, 1]])
-    write([(kept[0], torch.tensor([1.0, 2.0])), (kept[1], torch.ones(3, dtype=torch.int64))], together)
+    write(
+        [(kept[0], torch.tensor([1.0, torch.nan])), (kept[1], torch.ones(3, dtype=torch.int64))],
+        together,
+    )
+    assert [each.tolist() for each in kept] == (
+        [[0.0, 0.0], [0, 0, 0]] if together else [[1.0, 0.0], [1, 1, 1]]
+    )
+    write(
+        [(kept[0], torch.tensor([1.0, 2.0])), (kept[1], torch.ones(3, dtype=torch.int64))], together
+    )
     assert [each.tolist() for each in kept] == [[1.0, 2.0], [1, 1, 1]]
 
 

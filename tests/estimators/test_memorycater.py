@@ -46,21 +46,28 @@ def test_unbiased_in_any_state(case, seed: int) -> None:  # type: ignore[no-unty
     E = anything(3 + seed, torch.Generator().manual_seed(seed))
     assert ((E.coefficients() > 0.01) & (E.coefficients() < 1)).all()
     for f in FUNCTIONS.values():
-        for got, exact in zip(expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True):
+        for got, exact in zip(
+            expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True
+        ):
             torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-12)
 
 
 def test_the_critic_s_mean() -> None:
     generator = torch.Generator().manual_seed(0)
     points = encoded(torch.randint(0, 3, (2, 5, 2), generator=generator), 3)
-    weight, rho = torch.randn(2, 2, 5, generator=generator).double(), torch.tensor([[0.7, 0.1], [0.2, 0.9]]).double()
+    weight, rho = (
+        torch.randn(2, 2, 5, generator=generator).double(),
+        torch.tensor([[0.7, 0.1], [0.2, 0.9]]).double(),
+    )
     probs = torch.rand(2, 4, 2, 3, generator=generator).double()
     probs /= probs.sum(-1, keepdim=True)
     every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
     critic = parts(encoded(every, 3).expand(2, 9, 6), points, weight, rho, 2)
     chance = probs[:, :, 0, every[:, 0]] * probs[:, :, 1, every[:, 1]]
     exact = torch.einsum("cjx,cnx->cjn", critic, chance)
-    torch.testing.assert_close(means(probs.flatten(-2), points, weight, rho, 2), exact, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        means(probs.flatten(-2), points, weight, rho, 2), exact, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_knows_what_it_has_seen() -> None:
@@ -81,13 +88,17 @@ def test_knows_what_it_has_seen() -> None:
     own = logits.clone().requires_grad_()
     exact = catlog.Exact()(f, bits(own))
     torch.testing.assert_close(value, exact.expand(50), rtol=0, atol=1e-3)
-    torch.testing.assert_close(gradient, torch.autograd.grad(exact, own)[0].expand(50, 4), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        gradient, torch.autograd.grad(exact, own)[0].expand(50, 4), rtol=0, atol=1e-3
+    )
 
 
 def test_predicts_pairs_of_points_it_has_not_seen() -> None:
     """20 bits, 256 of a million points: main effects and pairs are known all the same."""
     generator = torch.Generator().manual_seed(0)
-    a = torch.randn(20, 20, dtype=torch.float64, generator=generator) * (torch.rand(20, 20, generator=generator) < 0.1)
+    a = torch.randn(20, 20, dtype=torch.float64, generator=generator) * (
+        torch.rand(20, 20, generator=generator) < 0.1
+    )
     b = torch.randn(20, dtype=torch.float64, generator=generator)
     logits = torch.zeros(20, dtype=torch.float64)
 
@@ -111,24 +122,36 @@ def test_leaves_out_a_critic_that_predicts_nothing() -> None:
     E = MemoryCateR(16, size=32)
     logits = torch.zeros(4, dtype=torch.float64)
     for _ in range(100):
-        E(lambda x: torch.randn(x.shape[:-1], dtype=torch.float64, generator=generator), bits(logits), generator=generator)
+        E(
+            lambda x: torch.randn(x.shape[:-1], dtype=torch.float64, generator=generator),
+            bits(logits),
+            generator=generator,
+        )
     assert (E.coefficients() < 0.35).all()
 
 
 def test_one_critic_each() -> None:
-    logits, scale = torch.zeros(2, 3, dtype=torch.float64), torch.tensor([1.0, -5.0], dtype=torch.float64)
+    logits, scale = (
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.tensor([1.0, -5.0], dtype=torch.float64),
+    )
 
     def trained(critics: int) -> Tensor:
         E, generator = MemoryCateR(30, size=8, critics=critics), torch.Generator().manual_seed(0)
         for _ in range(40):
             E(lambda x: x.sum(-1).exp() * scale, bits(logits), generator=generator)
         leaf = logits.expand(50, 2, 3).clone().requires_grad_()
-        E.eval()(lambda x: x.sum(-1).exp() * scale, bits(leaf), generator=generator).sum().backward()
+        E.eval()(
+            lambda x: x.sum(-1).exp() * scale, bits(leaf), generator=generator
+        ).sum().backward()
         assert leaf.grad is not None
         return leaf.grad.var(0).sum()
 
     assert trained(2) < 1e-4 * trained(1)
-    with pytest.raises(ValueError, match="MemoryCateR: `critics` must be 1 or the number of elements of the last batch"):
+    with pytest.raises(
+        ValueError,
+        match="MemoryCateR: `critics` must be 1 or the number of elements of the last batch",
+    ):
         MemoryCateR(2, critics=3)(lambda x: x.sum(-1), bits(logits))
 
 
@@ -182,26 +205,49 @@ def test_more_draws_than_places() -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match="MemoryCateR: `samples` must be at least 2"):
         MemoryCateR(1)
-    with pytest.raises(ValueError, match=r"MemoryCateR: `length` must be at least 3, but 2 was given\. q has 3 variables"):
+    with pytest.raises(
+        ValueError,
+        match=r"MemoryCateR: `length` must be at least 3, but 2 was given\. q has 3 variables",
+    ):
         MemoryCateR(2, length=2)(lambda x: x.sum(-1), bits(torch.zeros(3)))
 
 
 def test_the_contest_runs_and_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks/contest.py"), "--quick", "--output", str(tmp_path / "out.csv")]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks/contest.py"),
+        "--quick",
+        "--output",
+        str(tmp_path / "out.csv"),
+    ]
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
         assert done.returncode == 0, done.stderr
         rows = records.read(tmp_path / "out.csv")
         assert f"{len(rows)} rows" in done.stdout
-    assert {"MemoryCateR", "SlopeCateR", "RLOO", "IndeCateR"} <= {row["method"].split("(")[0] for row in rows}
+    assert {"MemoryCateR", "SlopeCateR", "RLOO", "IndeCateR"} <= {
+        row["method"].split("(")[0] for row in rows
+    }
     assert sum(row["part"] == "ways" for row in rows) == 2
-    assert all(36 <= row["evaluations"] <= 44 for row in rows if not row["method"].startswith("UnorderedSet"))
+    assert all(
+        36 <= row["evaluations"] <= 44
+        for row in rows
+        if not row["method"].startswith("UnorderedSet")
+    )
 
 
 def test_the_contest_s_result() -> None:
     """The least variance of all unbiased estimators on eight problems or more, with both seeds, and intervals apart."""
     wins = run_path(str(ROOT / "docs" / "make_control_variates.py"))["wins"]
-    rows = [row for row in records.read(ROOT / "results" / "contest.csv") if row["part"] == "contest"]
+    rows = [
+        row for row in records.read(ROOT / "results" / "contest.csv") if row["part"] == "contest"
+    ]
     assert {row["seed"] for row in rows} == {1, 2}
     first = wins(rows, "MemoryCateR", clear=True)
     assert len(first) >= 8

@@ -18,9 +18,16 @@ LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
     "structured": lambda logits: MarkovChain(logits[..., 0, :], logits, length=2),
 }
-mode = pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__)
+mode = pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__
+)
 OTHERS = [(torch.inference_mode, "outside"), (torch.no_grad, "inside"), (torch.no_grad, "outside")]
-LEARNING = [MemoryCateR(4, size=6), MAPO(2), SlopeCateR(2), Reinforce(2, baseline=MovingAverage(0.5))]
+LEARNING = [
+    MemoryCateR(4, size=6),
+    MAPO(2),
+    SlopeCateR(2),
+    Reinforce(2, baseline=MovingAverage(0.5)),
+]
 
 
 def seeded() -> torch.Generator:
@@ -33,7 +40,9 @@ def logits() -> Tensor:
 
 def network(x: Tensor) -> nn.Module:
     """With parameters of its own, for points [n, batch, *event]."""
-    model = nn.Sequential(nn.Flatten(2), nn.Linear(x[0, 0].numel(), 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(-2)).double()
+    model = nn.Sequential(
+        nn.Flatten(2), nn.Linear(x[0, 0].numel(), 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(-2)
+    ).double()
     for each in model.parameters():
         nn.init.normal_(each, generator=seeded())
     return model
@@ -49,7 +58,11 @@ def losses(E: Any, kind: str, mode: Any, made: str) -> list[Tensor]:
         found = [E(lambda x: model(x.double()), q, generator=source).clone()]
     E(lambda x: model(x.double()), LAWS[kind](parameters), generator=source).sum().backward()
     E(lambda x: model(x.double()), outside, generator=source).sum().backward()
-    return [*(each.detach() for each in found), parameters.grad, *(each.grad for each in model.parameters())]
+    return [
+        *(each.detach() for each in found),
+        parameters.grad,
+        *(each.grad for each in model.parameters()),
+    ]
 
 
 @pytest.mark.parametrize("E", estimators())
@@ -78,7 +91,9 @@ def test_what_is_learned_stays_usable(E: Any, mode: Any) -> None:
         before = {name: value.clone() for name, value in module.state_dict().items()}
         with mode():
             E(lambda x: x.sum(-1).cos(), q, generator=seeded())
-        changed = any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
+        changed = any(
+            not torch.equal(value, before[name]) for name, value in module.state_dict().items()
+        )
         if not isinstance(E, Reinforce):  # a moving average knows no eval()
             assert changed == (training and mode is torch.no_grad)
         assert not any(each.is_inference() for each in module.buffers())

@@ -25,7 +25,12 @@ def battery(*arguments: str) -> subprocess.CompletedProcess[str]:
         *arguments,
     ]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
 
 
@@ -41,14 +46,19 @@ def test_the_battery_rejects_a_bug(tmp_path: Path) -> None:
     text = SKELETON.read_text(encoding="utf-8")
     assert ".flip(0)" in text
     (tmp_path / "wrong.py").write_text(text.replace(".flip(0)", ""), encoding="utf-8")
-    done = battery("--estimator", f"{tmp_path / 'wrong.py'}:TwoHalves", "-k", "test_unbiased and TwoHalves")
+    done = battery(
+        "--estimator", f"{tmp_path / 'wrong.py'}:TwoHalves", "-k", "test_unbiased and TwoHalves"
+    )
     assert done.returncode == 1, done.stdout
     assert "test_unbiased" in done.stdout
 
 
 def test_what_is_no_estimator_is_named() -> None:
     named = loaded("tests/conftest.py").named
-    with pytest.raises(pytest.UsageError, match=r"FILE\.py:CLASS is wanted, but 'nowhere\.py:Nothing' names no file"):
+    with pytest.raises(
+        pytest.UsageError,
+        match=r"FILE\.py:CLASS is wanted, but 'nowhere\.py:Nothing' names no file",
+    ):
         named("nowhere.py:Nothing")
     with pytest.raises(pytest.UsageError, match=r"own_estimator\.py has no 'Nothing'"):
         named(f"{SKELETON}:Nothing")
@@ -56,5 +66,7 @@ def test_what_is_no_estimator_is_named() -> None:
 
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     loaded("examples/own_estimator.py").main()
-    ours, exact = ([float(each) for each in line.split()[1:]] for line in capsys.readouterr().out.splitlines())
+    ours, exact = (
+        [float(each) for each in line.split()[1:]] for line in capsys.readouterr().out.splitlines()
+    )
     assert all(abs(a - b) < 0.02 for a, b in zip(ours, exact, strict=True))

@@ -35,7 +35,9 @@ def test_one_variable_gives_the_exact_gradient() -> None:
     x, _ = outcomes(case, 1)
     theta = case.theta.clone().requires_grad_()
     (exact,) = torch.autograd.grad(catlog.Exact()(f, case.law(theta)), theta)
-    torch.testing.assert_close(gradients(catlog.IndeCateR(1), case, f, x), exact.expand(3, 3), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        gradients(catlog.IndeCateR(1), case, f, x), exact.expand(3, 3), rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("name", ["bits", "integers", "one-hot", "masked", "mixed cardinalities"])
@@ -75,21 +77,27 @@ def test_the_corollary_fails_for_a_shared_logit() -> None:
 
     for E, exact in ((catlog.Reinforce(1), 0.0), (catlog.IndeCateR(1), 0.125)):
         shared = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
-        (each,) = torch.autograd.grad(E(xor, Independent(Bernoulli(logits=shared.expand(4, 2)), 1), x=x).sum(), shared)
+        (each,) = torch.autograd.grad(
+            E(xor, Independent(Bernoulli(logits=shared.expand(4, 2)), 1), x=x).sum(), shared
+        )
         torch.testing.assert_close(each.var(correction=0), torch.tensor(exact, dtype=torch.float64))
         torch.testing.assert_close(each.mean(), torch.tensor(0.0, dtype=torch.float64))
 
 
 def test_example_4_2() -> None:
     """Three 3-ary variables: the term of the second is a sum over its categories, the others at their drawn values."""
-    logits = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logits = torch.randn(
+        3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
     table = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def f(x: Tensor) -> Tensor:
         return table[x[..., 0], x[..., 1], x[..., 2]]
 
     x = torch.tensor([[2, 0, 1]])
-    (got,) = torch.autograd.grad(catlog.IndeCateR(1)(f, Independent(Categorical(logits=logits), 1), x=x), logits)
+    (got,) = torch.autograd.grad(
+        catlog.IndeCateR(1)(f, Independent(Categorical(logits=logits), 1), x=x), logits
+    )
     p = logits.softmax(-1)
     (by_hand,) = torch.autograd.grad(sum(p[1, k] * table[2, k, 1] for k in range(3)), logits)
     torch.testing.assert_close(got[1], by_hand[1], rtol=0, atol=1e-15)
@@ -105,7 +113,9 @@ def test_the_value_is_rao_blackwellised() -> None:
 
     assert not hits(x).any()
     value = catlog.IndeCateR(1)(hits, q, x=x)
-    torch.testing.assert_close(value, torch.tensor(0.1))  # each variable has one category of ten that hits
+    torch.testing.assert_close(
+        value, torch.tensor(0.1)
+    )  # each variable has one category of ten that hits
     assert catlog.Reinforce(1)(hits, q, x=x) == 0
 
 
@@ -116,9 +126,18 @@ def test_fresh_draws_need_not_agree_with_shared_ones() -> None:
     c = torch.ones(6, dtype=torch.float64)
     shared = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
     same = gradients(catlog.IndeCateR(1), case, lambda x: f(case.features(x), c), shared)
-    fresh = gradients(catlog.IndeCateR(1, fresh=True), case, lambda x: f(case.features(x), c), shared.repeat(2, 1, 1))
+    fresh = gradients(
+        catlog.IndeCateR(1, fresh=True),
+        case,
+        lambda x: f(case.features(x), c),
+        shared.repeat(2, 1, 1),
+    )
     torch.testing.assert_close(fresh, same, rtol=0, atol=1e-14)
-    mixed = torch.stack([shared[0], case.points[torch.tensor([0, 0])]])  # another draw for variable 1 only
-    moved = gradients(catlog.IndeCateR(1, fresh=True), case, lambda x: f(case.features(x), c), mixed)
+    mixed = torch.stack(
+        [shared[0], case.points[torch.tensor([0, 0])]]
+    )  # another draw for variable 1 only
+    moved = gradients(
+        catlog.IndeCateR(1, fresh=True), case, lambda x: f(case.features(x), c), mixed
+    )
     torch.testing.assert_close(moved[:, 0], same[:, 0], rtol=0, atol=1e-14)
     assert (moved[:, 1] - same[:, 1]).abs().max() > 1e-3

@@ -30,7 +30,10 @@ def nodes(count: int) -> tuple[Tensor, Tensor]:
 def parameters() -> Parameters:
     g = torch.Generator().manual_seed(0)
     shapes = {"logits": (2, 3), "mu": (3,), "sigma": (3,), "c": (4,)}
-    return {name: torch.randn(*shape, dtype=torch.float64, generator=g).requires_grad_() for name, shape in shapes.items()}
+    return {
+        name: torch.randn(*shape, dtype=torch.float64, generator=g).requires_grad_()
+        for name, shape in shapes.items()
+    }
 
 
 def smooth(x: Tensor, z: Tensor, c: Tensor) -> Tensor:
@@ -64,7 +67,9 @@ class ZGivenX(Independently):
         return noise
 
     def f(self, t: Parameters) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda x, noise: smooth(x, t["mu"][x[..., 0]] + t["sigma"][x[..., 1]] * noise, t["c"])
+        return lambda x, noise: smooth(
+            x, t["mu"][x[..., 0]] + t["sigma"][x[..., 1]] * noise, t["c"]
+        )
 
 
 class XGivenZ(Independently):
@@ -92,17 +97,27 @@ def reference(case: Independently, count: int) -> tuple[Tensor, dict[str, Tensor
     return value.detach(), {name: p.grad for name, p in t.items() if p.grad is not None}
 
 
-def expectation(E: catlog.Estimator, case: Independently, samples: int, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+def expectation(
+    E: catlog.Estimator, case: Independently, samples: int, count: int
+) -> tuple[Tensor, dict[str, Tensor]]:
     """E of the estimate and of its gradients, over every (outcome, node) of every draw."""
     t = parameters()
     noise, weight = nodes(count)
-    rows = 0 if isinstance(E, catlog.Exact) else E.rows(Independent(Categorical(logits=t["logits"]), 1))
-    each = torch.tensor(list(product(range(count), *[range(len(POINTS))] * rows)))  # one sample of z and its rows of x
+    rows = (
+        0
+        if isinstance(E, catlog.Exact)
+        else E.rows(Independent(Categorical(logits=t["logits"]), 1))
+    )
+    each = torch.tensor(
+        list(product(range(count), *[range(len(POINTS))] * rows))
+    )  # one sample of z and its rows of x
     choice = torch.tensor(list(product(range(len(each)), repeat=samples)))  # [outcomes, samples]
     picked = each[choice].movedim(1, 0)  # [samples, outcomes, 1 + rows]
     z = case.z(t, noise[picked[..., 0]])
     probability = weight[picked[..., 0]].prod(0)
-    p_x = case.log_prob(t, z.flatten()).exp().detach().unflatten(1, z.shape)  # [points, samples, outcomes]
+    p_x = (
+        case.log_prob(t, z.flatten()).exp().detach().unflatten(1, z.shape)
+    )  # [points, samples, outcomes]
     x = None
     if rows:
         x = POINTS[picked[..., 1:]].movedim(2, 0)
@@ -111,7 +126,9 @@ def expectation(E: catlog.Estimator, case: Independently, samples: int, count: i
     q, p = case.law(t, z.shape[1]), Normal(torch.zeros(z.shape[1]).double(), 1)
     total = (probability * catlog.Pathwise(E, samples)(case.f(t), q, p, z=z, x=x)).sum()
     total.backward()
-    return total.detach(), {name: parameter.grad for name, parameter in t.items() if parameter.grad is not None}
+    return total.detach(), {
+        name: parameter.grad for name, parameter in t.items() if parameter.grad is not None
+    }
 
 
 def agree(left: tuple[Tensor, dict[str, Tensor]], right: tuple[Tensor, dict[str, Tensor]]) -> None:
@@ -119,7 +136,13 @@ def agree(left: tuple[Tensor, dict[str, Tensor]], right: tuple[Tensor, dict[str,
     assert left[1].keys() == right[1].keys() == {"logits", "mu", "sigma", "c"}
     for name, gradient in left[1].items():
         assert gradient.abs().max() > 1e-3
-        torch.testing.assert_close(gradient, right[1][name], rtol=1e-10, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            gradient,
+            right[1][name],
+            rtol=1e-10,
+            atol=1e-10,
+            msg=lambda text, n=name: f"{n}: {text}",
+        )
 
 
 ESTIMATORS = [
@@ -133,7 +156,9 @@ ESTIMATORS = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-@pytest.mark.parametrize("E", ESTIMATORS, ids=lambda E: f"{type(E).__name__}-{getattr(E, 'samples', '')}")
+@pytest.mark.parametrize(
+    "E", ESTIMATORS, ids=lambda E: f"{type(E).__name__}-{getattr(E, 'samples', '')}"
+)
 def test_unbiased_by_quadrature(E: catlog.Estimator, case: Independently) -> None:
     agree(expectation(E, case, 1, 90), reference(case, 120))
 
@@ -149,7 +174,9 @@ def test_neighbours_share_the_noise() -> None:
     logits = torch.zeros(100, 2).double().requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
     p = Normal(torch.zeros(100).double(), 1)
-    catlog.Pathwise(catlog.IndeCateR(1), 3)(lambda x, z: x.sum(-1) + 1000 * z, q, p).sum().backward()
+    catlog.Pathwise(catlog.IndeCateR(1), 3)(
+        lambda x, z: x.sum(-1) + 1000 * z, q, p
+    ).sum().backward()
     torch.testing.assert_close(logits.grad, torch.full((100, 2), 0.25).double(), rtol=0, atol=1e-9)
 
 
@@ -158,10 +185,14 @@ def test_a_structured_law_and_a_vector() -> None:
     start, change = torch.randn(5, 2, generator=torch.Generator().manual_seed(1)), torch.zeros(2, 2)
     q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
-    value = catlog.Pathwise(catlog.Exact(), 2)(lambda x, z: (x * z).sum(-1), q, Independent(Normal(mu, 1.0), 1))
+    value = catlog.Pathwise(catlog.Exact(), 2)(
+        lambda x, z: (x * z).sum(-1), q, Independent(Normal(mu, 1.0), 1)
+    )
     assert value.shape == (5,)
     value.sum().backward()
-    torch.testing.assert_close(mu.grad, torch.stack([start.softmax(-1)[:, 1], torch.full((5,), 0.5)], -1))
+    torch.testing.assert_close(
+        mu.grad, torch.stack([start.softmax(-1)[:, 1], torch.full((5,), 0.5)], -1)
+    )
 
 
 def test_generator_fixes_both_and_leaves_the_default_alone() -> None:

@@ -51,11 +51,20 @@ def wave(weights, event):
 
 
 @search
-@given(seed=seeds, batch=batches, sizes=cardinalities, dtype=dtypes, kind=st.sampled_from(list(LAWS)), E=st.sampled_from(ALL))
+@given(
+    seed=seeds,
+    batch=batches,
+    sizes=cardinalities,
+    dtype=dtypes,
+    kind=st.sampled_from(list(LAWS)),
+    E=st.sampled_from(ALL),
+)
 def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     if E.differentiates_f and kind == "categoricals":
         kind = "one-hot"
-    logits = torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed)).requires_grad_()
+    logits = torch.randn(
+        *batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed)
+    ).requires_grad_()
     q = LAWS[kind](logits, sizes)
     law, event = factors(q), len(q.event_shape)
     weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=generator(seed))
@@ -79,11 +88,19 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
 
 
 @search
-@given(seed=seeds, batch=batches, sizes=cardinalities, chunk_size=st.integers(1, 60), whole=st.sampled_from(CHUNKED))
+@given(
+    seed=seeds,
+    batch=batches,
+    sizes=cardinalities,
+    chunk_size=st.integers(1, 60),
+    whole=st.sampled_from(CHUNKED),
+)
 def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     results, most = [], []
     for E in (whole, replace(whole, chunk_size=chunk_size)):
-        logits = torch.randn(*batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)).requires_grad_()
+        logits = torch.randn(
+            *batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)
+        ).requires_grad_()
         weights = torch.randn(*batch, len(sizes), dtype=torch.float64, generator=generator(seed))
         seen = []
 
@@ -112,7 +129,9 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
 def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples, draws, fresh):
     """All n d k evaluations, sum over i and k of p_i(k) times the mean over n of f(x with x_i = k), as in the paper."""
     d = len(sizes)
-    logits = torch.randn(*batch, d, max(sizes), dtype=dtype, generator=generator(seed)).requires_grad_()
+    logits = torch.randn(
+        *batch, d, max(sizes), dtype=dtype, generator=generator(seed)
+    ).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
     q = Categoricals(logits, sizes)
     value = IndeCateR(samples=samples, draws=draws, fresh=fresh)(f, q, generator=generator(seed))
@@ -126,16 +145,28 @@ def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples
             point[..., i] = k
             literal = literal + probs[..., k] * f(point).mean(0)
     torch.testing.assert_close(value, literal / d, rtol=0, atol=TINY[dtype])
-    torch.testing.assert_close(gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype])
+    torch.testing.assert_close(
+        gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype]
+    )
 
 
 @search
-@given(seed=seeds, batch=batches, sizes=cardinalities, dtype=dtypes, E=st.sampled_from([*BLACK_BOX, Exact()]))
+@given(
+    seed=seeds,
+    batch=batches,
+    sizes=cardinalities,
+    dtype=dtypes,
+    E=st.sampled_from([*BLACK_BOX, Exact()]),
+)
 def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E):
     values = torch.randn(prod(sizes), dtype=dtype, generator=generator(seed))
     stride = torch.tensor([prod(sizes[i + 1 :]) for i in range(len(sizes))])
     logits = 3 * torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed))
-    value = E(lambda x: values[(x * stride).sum(-1)], Categoricals(logits, sizes), generator=generator(seed))
+    value = E(
+        lambda x: values[(x * stride).sum(-1)],
+        Categoricals(logits, sizes),
+        generator=generator(seed),
+    )
     assert value.shape == batch
     assert bool(value.isfinite().all())
     assert bool((value >= values.min() - TINY[dtype]).all())
@@ -143,14 +174,28 @@ def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E)
 
 
 @search
-@given(seed=seeds, batch=batches, sizes=cardinalities, constant=st.floats(-1e3, 1e3), E=st.sampled_from(BLACK_BOX[1:]))
+@given(
+    seed=seeds,
+    batch=batches,
+    sizes=cardinalities,
+    constant=st.floats(-1e3, 1e3),
+    E=st.sampled_from(BLACK_BOX[1:]),
+)
 def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
-    logits = torch.randn(*batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)).requires_grad_()
+    logits = torch.randn(
+        *batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)
+    ).requires_grad_()
     q = Categoricals(logits, sizes)
-    value = E(lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64), q, generator=generator(seed))
+    value = E(
+        lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64),
+        q,
+        generator=generator(seed),
+    )
     torch.testing.assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
     expected = torch.zeros_like(logits)
-    torch.testing.assert_close(gradient(value, logits), expected, rtol=0, atol=1e-10 if isinstance(E, RLOO) else 0)
+    torch.testing.assert_close(
+        gradient(value, logits), expected, rtol=0, atol=1e-10 if isinstance(E, RLOO) else 0
+    )
 
 
 @search
@@ -170,7 +215,11 @@ def test_kinds_of_law_agree(seed, batch, d, k, dtype, draws, samples):
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
     index = E(f, Categoricals(logits, [k] * d), generator=generator(seed))
     one_hot = E(
-        lambda x: f(x @ torch.arange(k, dtype=dtype)), Independent(OneHotCategorical(logits=logits), 1), generator=generator(seed)
+        lambda x: f(x @ torch.arange(k, dtype=dtype)),
+        Independent(OneHotCategorical(logits=logits), 1),
+        generator=generator(seed),
     )
     torch.testing.assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
-    torch.testing.assert_close(gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype])
+    torch.testing.assert_close(
+        gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype]
+    )

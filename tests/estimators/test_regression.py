@@ -9,7 +9,12 @@ from torch.nn.functional import one_hot
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from catlog import CritiCateR
-from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, inverse_factor, regression
+from catlog.estimators.catlog_trick.cross_fitting import (
+    ByCategories,
+    ByDraws,
+    inverse_factor,
+    regression,
+)
 from catlog.testing.enumeration import cases, expected, functions
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
@@ -18,7 +23,9 @@ INDEX = torch.randint(K, (BATCH, N, 4), generator=torch.Generator().manual_seed(
 POINTS = one_hot(INDEX, K).double()
 HELD_OUT = torch.arange(N) % FOLDS == torch.arange(FOLDS)[:, None]
 TRAIN = (~HELD_OUT).double().view(FOLDS, 1, N)
-TARGET = TRAIN * torch.randn(FOLDS, BATCH, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+TARGET = TRAIN * torch.randn(
+    FOLDS, BATCH, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+)
 
 
 def test_the_two_routes_agree_on_every_prefix() -> None:
@@ -37,7 +44,9 @@ def test_against_a_plain_solution() -> None:
 
     def solve(rows: torch.Tensor) -> torch.Tensor:
         z = features[rows]
-        return torch.linalg.solve(z.mT @ z + 0.7 * torch.eye(9, dtype=torch.float64), z.mT @ TARGET[1, 2, rows])
+        return torch.linalg.solve(
+            z.mT @ z + 0.7 * torch.eye(9, dtype=torch.float64), z.mT @ TARGET[1, 2, rows]
+        )
 
     model = ByDraws(POINTS, TRAIN, BLOCKS, 0.7)
     model.drop()
@@ -59,8 +68,12 @@ def test_the_cheaper_route_is_taken() -> None:
 
 @pytest.mark.parametrize("ridge", [1e-5, 1e-6, 1e-8, 1e-20])
 @pytest.mark.parametrize("real", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("d", "k", "n"), [(3, 2, 16), (10, 3, 16), (3, 2, 200), (50, 10, 32), (1, 2, 16)])
-def test_small_penalties_give_numbers(d: int, k: int, n: int, real: torch.dtype, ridge: float) -> None:
+@pytest.mark.parametrize(
+    ("d", "k", "n"), [(3, 2, 16), (10, 3, 16), (3, 2, 200), (50, 10, 32), (1, 2, 16)]
+)
+def test_small_penalties_give_numbers(
+    d: int, k: int, n: int, real: torch.dtype, ridge: float
+) -> None:
     """Also where all draws are the same point, and where they determine nothing."""
     logits = torch.randn(3, d, k, generator=torch.Generator().manual_seed(0)).to(real)
     logits = torch.stack([0 * logits, logits, 30 * logits]).requires_grad_()
@@ -73,7 +86,9 @@ def test_small_penalties_give_numbers(d: int, k: int, n: int, real: torch.dtype,
 
 @pytest.mark.parametrize("route", [ByDraws, ByCategories])
 @pytest.mark.parametrize("ridge", [1e-6, 1e-20])
-def test_small_penalties_in_float32_fit_as_in_float64(route: type[ByDraws | ByCategories], ridge: float) -> None:
+def test_small_penalties_in_float32_fit_as_in_float64(
+    route: type[ByDraws | ByCategories], ridge: float
+) -> None:
     """Predictions of a target that the features explain, whatever the penalty."""
     target = TRAIN * (POINTS.flatten(-2) @ torch.linspace(-1, 1, 12, dtype=torch.float64))
     wanted = ByDraws(POINTS, TRAIN, BLOCKS, 1e-9).fit(target)[0]
@@ -107,12 +122,18 @@ def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 33])
 def test_inverse_factors(n: int) -> None:
-    points = one_hot(torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n)), 3).double().flatten(-2)
+    points = (
+        one_hot(torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n)), 3)
+        .double()
+        .flatten(-2)
+    )
     gram = points @ points.mT + 0.3 * torch.eye(n, dtype=torch.float64)
     factor = inverse_factor(gram)
     assert torch.equal(factor, factor.tril())
     torch.testing.assert_close(factor.mT @ factor, torch.linalg.inv(gram), rtol=0, atol=1e-12)
-    torch.testing.assert_close(inverse_factor(gram[..., :-1, :-1]), factor[..., :-1, :-1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        inverse_factor(gram[..., :-1, :-1]), factor[..., :-1, :-1], rtol=0, atol=1e-12
+    )
 
 
 def test_what_cannot_be_captured_is_not_called() -> None:
@@ -130,5 +151,9 @@ def test_what_cannot_be_captured_is_not_called() -> None:
             for _ in BLOCKS:
                 model.fit(TARGET)
                 model.drop()
-    algebra = {name for name in called if "linalg" in name or "chol" in name or "solve" in name or "inv" in name}
+    algebra = {
+        name
+        for name in called
+        if "linalg" in name or "chol" in name or "solve" in name or "inv" in name
+    }
     assert algebra == {"linalg_cholesky_ex", "linalg_solve_triangular"}

@@ -17,7 +17,10 @@ F = functions()["sine"]
 PARAMETER = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
 RIGHT = {"Exact", "Reinforce", "RLOO"}
 RELAXED = {"GumbelSoftmax"}  # its second derivatives are those of the relaxed function
-LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"sum": lambda value: value, "composed": lambda value: (value + 3).log()}
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda value: value,
+    "composed": lambda value: (value + 3).log(),
+}
 
 
 def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tensor]:
@@ -30,7 +33,14 @@ def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tens
     x, weight = outcomes(case, E.rows(case.law(case.theta)))
 
     def average(theta: Tensor, c: Tensor) -> Tensor:
-        return (weight * E(lambda x: F(case.features(x), c), case.law(theta.expand(x.shape[1], *theta.shape)), x=x)).sum()
+        return (
+            weight
+            * E(
+                lambda x: F(case.features(x), c),
+                case.law(theta.expand(x.shape[1], *theta.shape)),
+                x=x,
+            )
+        ).sum()
 
     return average
 
@@ -39,12 +49,19 @@ def second(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, c: Tenso
     """The derivative of the gradient along a direction, in theta and in c: all four blocks of the Hessian enter."""
     theta, c = theta.clone().requires_grad_(), c.clone().requires_grad_()
     first = torch.autograd.grad(function(theta, c), [theta, c], create_graph=True)
-    along = sum((each * torch.linspace(1, 2, each.numel(), dtype=each.dtype).view_as(each)).sum() for each in first)
+    along = sum(
+        (each * torch.linspace(1, 2, each.numel(), dtype=each.dtype).view_as(each)).sum()
+        for each in first
+    )
     return list(torch.autograd.grad(along, [theta, c]))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("E", [catlog.Exact(), catlog.Reinforce(1), catlog.Reinforce(2, baseline=0.7), catlog.RLOO(2)], ids=str)
+@pytest.mark.parametrize(
+    "E",
+    [catlog.Exact(), catlog.Reinforce(1), catlog.Reinforce(2, baseline=0.7), catlog.RLOO(2)],
+    ids=str,
+)
 def test_unbiased(E: catlog.Estimator, case: Case) -> None:
     def by_hand(theta: Tensor, c: Tensor) -> Tensor:
         return (case.probabilities(theta) * F(case.features(case.points), c)).sum()
@@ -54,7 +71,9 @@ def test_unbiased(E: catlog.Estimator, case: Case) -> None:
         torch.testing.assert_close(got, exact, rtol=1e-10, atol=1e-11)
 
 
-def loss_of(E: catlog.Estimator, case: Case, outer: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def loss_of(
+    E: catlog.Estimator, case: Case, outer: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
     torch.manual_seed(0)
     return lambda theta: outer(E(lambda x: F(case.features(x), PARAMETER), case.law(theta)))
 
@@ -68,18 +87,32 @@ def test_right_or_refused(E: catlog.Estimator, loss: str) -> None:
         pytest.skip("it has second derivatives")
     case = next(case for case in CASES.values() if supports(E, case.kind))
     function, theta = loss_of(E, case, LOSSES[loss]), case.theta.clone().requires_grad_()
-    (first,) = torch.autograd.grad(function(theta), theta, create_graph=True)  # the first one is there, whatever is asked for
+    (first,) = torch.autograd.grad(
+        function(theta), theta, create_graph=True
+    )  # the first one is there, whatever is asked for
     with pytest.raises(RuntimeError, match="use Reinforce, RLOO or"):
         torch.autograd.grad(first.sum(), theta)
 
 
 @pytest.mark.parametrize(
-    "transform", [hessian, lambda g: jacrev(jacrev(g)), lambda g: jacrev(jacfwd(g)), lambda g: jacfwd(jacfwd(g))]
+    "transform",
+    [
+        hessian,
+        lambda g: jacrev(jacrev(g)),
+        lambda g: jacrev(jacfwd(g)),
+        lambda g: jacfwd(jacfwd(g)),
+    ],
 )
-@pytest.mark.parametrize("E", [catlog.IndeCateR(1), catlog.StraightThrough(1), catlog.LEG(1)], ids=str)
-def test_refused_inside_transforms(E: catlog.Estimator, transform: Callable[..., Callable[[Tensor], Tensor]]) -> None:
+@pytest.mark.parametrize(
+    "E", [catlog.IndeCateR(1), catlog.StraightThrough(1), catlog.LEG(1)], ids=str
+)
+def test_refused_inside_transforms(
+    E: catlog.Estimator, transform: Callable[..., Callable[[Tensor], Tensor]]
+) -> None:
     case = CASES["bits"]
     x = case.points[:1]
     with pytest.raises(RuntimeError) as error:
-        transform(lambda theta: E(lambda x: F(case.features(x), PARAMETER), case.law(theta), x=x))(case.theta)
+        transform(lambda theta: E(lambda x: F(case.features(x), PARAMETER), case.law(theta), x=x))(
+            case.theta
+        )
     assert str(error.value) == TWICE

@@ -15,7 +15,18 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog import DARN, IMLE, MAPO, DirectOptimisation, Exact, GumbelRao, GumbelSoftmax, ReinMax, SumAndSample, UnorderedSet
+from catlog import (
+    DARN,
+    IMLE,
+    MAPO,
+    DirectOptimisation,
+    Exact,
+    GumbelRao,
+    GumbelSoftmax,
+    ReinMax,
+    SumAndSample,
+    UnorderedSet,
+)
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import factors
 from catlog.estimators.sets import unordered_set
@@ -97,7 +108,9 @@ def judged(
 def assert_unbiased(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> None:
     torch.testing.assert_close(weight.sum(), torch.ones_like(weight.sum()), rtol=0, atol=1e-12)
     for f in FUNCTIONS.values():
-        for got, exact in zip(judged(deepcopy(E), case, f, x, weight), expected(case, f, PARAMETER), strict=True):
+        for got, exact in zip(
+            judged(deepcopy(E), case, f, x, weight), expected(case, f, PARAMETER), strict=True
+        ):
             torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
 
 
@@ -128,7 +141,9 @@ def test_unordered_set_is_unbiased(case: Case, rows: int) -> None:
     assert_unbiased(UnorderedSet(rows), case, *without_replacement(case, rows))
 
 
-@pytest.mark.parametrize("name", ["bits", "masked", "mixed cardinalities", "one-hot", "integer chain"])
+@pytest.mark.parametrize(
+    "name", ["bits", "masked", "mixed cardinalities", "one-hot", "integer chain"]
+)
 def test_unordered_set_of_the_support_is_exact(name: str) -> None:
     """Also where more points are asked for than there are."""
     case = CASES[name]
@@ -141,7 +156,11 @@ def test_unordered_set_of_the_support_is_exact(name: str) -> None:
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("p", [[0.3, 0.1, 0.2], [1e-9, 0.5, 1e-12, 0.3], [0.4, 0.35, 0.25], [0.97, 1e-3, 1e-6, 1e-9]], ids=str)
+@pytest.mark.parametrize(
+    "p",
+    [[0.3, 0.1, 0.2], [1e-9, 0.5, 1e-12, 0.3], [0.4, 0.35, 0.25], [0.97, 1e-3, 1e-6, 1e-9]],
+    ids=str,
+)
 def test_chances_of_the_first_two(p: list[float]) -> None:
     """P(s came first | S) and the second after it, by summing over the orders of S."""
 
@@ -155,13 +174,21 @@ def test_chances_of_the_first_two(p: list[float]) -> None:
     given = torch.tensor(p, dtype=torch.float64)
     first, second = unordered_set._chances(given, 1 - given.sum())
     total = sum(chance(order) for order in permutations(range(n)))
-    wanted = [sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total for s in range(n)]
+    wanted = [
+        sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total
+        for s in range(n)
+    ]
     torch.testing.assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
     for s in range(n):
         orders = list(permutations([t for t in range(n) if t != s]))
         whole = sum(chance(order, p[s]) for order in orders)
-        after = [sum(chance(order, p[s]) for order in orders if order[0] == t) * (1 - p[s]) / whole for t in range(n)]
-        torch.testing.assert_close(second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15)
+        after = [
+            sum(chance(order, p[s]) for order in orders if order[0] == t) * (1 - p[s]) / whole
+            for t in range(n)
+        ]
+        torch.testing.assert_close(
+            second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15
+        )
 
 
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +207,11 @@ def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     clipped.memory[:, :3] = members
     assert error(clipped, x, weight) > 0.01
     uniform = torch.ones(2, 1, dtype=torch.float64)
-    monkeypatch.setattr(unordered_set, "_chances", lambda p, rest: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)))
+    monkeypatch.setattr(
+        unordered_set,
+        "_chances",
+        lambda p, rest: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)),
+    )
     assert error(UnorderedSet(2), *without_replacement(case, 2)) > 0.01
 
 
@@ -200,20 +231,29 @@ def test_draws_from_the_rest(case: Case) -> None:
         low, high = torch.zeros(law.d, dtype=torch.float64), torch.zeros(law.d, dtype=torch.float64)
         agree = torch.ones(len(p), dtype=torch.bool)
         for i in order:
-            masses = torch.stack([p[agree & (index[:, i] == k)].sum() for k in range(law.k)]) / p[agree].sum()
+            masses = (
+                torch.stack([p[agree & (index[:, i] == k)].sum() for k in range(law.k)])
+                / p[agree].sum()
+            )
             high[i] = masses.cumsum(0)[index[row, i]]
             low[i] = high[i] - masses[index[row, i]]
             agree = agree & (index[:, i] == index[row, i])
         for t in (1e-6, 0.5, 1 - 1e-6):
             drawn = draw_rest(law, index[out], None, (low + t * (high - low)).unsqueeze(0))
             assert drawn.tolist() == [index[row].tolist()]
-    everything = draw_rest(law, index, None, torch.rand(100, law.d, dtype=torch.float64, generator=seeded()))
-    assert bool((everything.unsqueeze(1) == index).all(-1).any(1).all())  # nothing left: a possible point all the same
+    everything = draw_rest(
+        law, index, None, torch.rand(100, law.d, dtype=torch.float64, generator=seeded())
+    )
+    assert bool(
+        (everything.unsqueeze(1) == index).all(-1).any(1).all()
+    )  # nothing left: a possible point all the same
 
 
 # Little left of q, in float32
 
-SHARP = [case for case in CASES.values() if "by probs" not in case.name]  # whose log_prob torch keeps from being small
+SHARP = [
+    case for case in CASES.values() if "by probs" not in case.name
+]  # whose log_prob torch keeps from being small
 sharp = pytest.mark.parametrize("case", SHARP, ids=[case.name for case in SHARP])
 
 
@@ -229,7 +269,10 @@ def sharpened(case: Case) -> tuple[Case, Tensor]:
 
 def masses(p: Tensor, taken: list[int]) -> Tensor:
     """p without the taken ones, normalised, by sums of what is left."""
-    return p.index_fill(0, torch.tensor(taken, dtype=torch.int64), 0.0) / p[[i for i in range(len(p)) if i not in taken]].sum()
+    return (
+        p.index_fill(0, torch.tensor(taken, dtype=torch.int64), 0.0)
+        / p[[i for i in range(len(p)) if i not in taken]].sum()
+    )
 
 
 def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> float:
@@ -253,7 +296,9 @@ def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor)
 def test_sums_and_draws_where_little_is_left(case: Case, size: int, samples: int) -> None:
     case, p = sharpened(case)
     best = p.argsort(descending=True)[:size].tolist()
-    choice = torch.tensor(list(product([i for i in range(len(p)) if i not in best], repeat=samples))).T
+    choice = torch.tensor(
+        list(product([i for i in range(len(p)) if i not in best], repeat=samples))
+    ).T
     x, weight = case.points[choice], masses(p, best)[choice].prod(0)
     memory = MAPO(size, samples=samples, length=4).eval()
     law = view(case.law(case.theta))
@@ -267,8 +312,16 @@ def test_sums_and_draws_where_little_is_left(case: Case, size: int, samples: int
 def test_unordered_sets_where_little_is_left(case: Case, rows: int) -> None:
     case, p = sharpened(case)
     orders = list(permutations(range(len(p)), rows))
-    weight = torch.stack([torch.stack([masses(p, list(order[:i]))[order[i]] for i in range(rows)]).prod() for order in orders])
-    assert error_in_float32(UnorderedSet(rows), case, case.points[torch.tensor(orders).T], weight) < 1e-4
+    weight = torch.stack(
+        [
+            torch.stack([masses(p, list(order[:i]))[order[i]] for i in range(rows)]).prod()
+            for order in orders
+        ]
+    )
+    assert (
+        error_in_float32(UnorderedSet(rows), case, case.points[torch.tensor(orders).T], weight)
+        < 1e-4
+    )
 
 
 @sharp
@@ -283,10 +336,15 @@ def test_draws_where_little_is_left(case: Case) -> None:
     for row in (rest > 1e-4 * rest.sum()).nonzero().flatten().tolist():
         u, agree = torch.zeros(law.d), torch.ones(len(p), dtype=torch.bool)
         for i in order:
-            shares = torch.stack([rest[agree & (index[:, i] == k)].sum() for k in range(law.k)]) / rest[agree].sum()
+            shares = (
+                torch.stack([rest[agree & (index[:, i] == k)].sum() for k in range(law.k)])
+                / rest[agree].sum()
+            )
             u[i] = shares.cumsum(0)[index[row, i]] - shares[index[row, i]] / 2
             agree = agree & (index[:, i] == index[row, i])
-        assert draw_rest(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [index[row].tolist()]
+        assert draw_rest(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [
+            index[row].tolist()
+        ]
 
 
 @everywhere
@@ -298,12 +356,16 @@ def test_what_is_left_behind_members(case: Case) -> None:
     members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
     left = left_behind(law, members, valid)
     rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
-    torch.testing.assert_close(catlog.estimators.sets.likely_and_rest.outside(left, valid), rest.sum(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        catlog.estimators.sets.likely_and_rest.outside(left, valid), rest.sum(), rtol=0, atol=1e-14
+    )
     order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
     for member in valid.nonzero().flatten().tolist():
         agree = torch.ones(len(p), dtype=torch.bool)
         for depth in range(law.d + 1):
-            torch.testing.assert_close(left[member, depth], rest[agree].sum() / p[agree].sum(), rtol=0, atol=1e-14)
+            torch.testing.assert_close(
+                left[member, depth], rest[agree].sum() / p[agree].sum(), rtol=0, atol=1e-14
+            )
             if depth < law.d:
                 agree = agree & (index[:, order[depth]] == members[member, order[depth]])
 
@@ -361,7 +423,11 @@ def test_mapo_is_unbiased_while_its_memory_changes(case: Case, samples: int) -> 
         members = E.memory[fits][:, : view(case.law(case.theta)).d]
         if len(members) < len(case.points):
             assert_unbiased(E, case, *outside(case, members, samples))
-        E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(case.theta), generator=seeded(step))
+        E(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
+            case.law(case.theta),
+            generator=seeded(step),
+        )
 
 
 def test_mapo_remembers_the_best() -> None:
@@ -381,9 +447,17 @@ def test_mapo_remembers_the_best() -> None:
         E(lambda x: -f(x), q)
         assert E.memory.tolist() == wanted
         E.train()
-        E(lambda x: -f(x), q, x=torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]).unsqueeze(1).expand(2, 6, 3))
-        assert E.memory.tolist() == ([[0, 1, 0], [0, 0, 1]] if keep == "highest" else [[0, 1, 1], [0, 1, 0]])
-    with pytest.raises(ValueError, match=r"MAPO: `length` must be at least 3, but 2 was given\. q has 3 variables"):
+        E(
+            lambda x: -f(x),
+            q,
+            x=torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]).unsqueeze(1).expand(2, 6, 3),
+        )
+        assert E.memory.tolist() == (
+            [[0, 1, 0], [0, 0, 1]] if keep == "highest" else [[0, 1, 1], [0, 1, 0]]
+        )
+    with pytest.raises(
+        ValueError, match=r"MAPO: `length` must be at least 3, but 2 was given\. q has 3 variables"
+    ):
         MAPO(length=2)(f, q)
 
 
@@ -395,7 +469,9 @@ def test_mapo_with_another_law() -> None:
     assert bool((before >= 0).all())
     case = CASES["masked"]
     assert_unbiased(E.eval(), case, *outside(case, torch.zeros(0, 2, dtype=torch.long), 1))
-    E.memory.copy_(torch.tensor([[0, 1, -1], [2, 1, -1], [0, 0, -1], [1, 2, -1]]))  # the second and third are masked
+    E.memory.copy_(
+        torch.tensor([[0, 1, -1], [2, 1, -1], [0, 0, -1], [1, 2, -1]])
+    )  # the second and third are masked
 
     def f(x: Tensor) -> Tensor:
         assert bool(factors(case.law(case.theta)).log_prob(x).isfinite().all())
@@ -412,12 +488,24 @@ def test_mapo_compiles() -> None:
         E = MAPO(size=2, samples=2, length=3)
 
         def loss(theta: Tensor, E: MAPO = E) -> Tensor:
-            return E(lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).sin().double(), chain(theta))
+            return E(
+                lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).sin().double(), chain(theta)
+            )
 
-        call = torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager") if compile else loss
+        call = (
+            torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")
+            if compile
+            else loss
+        )
         torch.manual_seed(0)
         values = [call(theta) for _ in range(3)]
-        results.append([*(value.detach() for value in values), torch.autograd.grad(sum(values), theta)[0], E.memory])
+        results.append(
+            [
+                *(value.detach() for value in values),
+                torch.autograd.grad(sum(values), theta)[0],
+                E.memory,
+            ]
+        )
     for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
 
@@ -445,11 +533,19 @@ def test_gumbels_given_their_argmax() -> None:
     assert gumbel_scores(z, log_p).max() < LIMIT
     uncut = (log_p - (-noise.squeeze(1).log()).log()).scatter(-1, index, z.amax(-1, keepdim=True))
     assert gumbel_scores(uncut, log_p).max() > 10 * LIMIT
-    with pytest.raises(ValueError, match=r"noise must have shape \(5, 1, 3\).*but \(2,\) was given"):
+    with pytest.raises(
+        ValueError, match=r"noise must have shape \(5, 1, 3\).*but \(2,\) was given"
+    ):
         perturbed(law, index[:5], noise[:2, 0, 0])
 
 
-def gradients(E: catlog.Estimator, theta: Tensor, law: Callable[[Tensor], Distribution], f: Callable[[Tensor], Tensor], n: int):
+def gradients(
+    E: catlog.Estimator,
+    theta: Tensor,
+    law: Callable[[Tensor], Distribution],
+    f: Callable[[Tensor], Tensor],
+    n: int,
+):
     wide = theta.expand(n, *theta.shape).clone().requires_grad_()
     return torch.autograd.grad(E(f, law(wide), generator=seeded()).sum(), wide)[0]
 
@@ -461,7 +557,9 @@ def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 @pytest.mark.parametrize("temperature", [0.3, 1.0])
-def test_gumbel_rao_is_the_conditional_mean_of_straight_through(kind: str, temperature: float) -> None:
+def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
+    kind: str, temperature: float
+) -> None:
     """The same expectation as ST Gumbel-Softmax; the same variance with one noise; much less with many."""
     case, n = CASES[kind], 40_000
 
@@ -489,7 +587,10 @@ def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
     wanted = slope[(soft > 0.5) == bool(x)].mean()
     wide = logit.expand(n, 1).clone().requires_grad_()
     value = GumbelRao(noises=2, temperature=tau)(
-        lambda x: x[..., 0], Independent(Bernoulli(logits=wide), 1), x=torch.full((1, n, 1), x).double(), generator=seeded()
+        lambda x: x[..., 0],
+        Independent(Bernoulli(logits=wide), 1),
+        x=torch.full((1, n, 1), x).double(),
+        generator=seeded(),
     )
     (got,) = torch.autograd.grad(value.sum(), wide)
     assert z_score(got, wanted) < LIMIT
@@ -503,7 +604,13 @@ def quadratic(z: Tensor, c: Tensor) -> Tensor:
 def plain(case: Case) -> Case:
     """The case with features that are linear in x, so that a quadratic f of them is quadratic in x."""
     bits = "bits" in case.name
-    return Case(case.name, case.theta, case.law, case.points, lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2))
+    return Case(
+        case.name,
+        case.theta,
+        case.law,
+        case.points,
+        lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2),
+    )
 
 
 def multilinear(z: Tensor, c: Tensor) -> Tensor:
@@ -544,11 +651,19 @@ def test_darn_is_reinmax_for_bits() -> None:
     results = []
     for E in (DARN(3), ReinMax(3)):
         theta = case.theta.expand(50, 3).clone().requires_grad_()
-        value = E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(theta), generator=seeded())
+        value = E(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
+            case.law(theta),
+            generator=seeded(),
+        )
         results.append(torch.autograd.grad(value.sum(), theta)[0])
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-13)
-    with pytest.raises(TypeError, match=r"DARN is for binary variables.*OneHotCategorical.*Use ReinMax"):
-        DARN()(lambda x: x.sum((-1, -2)), Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1))
+    with pytest.raises(
+        TypeError, match=r"DARN is for binary variables.*OneHotCategorical.*Use ReinMax"
+    ):
+        DARN()(
+            lambda x: x.sum((-1, -2)), Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
+        )
 
 
 @pytest.mark.parametrize("tau", [1.0, 1.7])
@@ -556,7 +671,9 @@ def test_reinmax_as_published(tau: float) -> None:
     """The two-softmax form of the paper, for every draw of one variable."""
     theta, weight = rand(4).requires_grad_(), rand(4, seed=1)
     for draw in torch.eye(4).double():
-        value = ReinMax(temperature=tau)(lambda x: (x @ weight).sin(), OneHotCategorical(logits=theta), x=draw.unsqueeze(0))
+        value = ReinMax(temperature=tau)(
+            lambda x: (x @ weight).sin(), OneHotCategorical(logits=theta), x=draw.unsqueeze(0)
+        )
         (got,) = torch.autograd.grad(value, theta)
         p = theta.softmax(-1)
         middle = ((draw + (theta / tau).softmax(-1)) / 2).log().detach()
@@ -575,7 +692,9 @@ def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) 
     log_p = factors(case.law(theta)).log_probs
     moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)
     weight = (case.probabilities(case.theta)[:, None, None] * moved).sum(0) / scale
-    (gradient,) = torch.autograd.grad((weight * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(), theta)
+    (gradient,) = torch.autograd.grad(
+        (weight * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(), theta
+    )
     return gradient
 
 
@@ -593,7 +712,13 @@ def test_imle_of_multilinear_f(kind: str, step: float) -> None:
     def mean(step: float) -> Tensor:
         return perturbed_mean(case, lambda x: -step * slopes(x), -step)
 
-    got = gradients(IMLE(2, step), case.theta, case.law, lambda x: multilinear(case.features(x), PARAMETER), 40_000)
+    got = gradients(
+        IMLE(2, step),
+        case.theta,
+        case.law,
+        lambda x: multilinear(case.features(x), PARAMETER),
+        40_000,
+    )
     exact = expected(case, multilinear, PARAMETER)[1]
     assert z_score(got, mean(step)) < LIMIT
     assert z_score(got, exact) > 2 * LIMIT
@@ -627,7 +752,9 @@ def test_imle_of_one_bit(slopes: tuple[float, float]) -> None:
     assert (limit - p * (1 - p) * (at_zero + at_one) / 2).abs() > 0.04
 
 
-@pytest.mark.parametrize("name", ["bits", "bits by probs", "one-hot", "masked", "mixed cardinalities"])
+@pytest.mark.parametrize(
+    "name", ["bits", "bits by probs", "one-hot", "masked", "mixed cardinalities"]
+)
 @pytest.mark.parametrize("epsilon", [1.0, -2.0])
 def test_direct_optimisation(name: str, epsilon: float) -> None:
     """Its expectation is the closed form: biased, and less so as epsilon goes to 0 from either side."""
@@ -663,19 +790,33 @@ def test_direct_optimisation(name: str, epsilon: float) -> None:
 
 def test_mistakes_are_named() -> None:
     q = Independent(Bernoulli(logits=torch.tensor([2.0, 2.0])), 1)
-    with pytest.raises(ValueError, match=r"x holds a point a second time at index \(1,\)\. Give different points"):
+    with pytest.raises(
+        ValueError, match=r"x holds a point a second time at index \(1,\)\. Give different points"
+    ):
         UnorderedSet()(lambda x: x.sum(-1), q, x=torch.ones(2, 2))
-    with pytest.raises(ValueError, match=r"UnorderedSet: `samples` must be between 2 and 10, but 11 was given.*use RLOO"):
+    with pytest.raises(
+        ValueError,
+        match=r"UnorderedSet: `samples` must be between 2 and 10, but 11 was given.*use RLOO",
+    ):
         UnorderedSet(11)
-    with pytest.raises(ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"):
+    with pytest.raises(
+        ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"
+    ):
         SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
     for E, name in ((SumAndSample, "top"), (MAPO, "size"), (GumbelRao, "noises")):
-        with pytest.raises(ValueError, match=f"{E.__name__}: `{name}` must be at least 1, but 0 was given"):
+        with pytest.raises(
+            ValueError, match=f"{E.__name__}: `{name}` must be at least 1, but 0 was given"
+        ):
             E(**{name: 0})
     for E, options in ((GumbelRao, "temperature"), (ReinMax, "temperature"), (IMLE, "step")):
-        with pytest.raises(ValueError, match=rf"{E.__name__}: `{options}` must be positive, but -1\.0 was given"):
+        with pytest.raises(
+            ValueError, match=rf"{E.__name__}: `{options}` must be positive, but -1\.0 was given"
+        ):
             E(**{options: -1.0})
-    with pytest.raises(ValueError, match=r"DirectOptimisation: `epsilon` must be a number other than 0, but 0\.0 was given"):
+    with pytest.raises(
+        ValueError,
+        match=r"DirectOptimisation: `epsilon` must be a number other than 0, but 0\.0 was given",
+    ):
         DirectOptimisation(epsilon=0.0)
     with pytest.raises(ValueError, match="DARN: `order` must be between 1 and 2, but 3 was given"):
         DARN(order=3)

@@ -38,7 +38,9 @@ def gradients(E: SlopeCateR, f, logits: Tensor, repeats: int) -> Tensor:  # type
     return copies.grad
 
 
-@pytest.mark.parametrize("case", [CASES["bits"], CASES["one-hot"], MASKED], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [CASES["bits"], CASES["one-hot"], MASKED], ids=lambda case: case.name
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_unbiased_in_any_state(case: Case, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -50,7 +52,9 @@ def test_unbiased_in_any_state(case: Case, seed: int) -> None:
     E.sizes.spread2.copy_(torch.rand(1024, generator=generator))
     assert (E.coefficients() - 1).abs().min() > 0.1
     for f in FUNCTIONS.values():
-        for got, exact in zip(expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True):
+        for got, exact in zip(
+            expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True
+        ):
             torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-12)
 
 
@@ -76,7 +80,9 @@ def test_spread_is_the_size_of_a_gradient() -> None:
 
 def test_chances() -> None:
     torch.testing.assert_close(chances(torch.zeros(4)), torch.full((4,), 0.25))
-    torch.testing.assert_close(chances(torch.tensor([0.0, 0.0, 5.0, 0.0])), torch.tensor([0.025, 0.025, 0.925, 0.025]))
+    torch.testing.assert_close(
+        chances(torch.tensor([0.0, 0.0, 5.0, 0.0])), torch.tensor([0.025, 0.025, 0.925, 0.025])
+    )
 
 
 @pytest.mark.parametrize(("law", "factor"), [("bits", 1.0), ("one-hot", 2.0)])
@@ -85,12 +91,23 @@ def test_remembers_the_sizes_of_slopes(law: str, factor: float, places: int) -> 
     """Of f(x) = w . x all slopes are known; variables that share a place have the root mean square of theirs."""
     w = torch.tensor([1.0, -2.0, 0.0, 3.0, 0.5])
     logits = torch.zeros(7, 5)  # all equally undecided
-    q = bits(logits) if law == "bits" else Independent(OneHotCategorical(logits=torch.stack([logits, logits], -1)), 1)
+    q = (
+        bits(logits)
+        if law == "bits"
+        else Independent(OneHotCategorical(logits=torch.stack([logits, logits], -1)), 1)
+    )
     E = SlopeCateR(4, places=places)
     for _ in range(3):
-        E((lambda x: x @ w) if law == "bits" else (lambda x: (x * torch.stack([-w, w], -1)).sum((-1, -2))), q)
+        E(
+            (lambda x: x @ w)
+            if law == "bits"
+            else (lambda x: (x * torch.stack([-w, w], -1)).sum((-1, -2))),
+            q,
+        )
     alone = w.abs() * factor / 2**0.5
-    shared = torch.stack([(alone[0] ** 2 + alone[3] ** 2) / 2, (alone[1] ** 2 + alone[4] ** 2) / 2, alone[2] ** 2]).sqrt()
+    shared = torch.stack(
+        [(alone[0] ** 2 + alone[3] ** 2) / 2, (alone[1] ** 2 + alone[4] ** 2) / 2, alone[2] ** 2]
+    ).sqrt()
     expected = {0: torch.ones(5), 3: shared.repeat(2)[:5], 1024: alone}[places]
     torch.testing.assert_close(E.sizes(5), expected)
 
@@ -130,7 +147,9 @@ def test_learns_what_slopes_are_worth() -> None:
     assert abs(product.coefficients()[0] - 1) < 0.1
     assert abs(product.coefficients()[1]) < 0.1
 
-    def misleading(x: Tensor) -> Tensor:  # its slopes at 0 and 1 are ten times what a bit is worth, with the wrong sign
+    def misleading(
+        x: Tensor,
+    ) -> Tensor:  # its slopes at 0 and 1 are ten times what a bit is worth, with the wrong sign
         return (x @ weight).square() - 11 / (2 * torch.pi) * (2 * torch.pi * x).sin() @ weight
 
     E = trained(misleading)
@@ -151,7 +170,9 @@ def test_state_is_saved() -> None:
     for _ in range(3):
         gradients(E, f, torch.zeros(3), 5)
     other.load_state_dict(E.state_dict())
-    torch.testing.assert_close(gradients(E, f, torch.zeros(3), 5), gradients(other, f, torch.zeros(3), 5), rtol=0, atol=0)
+    torch.testing.assert_close(
+        gradients(E, f, torch.zeros(3), 5), gradients(other, f, torch.zeros(3), 5), rtol=0, atol=0
+    )
 
 
 def test_errors() -> None:
@@ -171,6 +192,14 @@ def test_page_is_made_of_the_results() -> None:
     assert (root / "docs" / "control_variates.md").read_text(encoding="utf-8") == page(
         rows, records.read(root / "results" / "contest.csv")
     )
-    (ours,) = (row for row in rows if row["problem"] == "40 epochs" and row["method"] == "SlopeCateR n=240, m=160")
-    (biased,) = (row for row in rows if row["problem"] == "40 epochs" and row["method"].startswith("GumbelSoftmax"))
+    (ours,) = (
+        row
+        for row in rows
+        if row["problem"] == "40 epochs" and row["method"] == "SlopeCateR n=240, m=160"
+    )
+    (biased,) = (
+        row
+        for row in rows
+        if row["problem"] == "40 epochs" and row["method"].startswith("GumbelSoftmax")
+    )
     assert ours["mse"] + ours["mse_95"] < 0.5 * (biased["mse"] - biased["mse_95"])

@@ -17,7 +17,16 @@ import torch
 
 import catlog
 from catlog.__main__ import main
-from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
+from catlog.experiments import (
+    DVAE,
+    EXPERIMENTS,
+    Addition,
+    Gradients,
+    Optimisation,
+    execute,
+    folder_for,
+    records,
+)
 from catlog.experiments.named_estimators import make_estimator
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
@@ -25,7 +34,15 @@ from catlog.experiments.sweep import grid, sweep
 SMALL: dict[str, Any] = {
     "gradients": Gradients(repeats=40, together=10, variables=4, estimator="RLOO", samples=5),
     "optimisation": Optimisation(iterations=40, variables=20),
-    "dvae": DVAE(epochs=1, every=4, variables=4, batch=400, estimator="GS-S", gradient_repeats=2, test_samples=1),
+    "dvae": DVAE(
+        epochs=1,
+        every=4,
+        variables=4,
+        batch=400,
+        estimator="GS-S",
+        gradient_repeats=2,
+        test_samples=1,
+    ),
     "addition": Addition(digits=2, epochs=1, every=20, estimator="IndeCateR-D", samples=2),
 }
 
@@ -107,8 +124,18 @@ def test_kill_9_then_resume_is_bit_identical(name: str, tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not Folder(broken).finished()
-    assert subprocess.run([*command, str(broken), "--resume"], env=environment, stdout=subprocess.DEVNULL).returncode == 0
-    assert subprocess.run([*command, str(tmp_path / "whole")], env=environment, stdout=subprocess.DEVNULL).returncode == 0
+    assert (
+        subprocess.run(
+            [*command, str(broken), "--resume"], env=environment, stdout=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
+    assert (
+        subprocess.run(
+            [*command, str(tmp_path / "whole")], env=environment, stdout=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
     whole = Folder(tmp_path / "whole").metrics()
     assert untimed(Folder(broken).metrics()) == untimed(whole)
     assert whole[-1]["iteration"] > 100
@@ -146,8 +173,12 @@ def broken(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     return tmp_path / "cut", untimed(Folder(tmp_path / "whole").metrics())
 
 
-@pytest.mark.parametrize("damage", ["last checkpoint cut", "last checkpoint flipped", "all checkpoints cut", "no digest"])
-def test_a_damaged_checkpoint_is_detected(damage: str, broken: tuple[Path, list[dict[str, Any]]]) -> None:
+@pytest.mark.parametrize(
+    "damage", ["last checkpoint cut", "last checkpoint flipped", "all checkpoints cut", "no digest"]
+)
+def test_a_damaged_checkpoint_is_detected(
+    damage: str, broken: tuple[Path, list[dict[str, Any]]]
+) -> None:
     path, whole = broken
     files = sorted(path.glob("*.pt"))
     if damage == "no digest":
@@ -197,7 +228,9 @@ def test_full_disk(tmp_path: Path) -> None:
     assert folder.finished()
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Folder(tmp_path)
     folder.checkpoint(5, {"x": torch.zeros(3)})
 
@@ -262,7 +295,9 @@ def test_bad_grid(axis: str) -> None:
         grid(SMALL["gradients"], [axis])
 
 
-@pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-Taylor", "RLOO-F", "RLOO-S", "GS-F", "GS-S"])
+@pytest.mark.parametrize(
+    "name", ["IndeCateR", "IndeCateR-Taylor", "RLOO-F", "RLOO-S", "GS-F", "GS-S"]
+)
 def test_optimisation_as_published(name: str, tmp_path: Path) -> None:
     """All start near 0.25; the ones without bias climb."""
     execute(Optimisation(estimator=name, iterations=30, every=30), tmp_path)
@@ -280,9 +315,15 @@ def test_exact_gradient_of_the_synthetic_problems() -> None:
             logits = task.logits.double().requires_grad_()
             task.f.double()
             one_hot = name == "GS"
-            cls = torch.distributions.OneHotCategorical if one_hot else torch.distributions.Categorical
+            cls = (
+                torch.distributions.OneHotCategorical
+                if one_hot
+                else torch.distributions.Categorical
+            )
             value = catlog.Exact()(task.f, torch.distributions.Independent(cls(logits=logits), 1))
-            torch.testing.assert_close(torch.autograd.grad(value, logits)[0], task.exact, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                torch.autograd.grad(value, logits)[0], task.exact, rtol=1e-6, atol=1e-6
+            )
 
 
 def test_published_update_moves_all_by_the_first() -> None:
@@ -298,7 +339,15 @@ EVERYWHERE = [name for name in catlog.ESTIMATORS if name != "Exact"]
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_any_estimator_trains_by_name(name: str, tmp_path: Path) -> None:
-    config = DVAE(epochs=1, every=2, variables=4, batch=2000, gradient_repeats=0, test_samples=1, estimator=name)
+    config = DVAE(
+        epochs=1,
+        every=2,
+        variables=4,
+        batch=2000,
+        gradient_repeats=0,
+        test_samples=1,
+        estimator=name,
+    )
     execute(config, tmp_path / "dvae")
     rows = Folder(tmp_path / "dvae").metrics()
     assert rows[-1]["train"] < rows[0]["test"]
@@ -326,7 +375,15 @@ def test_vimco_bounds_better_than_the_elbo() -> None:
 def test_categorical_dvae(name: str, reads: str, tmp_path: Path) -> None:
     samples = 3 if name == "RLOO-F" else None
     config = DVAE(
-        epochs=1, every=4, variables=5, categories=4, batch=1000, reads=reads, estimator=name, samples=samples, gradient_repeats=0
+        epochs=1,
+        every=4,
+        variables=5,
+        categories=4,
+        batch=1000,
+        reads=reads,
+        estimator=name,
+        samples=samples,
+        gradient_repeats=0,
     )
     execute(config, tmp_path)
     rows = Folder(tmp_path).metrics()
@@ -367,7 +424,9 @@ def test_relaxations_cannot_add() -> None:
         Addition(estimator="GumbelSoftmax").task()
 
 
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = ["run", "gradients", "--repeats", "20", "--variables", "3", "--folder", "one"]
     assert main(run) == 0
@@ -377,7 +436,16 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert main([*run, "--resume"]) == 0
     assert main(["run", "gradients", "--estimator", "Nonsense"]) == 2
     assert "Nonsense" in capsys.readouterr().err
-    swept = ["sweep", "gradients", "--grid", "estimator=IndeCateR,RLOO", "--grid", "seed=0,1", "--repeats", "20"]
+    swept = [
+        "sweep",
+        "gradients",
+        "--grid",
+        "estimator=IndeCateR,RLOO",
+        "--grid",
+        "seed=0,1",
+        "--repeats",
+        "20",
+    ]
     assert main([*swept, "--variables", "3"]) == 0
     assert main(["export", "runs", "one", "--output", "all.csv"]) == 0
     with (tmp_path / "all.csv").open(encoding="utf-8") as file:

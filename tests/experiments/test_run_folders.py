@@ -36,7 +36,10 @@ def cut_at(iteration: int) -> Any:
 
 
 def untimed(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(path).metrics()]
+    return [
+        {key: value for key, value in row.items() if key != "seconds"}
+        for row in Folder(path).metrics()
+    ]
 
 
 @pytest.fixture
@@ -61,7 +64,9 @@ def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
     for trial in range(10):
         folder, barrier, told = tmp_path / str(trial), threading.Barrier(8), list[str]()
 
-        def start(folder: Path = folder, barrier: threading.Barrier = barrier, told: list[str] = told) -> None:
+        def start(
+            folder: Path = folder, barrier: threading.Barrier = barrier, told: list[str] = told
+        ) -> None:
             home = Folder(folder)
             barrier.wait()
             try:
@@ -81,13 +86,19 @@ def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
             thread.join()
         others = [each for each in told if each != "ran"]
         assert len(others) == 7, told
-        assert all(each.startswith("ValueError") and ("another process" in each or "--resume" in each) for each in others), told
+        assert all(
+            each.startswith("ValueError") and ("another process" in each or "--resume" in each)
+            for each in others
+        ), told
         assert len(Folder(folder).metrics()) == 1
 
 
 def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
     with Folder(tmp_path / "run").held():
-        with pytest.raises(ValueError, match="another process"), Folder(tmp_path / "run").held(patience=0.0):
+        with (
+            pytest.raises(ValueError, match="another process"),
+            Folder(tmp_path / "run").held(patience=0.0),
+        ):
             pass
         assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
 
@@ -105,7 +116,9 @@ def test_the_locked_file_is_never_replaced(tmp_path: Path) -> None:
 # --- starts that fail
 
 
-@pytest.mark.parametrize("config", [replace(CONFIG, estimator="Nonsense"), replace(CONFIG, options=("draws=sideways",))])
+@pytest.mark.parametrize(
+    "config", [replace(CONFIG, estimator="Nonsense"), replace(CONFIG, options=("draws=sideways",))]
+)
 def test_a_failed_start_does_not_block_the_same_command(config: Any, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match=r"Nonsense|sideways"):
@@ -113,7 +126,9 @@ def test_a_failed_start_does_not_block_the_same_command(config: Any, tmp_path: P
     assert execute(CONFIG, tmp_path / "run")["iteration"] == 40  # nor another one
 
 
-def test_a_run_that_failed_at_its_first_step_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_failed_at_its_first_step_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(task: object, i: int) -> None:
         raise MemoryError
 
@@ -138,15 +153,22 @@ def test_no_estimator_leads_out_of_the_root(name: str, tmp_path: Path) -> None:
 # --- checkpoints
 
 
-def test_damaged_newest_checkpoints_do_not_stop_the_run_for_ever(cut: Path, whole: list[dict[str, Any]]) -> None:
+def test_damaged_newest_checkpoints_do_not_stop_the_run_for_ever(
+    cut: Path, whole: list[dict[str, Any]]
+) -> None:
     """Both are damaged, and so the run begins again: what it saves then stays, and a second cut loses little."""
     for path in cut.glob("checkpoint-*.pt"):
         path.write_bytes(b"damaged")
     told: list[str] = []
     with pytest.raises(CutError):
         execute(CONFIG, cut, resume=True, checkpoint_every=0, watch=cut_at(15), tell=told.append)
-    assert told == [f"{cut} begins again: checkpoint-000000030.pt is damaged, checkpoint-000000025.pt is damaged."]
-    assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == ["checkpoint-000000010.pt", "checkpoint-000000015.pt"]
+    assert told == [
+        f"{cut} begins again: checkpoint-000000030.pt is damaged, checkpoint-000000025.pt is damaged."
+    ]
+    assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == [
+        "checkpoint-000000010.pt",
+        "checkpoint-000000015.pt",
+    ]
     execute(CONFIG, cut, resume=True)
     assert [session["iteration"] for session in Folder(cut).sessions()] == [0, 0, 15]
     assert untimed(cut) == whole
@@ -158,7 +180,10 @@ def test_of_the_checkpoints_whole_ones_are_kept(cut: Path) -> None:
     folder = Folder(cut)
     assert folder.restore()[0] == 25
     folder.checkpoint(27, {})
-    assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == ["checkpoint-000000025.pt", "checkpoint-000000027.pt"]
+    assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == [
+        "checkpoint-000000025.pt",
+        "checkpoint-000000027.pt",
+    ]
     assert len(list(cut.glob("*.sha256"))) == 2
 
 
@@ -212,7 +237,9 @@ def test_a_copied_checkpoint_of_another_run_is_passed_over(cut: Path, tmp_path: 
     assert Folder(tmp_path / "other").sessions()[-1]["iteration"] == 10
 
 
-@pytest.mark.parametrize("torn", [b'{"began": "2026-01-01T', b"\x00\x00\n", b'["no", "dict"]\n', b'{"no": "session"}\n'])
+@pytest.mark.parametrize(
+    "torn", [b'{"began": "2026-01-01T', b"\x00\x00\n", b'["no", "dict"]\n', b'{"no": "session"}\n']
+)
 def test_torn_sessions(torn: bytes, cut: Path) -> None:
     """A torn line costs itself, not those that follow; who looks at the sweep from outside sees the run."""
     with (cut / "sessions.jsonl").open("ab") as file:
@@ -238,7 +265,9 @@ def test_torn_summary(torn: bytes, tmp_path: Path, whole: list[dict[str, Any]]) 
     assert untimed(run) == whole
 
 
-def test_a_complete_run_whose_metrics_were_torn_is_run_again(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
+def test_a_complete_run_whose_metrics_were_torn_is_run_again(
+    tmp_path: Path, whole: list[dict[str, Any]]
+) -> None:
     metrics = tmp_path / "whole" / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-20])
     assert not Folder(tmp_path / "whole").finished()
@@ -275,7 +304,9 @@ def test_a_torn_cache_is_made_again(damage: str, tmp_path: Path) -> None:
     if damage == "other":
         torch.save([1], path)
     else:
-        path.write_bytes(content[: {"empty": 0, "cut": len(content) // 2, "flipped": len(content)}[damage]])
+        path.write_bytes(
+            content[: {"empty": 0, "cut": len(content) // 2, "flipped": len(content)}[damage]]
+        )
     for _ in range(2):
         assert torch.equal(remembered(path, make)["x"], torch.arange(1000.0))
     assert calls["made"] == 2
@@ -291,13 +322,19 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 # --- other versions
 
 
-@pytest.mark.parametrize(("name", "now"), [("torch", "9.9"), ("catlog", "9.9"), ("python", "9.9"), ("threads", 77)])
-def test_other_versions_on_resume_are_told_and_recorded(name: str, now: Any, cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "now"), [("torch", "9.9"), ("catlog", "9.9"), ("python", "9.9"), ("threads", 77)]
+)
+def test_other_versions_on_resume_are_told_and_recorded(
+    name: str, now: Any, cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from catlog.experiments import run_folder as folder
 
     using = folder.made_with()
     monkeypatch.setattr(folder, "made_with", lambda: {**using, name: now})
-    with pytest.warns(UserWarning, match=re.escape(f"iteration 30 with {name} {now} (before: {using[name]})")):
+    with pytest.warns(
+        UserWarning, match=re.escape(f"iteration 30 with {name} {now} (before: {using[name]})")
+    ):
         execute(CONFIG, cut, resume=True)
     first, second = Folder(cut).sessions()
     assert (first[name], second[name]) == (using[name], now)
@@ -311,12 +348,18 @@ def test_the_same_versions_are_no_news(cut: Path) -> None:
 
 def test_a_record_of_before_is_compared_by_its_provenance(cut: Path) -> None:
     """Sessions had no versions once."""
-    lines = [json.loads(line) for line in (cut / "sessions.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (cut / "sessions.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     (cut / "sessions.jsonl").write_text(
-        json.dumps({key: lines[0][key] for key in ("began", "iteration", "iterations")}) + "\n", encoding="utf-8"
+        json.dumps({key: lines[0][key] for key in ("began", "iteration", "iterations")}) + "\n",
+        encoding="utf-8",
     )
     provenance = json.loads((cut / "provenance.json").read_text(encoding="utf-8"))
-    (cut / "provenance.json").write_text(json.dumps({**provenance, "torch": "2.0"}), encoding="utf-8")
+    (cut / "provenance.json").write_text(
+        json.dumps({**provenance, "torch": "2.0"}), encoding="utf-8"
+    )
     with pytest.warns(UserWarning, match="before: 2.0"):
         execute(CONFIG, cut, resume=True)
 
@@ -324,7 +367,9 @@ def test_a_record_of_before_is_compared_by_its_provenance(cut: Path) -> None:
 # --- one way to write a file
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     write_atomically(path, "old")
 

@@ -10,7 +10,15 @@ import pytest
 from catlog.__main__ import main
 from catlog.cli import main as cli
 from catlog.diagnostics.comparison import Comparison
-from catlog.experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, records
+from catlog.experiments import (
+    DVAE,
+    EXPERIMENTS,
+    Addition,
+    Gradients,
+    Optimisation,
+    execute,
+    records,
+)
 from catlog.experiments.ranges import _alternatives, annotations
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
@@ -29,7 +37,9 @@ def test_every_number_has_a_range(cls: type) -> None:
     hints = annotations(cls)
     for field in fields(cls):
         for kind, within in _alternatives(hints[field.name]):
-            assert kind not in (int, float) or within is not None, f"{cls.__name__}.{field.name} has no range"
+            assert kind not in (int, float) or within is not None, (
+                f"{cls.__name__}.{field.name} has no range"
+            )
 
 
 @pytest.mark.parametrize(
@@ -61,11 +71,16 @@ def test_every_number_has_a_range(cls: type) -> None:
 )
 def test_values_out_of_range(cls: Any, given: dict[str, Any]) -> None:
     ((name, value),) = given.items()
-    with pytest.raises(ValueError, match=rf"^--{name.replace('_', '-')} must be .*, but {value!r} was given"):
+    with pytest.raises(
+        ValueError, match=rf"^--{name.replace('_', '-')} must be .*, but {value!r} was given"
+    ):
         cls(**given)
 
 
-@pytest.mark.parametrize("given", [{"clip": "1"}, {"digits": 2.5}, {"seed": True}, {"seed": None}, {"options": "draws=latin"}])
+@pytest.mark.parametrize(
+    "given",
+    [{"clip": "1"}, {"digits": 2.5}, {"seed": True}, {"seed": None}, {"options": "draws=latin"}],
+)
 def test_values_of_a_wrong_type(given: dict[str, Any]) -> None:
     (name,) = given
     with pytest.raises(TypeError, match=f"--{name}"):
@@ -109,7 +124,13 @@ def test_the_command_line_names_the_flag(command: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     "given",
-    [{"jobs": 0}, {"retries": -1}, {"cpus_per_run": 0}, {"deadline": -1.0}, {"checkpoint_every": float("nan")}],
+    [
+        {"jobs": 0},
+        {"retries": -1},
+        {"cpus_per_run": 0},
+        {"deadline": -1.0},
+        {"checkpoint_every": float("nan")},
+    ],
 )
 def test_the_function_names_the_setting(given: dict[str, Any], tmp_path: Path) -> None:
     (name,) = given
@@ -129,8 +150,14 @@ def test_the_function_names_the_setting(given: dict[str, Any], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        (["update=sideways"], r"--grid: update must be one of 'own', 'published', but 'sideways' was given"),
-        (["seed=0,one"], "--grid: seed must be an int between 0 and 4294967295, but 'one' was given"),
+        (
+            ["update=sideways"],
+            r"--grid: update must be one of 'own', 'published', but 'sideways' was given",
+        ),
+        (
+            ["seed=0,one"],
+            "--grid: seed must be an int between 0 and 4294967295, but 'one' was given",
+        ),
         (["seed=0.5"], "--grid: seed must be an int"),
         (["seed=0,"], "--grid: seed must be an int.*''"),
         (["iterations=0"], "--grid: iterations must be an int of at least 1, but 0 was given"),
@@ -147,32 +174,68 @@ def test_bad_axes(axes: list[str], message: str) -> None:
 
 def test_values_of_a_grid_are_those_of_the_flags() -> None:
     """So that the same settings have the same folder, however they were given."""
-    given = ["learning_rate=1,None", "anneal=False,true", "samples=2", "estimator=1e3", "options=,draws=latin variables=2"]
+    given = [
+        "learning_rate=1,None",
+        "anneal=False,true",
+        "samples=2",
+        "estimator=1e3",
+        "options=,draws=latin variables=2",
+    ]
     first, *_, last = grid(SMALL, given)
     assert first == replace(SMALL, learning_rate=1.0, anneal=False, samples=2, estimator="1e3")
     assert isinstance(first.learning_rate, float)
-    assert last == replace(SMALL, samples=2, estimator="1e3", options=("draws=latin", "variables=2"))
+    assert last == replace(
+        SMALL, samples=2, estimator="1e3", options=("draws=latin", "variables=2")
+    )
 
 
 def test_a_size_that_no_experiment_has_is_named() -> None:
     """Rows as the unchecked grid left them."""
-    row = {"experiment": "optimisation", "estimator": "RLOO", "seed": 0, "iteration": 0, "update": "sideways"}
-    with pytest.raises(ValueError, match="update of a run of optimisation with RLOO must be one of"):
+    row = {
+        "experiment": "optimisation",
+        "estimator": "RLOO",
+        "seed": 0,
+        "iteration": 0,
+        "update": "sideways",
+    }
+    with pytest.raises(
+        ValueError, match="update of a run of optimisation with RLOO must be one of"
+    ):
         collect([row])
 
 
 # --- what is written
 
 
-def test_a_runs_own_files_are_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runs_own_files_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     execute(SMALL, tmp_path / "run")
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for name in before:
-        for command in (["export", str(tmp_path), "--output"], ["report", str(tmp_path), "--output"]):
+        for command in (
+            ["export", str(tmp_path), "--output"],
+            ["report", str(tmp_path), "--output"],
+        ):
             assert main([*command, str(tmp_path / "run" / name)]) == 2
             assert "is a file of the run" in " ".join(capsys.readouterr().err.split())
-    assert main(["sweep", "optimisation", "--root", str(tmp_path), "--output", str(tmp_path / "run" / "config.json")]) == 2
-    assert main(["compare", "--problem", "parity", "--csv", str(tmp_path / "run" / "metrics.jsonl")]) == 2
+    assert (
+        main(
+            [
+                "sweep",
+                "optimisation",
+                "--root",
+                str(tmp_path),
+                "--output",
+                str(tmp_path / "run" / "config.json"),
+            ]
+        )
+        == 2
+    )
+    assert (
+        main(["compare", "--problem", "parity", "--csv", str(tmp_path / "run" / "metrics.jsonl")])
+        == 2
+    )
     with pytest.raises(ValueError, match="is a file of the run"):
         report([], tmp_path / "run" / "metrics.jsonl")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
@@ -184,19 +247,33 @@ TEXTS = ["=1+1", "+1", "-x", "@SUM(A1)", "'=1", "''-", "\tx", "plain", "it's", "
 
 
 def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
-    rows = [{"iteration": i, "value": -1.5 * i, "count": -i, "text": text, "=key": text} for i, text in enumerate(TEXTS)]
+    rows = [
+        {"iteration": i, "value": -1.5 * i, "count": -i, "text": text, "=key": text}
+        for i, text in enumerate(TEXTS)
+    ]
     records.write(rows, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
-    assert not [cell for line in (header, *lines) for cell in (line[3:]) if cell[:1] in ("=", "+", "-", "@", "\t")]
+    assert not [
+        cell
+        for line in (header, *lines)
+        for cell in (line[3:])
+        if cell[:1] in ("=", "+", "-", "@", "\t")
+    ]
     assert lines[1][:3] == ["1", "-1.5", "-1"]  # numbers stay numbers
     again = records.read(tmp_path / "rows.csv")
-    assert [row["text"] for row in again] == [row["=key"] for row in again] == [row["text"] for row in rows]
+    assert (
+        [row["text"] for row in again]
+        == [row["=key"] for row in again]
+        == [row["text"] for row in rows]
+    )
     assert [unguarded(guarded(text)) for text in TEXTS] == TEXTS
 
 
 def test_a_comparison_has_no_formulas(tmp_path: Path) -> None:
-    Comparison((), {"=cmd()": "-it failed"}, "exact", "Equal evaluations").to_csv(tmp_path / "rows.csv")
+    Comparison((), {"=cmd()": "-it failed"}, "exact", "Equal evaluations").to_csv(
+        tmp_path / "rows.csv"
+    )
     with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
         _, line = csv.reader(file)
     assert (line[0], line[-1]) == ("'=cmd()", "'-it failed")
@@ -220,17 +297,36 @@ def test_a_torn_table_is_named(content: bytes, message: str, tmp_path: Path) -> 
     assert str(path) in str(caught.value)
 
 
-def test_tables_that_are_not_of_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_that_are_not_of_runs_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In one line, not by a traceback."""
     (tmp_path / "rows.csv").write_text("method,ms\nRLOO,fast\n", encoding="utf-8")
     execute(SMALL, tmp_path / "run")
-    assert main(["plot", str(tmp_path / "run"), "--step-times", str(tmp_path / "rows.csv"), "--output", str(tmp_path)]) == 2
+    assert (
+        main(
+            [
+                "plot",
+                str(tmp_path / "run"),
+                "--step-times",
+                str(tmp_path / "rows.csv"),
+                "--output",
+                str(tmp_path),
+            ]
+        )
+        == 2
+    )
     assert "--step-times" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out.csv")]) == 2
     assert "no iteration" in capsys.readouterr().err
 
 
-def test_a_folder_with_brackets_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_a_folder_with_brackets_is_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "gradients", "--repeats", "20", "--variables", "3", "--folder", "a [red] b"]) == 0
+    assert (
+        main(["run", "gradients", "--repeats", "20", "--variables", "3", "--folder", "a [red] b"])
+        == 0
+    )
     assert capsys.readouterr().out.count("a [red] b") == 2

@@ -43,9 +43,19 @@ def test_time_left(tmp_path: Path) -> None:
     standing = Standing(configs, tmp_path)
     standing.began -= 20
     began = (datetime.now(UTC) - timedelta(seconds=10)).isoformat()
-    begun(configs[1], tmp_path, {"began": began, "iteration": 0, "iterations": 400}, {"iteration": 100, "value": 0.5})
+    begun(
+        configs[1],
+        tmp_path,
+        {"began": began, "iteration": 0, "iterations": 400},
+        {"iteration": 100, "value": 0.5},
+    )
     old = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-    begun(configs[2], tmp_path, {"began": old, "iteration": 0, "iterations": 400}, {"iteration": 200, "value": 0.5})
+    begun(
+        configs[2],
+        tmp_path,
+        {"began": old, "iteration": 0, "iterations": 400},
+        {"iteration": 200, "value": 0.5},
+    )
     runs = standing.look()
     assert [run.state for run in runs] == ["done", "running", "waiting", "waiting"]
     assert runs[1].left == pytest.approx(30, abs=3)
@@ -74,8 +84,14 @@ def test_a_long_table_shows_what_is_running_first(tmp_path: Path) -> None:
 
 
 def test_a_run_that_another_process_holds_is_not_run(tmp_path: Path) -> None:
-    folder = begun(SMALL, tmp_path, {"began": datetime.now(UTC).isoformat(), "iteration": 0, "iterations": 20})
-    with folder.held(), pytest.raises(ValueError, match="another process"), folder.held(patience=0.2):
+    folder = begun(
+        SMALL, tmp_path, {"began": datetime.now(UTC).isoformat(), "iteration": 0, "iterations": 20}
+    )
+    with (
+        folder.held(),
+        pytest.raises(ValueError, match="another process"),
+        folder.held(patience=0.2),
+    ):
         pass
     with folder.held(patience=0.0):
         pass
@@ -100,7 +116,11 @@ def test_sessions_tell_where_a_run_was_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"gpus_per_run": 0.25}, "--engine ray"), ({"address": "auto"}, "--engine ray"), ({"jobs": 0}, "--jobs")],
+    [
+        ({"gpus_per_run": 0.25}, "--engine ray"),
+        ({"address": "auto"}, "--engine ray"),
+        ({"jobs": 0}, "--jobs"),
+    ],
 )
 def test_bad_settings(given: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
@@ -121,20 +141,42 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sweep_is_gathered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["sweep", "optimisation", "--iterations", "20", "--every", "10", "--variables", "5", "--root", str(tmp_path)]
+    given = [
+        "sweep",
+        "optimisation",
+        "--iterations",
+        "20",
+        "--every",
+        "10",
+        "--variables",
+        "5",
+        "--root",
+        str(tmp_path),
+    ]
     assert main([*given, "--grid", "seed=0,1", "--grid", "estimator=RLOO,Nonsense"]) == 1
     told = capsys.readouterr().out
     assert "2 of 4 done" in told
     rows = records.read(tmp_path / "optimisation.csv")
-    assert [(row["seed"], row["iteration"]) for row in rows] == [(seed, i) for seed in (0, 1) for i in (0, 10, 20)]
+    assert [(row["seed"], row["iteration"]) for row in rows] == [
+        (seed, i) for seed in (0, 1) for i in (0, 10, 20)
+    ]
 
 
 def test_the_page_is_current() -> None:
-    rows, text = records.read(scaling_processes.FILE), scaling_processes.PAGE.read_text(encoding="utf-8")
-    assert text == scaling_processes.page(rows, text), "run python benchmarks/scaling_processes.py --docs"
+    rows, text = (
+        records.read(scaling_processes.FILE),
+        scaling_processes.PAGE.read_text(encoding="utf-8"),
+    )
+    assert text == scaling_processes.page(rows, text), (
+        "run python benchmarks/scaling_processes.py --docs"
+    )
 
 
 def test_the_pool_is_fast_enough() -> None:
     """What was measured: two processes at least 1.8 times as fast on an f that sleeps."""
-    (two,) = [row for row in records.read(scaling_processes.FILE) if row["section"] == "pool" and row["processes"] == 2]
+    (two,) = [
+        row
+        for row in records.read(scaling_processes.FILE)
+        if row["section"] == "pool" and row["processes"] == 2
+    ]
     assert two["speedup"] >= 1.8

@@ -50,7 +50,12 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 @pytest.mark.parametrize("how", ["Ctrl-C", "kill -9 of the driver"])
 def test_a_sweep_that_is_stopped_stops(how: str, driver: Driver, tmp_path: Path) -> None:
     """The two that run save where they stand, the four that wait do not begin, and no process is left."""
-    until(lambda: len(driver.workers()) == 2 and all(len(folder.metrics()) > 2 for folder in driver.folders[:2]))
+    until(
+        lambda: (
+            len(driver.workers()) == 2
+            and all(len(folder.metrics()) > 2 for folder in driver.folders[:2])
+        )
+    )
     number = signal.SIGKILL if "-9" in how else signal.SIGINT
     driver.signal(number, group=how == "Ctrl-C")
     assert driver.wait() == (-signal.SIGKILL if "-9" in how else 130)
@@ -58,7 +63,9 @@ def test_a_sweep_that_is_stopped_stops(how: str, driver: Driver, tmp_path: Path)
     for folder in driver.folders[:2]:
         assert not folder.finished()
         start, state = Folder(folder.path).restore()
-        assert start >= folder.metrics()[-1]["iteration"] > 0  # at the step that was the last, beyond what was logged
+        assert (
+            start >= folder.metrics()[-1]["iteration"] > 0
+        )  # at the step that was the last, beyond what was logged
         assert state is not None
     for folder in driver.folders[2:]:
         assert not folder.path.exists()

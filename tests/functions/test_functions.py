@@ -12,7 +12,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from catlog import Categoricals, GumbelSoftmax, IndeCateR
 from catlog.distributions.factors import factors
 from catlog.evaluation.neighbours import differences
-from catlog.functions import Additive, BernoulliCrossEntropy, FirstLayerLinear, OfSum, Pairwise, Potts, ising
+from catlog.functions import (
+    Additive,
+    BernoulliCrossEntropy,
+    FirstLayerLinear,
+    OfSum,
+    Pairwise,
+    Potts,
+    ising,
+)
 from catlog.sampling.draw import draw
 
 LAWS = {
@@ -34,21 +42,31 @@ def wave(total):
 def network(inputs, out=1):
     sizes = {"0.weight": (6, inputs), "0.bias": (6,), "2.weight": (out, 6), "2.bias": (out,)}
     net = nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, out)).double()
-    net.load_state_dict({name: randn(*shape, seed=seed) for seed, (name, shape) in enumerate(sizes.items())})
+    net.load_state_dict(
+        {name: randn(*shape, seed=seed) for seed, (name, shape) in enumerate(sizes.items())}
+    )
     return net
 
 
 FUNCTIONS = {
     "additive": lambda batch, d, k, one_hot: Additive(randn(d, k), one_hot),
     "additive, batched": lambda batch, d, k, one_hot: Additive(randn(*batch, d, k), one_hot),
-    "pairwise": lambda batch, d, k, one_hot: Pairwise(randn(d, k, d, k), randn(d, k, seed=1), one_hot),
-    "pairwise, no fields": lambda batch, d, k, one_hot: Pairwise(randn(d, k, d, k), one_hot=one_hot),
+    "pairwise": lambda batch, d, k, one_hot: Pairwise(
+        randn(d, k, d, k), randn(d, k, seed=1), one_hot
+    ),
+    "pairwise, no fields": lambda batch, d, k, one_hot: Pairwise(
+        randn(d, k, d, k), one_hot=one_hot
+    ),
     "potts": lambda batch, d, k, one_hot: Potts(randn(d, d), randn(d, k, seed=1), one_hot),
     "ising": lambda batch, d, k, one_hot: ising(randn(d, d), randn(d, seed=1)),
     "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
-    "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(lambda s: wave(s + randn(*batch)), k, one_hot=one_hot),
+    "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(
+        lambda s: wave(s + randn(*batch)), k, one_hot=one_hot
+    ),
     "weighted sum": lambda batch, d, k, one_hot: OfSum(wave, k, randn(d), one_hot),
-    "network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d * k if one_hot else d), one_hot=one_hot),
+    "network": lambda batch, d, k, one_hot: FirstLayerLinear(
+        network(d * k if one_hot else d), one_hot=one_hot
+    ),
     "network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(
         network(d * k if one_hot else d), None, one_hot, chunk_size=3
     ),
@@ -56,12 +74,20 @@ FUNCTIONS = {
         network(d * k if one_hot else d, out=4), lambda y: y.logsumexp(-1), one_hot
     ),
     "network, cross-entropy": lambda batch, d, k, one_hot: FirstLayerLinear(
-        network(d * k if one_hot else d, out=4), BernoulliCrossEntropy(randn(*batch, 4).sigmoid()), one_hot
+        network(d * k if one_hot else d, out=4),
+        BernoulliCrossEntropy(randn(*batch, 4).sigmoid()),
+        one_hot,
     ),
     "numbers, network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d), categories=k),
-    "numbers, network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(network(d), categories=k, chunk_size=3),
+    "numbers, network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(
+        network(d), categories=k, chunk_size=3
+    ),
 }
-APPLIES = {"ising": ["bits"], "network": ["bits", "one-hot"], "numbers": ["bits", "index", "categoricals"]}
+APPLIES = {
+    "ising": ["bits"],
+    "network": ["bits", "one-hot"],
+    "numbers": ["bits", "index", "categoricals"],
+}
 CASES = [(name, kind) for name in FUNCTIONS for kind in APPLIES.get(name.split(",")[0], LAWS)]
 cases = pytest.mark.parametrize(("name", "kind"), CASES)
 batches = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
@@ -119,7 +145,9 @@ def test_table_of_fresh_draws(name, kind, batch):
 
 
 @cases
-@pytest.mark.parametrize("options", [{}, {"fresh": True}, {"variables": 2, "control": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"fresh": True}, {"variables": 2, "control": "none"}], ids=str
+)
 def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     E = IndeCateR(samples=3, **options)
     f = build(name, kind, (4,))[0]
@@ -138,10 +166,16 @@ def test_one_variable(name, kind):
     assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
 
 
-@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[1] in ("index", "one-hot")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [case for case in CASES if case[1] in ("index", "one-hot")]
+)
 def test_one_category(name, kind):
     f = FUNCTIONS[name]((), 3, 1, kind == "one-hot")
-    x = torch.ones(2, 3, 1, dtype=torch.float64) if kind == "one-hot" else torch.zeros(2, 3, dtype=torch.long)
+    x = (
+        torch.ones(2, 3, 1, dtype=torch.float64)
+        if kind == "one-hot"
+        else torch.zeros(2, 3, dtype=torch.long)
+    )
     assert_same(f.neighbours(x), f(x)[:, None, None].expand(2, 3, 1))
 
 
@@ -162,25 +196,41 @@ def test_values_follow_their_definition():
     own = sum(costs[i, x[:, i]] for i in range(d))
     spin = 2 * bit - 1
     assert_same(Additive(costs)(x), own)
-    assert_same(Pairwise(table, costs)(x), own + sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs))
+    assert_same(
+        Pairwise(table, costs)(x), own + sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs)
+    )
     assert_same(Potts(J, costs)(x), own + sum(J[i, j] * (x[:, i] == x[:, j]) for i, j in pairs))
-    assert_same(ising(J, b)(bit), spin @ b + sum(J[i, j] * (spin[:, i] * spin[:, j] + 1) for i, j in pairs))
+    assert_same(
+        ising(J, b)(bit), spin @ b + sum(J[i, j] * (spin[:, i] * spin[:, j] + 1) for i, j in pairs)
+    )
     assert_same(OfSum(wave, k, b)(x), wave(x.double() @ b))
     one_hot = nn.functional.one_hot(x, k).double()
-    for f in (Additive(costs), Pairwise(table, costs), Potts(J, costs), OfSum(wave, k), OfSum(wave, k, b)):
+    for f in (
+        Additive(costs),
+        Pairwise(table, costs),
+        Potts(J, costs),
+        OfSum(wave, k),
+        OfSum(wave, k, b),
+    ):
         expected, f.one_hot = f(x), True
         assert_same(f(one_hot), expected)
 
 
-@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[1] in ("bits", "one-hot")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [case for case in CASES if case[1] in ("bits", "one-hot")]
+)
 def test_relaxed_points_have_a_gradient(name, kind):
     f = build(name, kind, (4,))[0]
     logits = randn(4, 4, 3).requires_grad_()
-    GumbelSoftmax(samples=2)(f, LAWS[kind](logits), generator=torch.Generator().manual_seed(0)).sum().backward()
+    GumbelSoftmax(samples=2)(
+        f, LAWS[kind](logits), generator=torch.Generator().manual_seed(0)
+    ).sum().backward()
     assert bool(logits.grad.any(-1).all())
 
 
-@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if not case[0].startswith("sum")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [case for case in CASES if not case[0].startswith("sum")]
+)
 def test_parameters_get_the_gradient_of_the_base_draws(name, kind):
     f, q, law = build(name, kind, (4,))
     for key, buffer in list(f.named_buffers(recurse=False)):
@@ -198,7 +248,11 @@ def test_parameters_get_the_gradient_of_the_base_draws(name, kind):
 
 def test_constructors_keep_parameters():
     parameter = nn.Parameter(randn(3, 3))
-    for f in (Additive(parameter), Potts(parameter, randn(3, 3)), OfSum(wave, 2, nn.Parameter(randn(3)))):
+    for f in (
+        Additive(parameter),
+        Potts(parameter, randn(3, 3)),
+        OfSum(wave, 2, nn.Parameter(randn(3))),
+    ):
         assert len(list(f.parameters())) == 1
         assert not f.state_dict().keys() - dict(f.named_parameters()).keys()
 
@@ -288,18 +342,25 @@ def test_first_layer_runs_once_per_draw(kind, k):
     assert flops(by_calls(f), q, x) == n * (1 + moves) * (first + rest)
 
 
-@pytest.mark.parametrize("case", ["bits", "bits, no bias", "bits, one layer", "numbers", "bits, chunks", "numbers, chunks"])
+@pytest.mark.parametrize(
+    "case",
+    ["bits", "bits, no bias", "bits, one layer", "numbers", "bits, chunks", "numbers, chunks"],
+)
 @batches
 def test_units_that_are_off_are_left_out(case, batch):
     """With many moves of a point on a CPU: the same table with fewer products, down to the last digits."""
     d, k = (200, 2) if case.startswith("bits") else (100, 3)
     sizes = [d, 9, 7] if "one layer" in case else [d, 9, 8, 7]
     layers = [nn.Linear(a, b, bias="no bias" not in case).double() for a, b in pairwise(sizes)]
-    net = nn.Sequential(*[module for layer in layers for module in (layer, nn.ReLU())][:-1]).requires_grad_(False)
+    net = nn.Sequential(
+        *[module for layer in layers for module in (layer, nn.ReLU())][:-1]
+    ).requires_grad_(False)
     for seed, parameter in enumerate(net.parameters()):
         parameter.copy_(randn(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
     chunk_size = 170 if "chunks" in case else None
-    f = FirstLayerLinear(net, BernoulliCrossEntropy(randn(*batch, 7).sigmoid()), categories=k, chunk_size=chunk_size)
+    f = FirstLayerLinear(
+        net, BernoulliCrossEntropy(randn(*batch, 7).sigmoid()), categories=k, chunk_size=chunk_size
+    )
     law = factors(LAWS["bits" if k == 2 else "index"](randn(*batch, d, 3)))
     x = some_draws(law, 3)
     expected = differences(by_calls(f), x, f(x), law)
@@ -309,4 +370,7 @@ def test_units_that_are_off_are_left_out(case, batch):
     with FlopCounterMode(display=False) as brute:
         differences(by_calls(f), x, f(x), law)
     assert counter.get_total_flops() < brute.get_total_flops() / 2
-    assert_same(differences(f, x, f(x), law, chosen=chosen), expected.gather(-2, chosen[..., None].expand(*chosen.shape, k)))
+    assert_same(
+        differences(f, x, f(x), law, chosen=chosen),
+        expected.gather(-2, chosen[..., None].expand(*chosen.shape, k)),
+    )

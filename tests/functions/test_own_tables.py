@@ -12,7 +12,14 @@ from torch.nn.utils import parametrizations
 from catlog import Categoricals, IndeCateR, functions
 from catlog.distributions.factors import factors
 from catlog.evaluation.neighbours import differences
-from catlog.functions import Additive, BernoulliCrossEntropy, FirstLayerLinear, OfSum, Pairwise, Potts
+from catlog.functions import (
+    Additive,
+    BernoulliCrossEntropy,
+    FirstLayerLinear,
+    OfSum,
+    Pairwise,
+    Potts,
+)
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
 routes = pytest.mark.parametrize("route", WIDTHS)
@@ -25,7 +32,9 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def decoder(route: str, relu: nn.Module | None = None) -> nn.Sequential:
     d, *widths = WIDTHS[route]
     layers = [nn.Linear(a, b) for a, b in zip((d, *widths), widths, strict=False)]
-    net = nn.Sequential(layers[0], relu or nn.ReLU(), layers[1], relu or nn.ReLU(), layers[2]).double()
+    net = nn.Sequential(
+        layers[0], relu or nn.ReLU(), layers[1], relu or nn.ReLU(), layers[2]
+    ).double()
     with torch.no_grad():
         for seed, parameter in enumerate(net.parameters()):
             parameter.copy_(randn(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
@@ -102,7 +111,9 @@ def with_weights_of(net: nn.Sequential, at: int, module: nn.Linear) -> nn.Sequen
 def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -> nn.Module:
     """Change the network (and the head, which is returned) in a way that the table has to follow."""
     if name == "hook on a layer":
-        net[2].register_forward_hook(lambda module, given, out: out + given[0].sum(-1, keepdim=True))
+        net[2].register_forward_hook(
+            lambda module, given, out: out + given[0].sum(-1, keepdim=True)
+        )
     elif name == "hook on the last layer":
         net[4].register_forward_hook(lambda module, given, out: 2 * out)
     elif name == "pre-hook":
@@ -138,8 +149,12 @@ def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -
             nn.utils.weight_norm(net[4])
         net[4].weight_g.data *= 1.5
     elif name == "backward hook":
-        net[0].register_full_backward_hook(lambda module, given, out: tuple(None if g is None else 2 * g for g in given))
-        net[2].register_full_backward_hook(lambda module, given, out: tuple(None if g is None else 2 * g for g in given))
+        net[0].register_full_backward_hook(
+            lambda module, given, out: tuple(None if g is None else 2 * g for g in given)
+        )
+        net[2].register_full_backward_hook(
+            lambda module, given, out: tuple(None if g is None else 2 * g for g in given)
+        )
     elif name == "batch norm, evaluated":
         net.insert(1, nn.BatchNorm1d(3).double())
         net[1].running_var *= 3.0
@@ -159,7 +174,9 @@ LATER = [
 
 @routes
 @pytest.mark.parametrize("name", LATER)
-def test_changed_later_modules_are_called(name: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_later_modules_are_called(
+    name: str, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = decoder(route)
     f = FirstLayerLinear(net, head())
     f.head = change_of_a_later_module(name, net, f.head)
@@ -168,7 +185,9 @@ def test_changed_later_modules_are_called(name: str, route: str, monkeypatch: py
 
 def change_of_the_beginning(name: str, net: nn.Sequential) -> nn.Sequential:
     if name == "hook":
-        net[0].register_forward_hook(lambda module, given, out: out + given[0].sum(-1, keepdim=True))
+        net[0].register_forward_hook(
+            lambda module, given, out: out + given[0].sum(-1, keepdim=True)
+        )
     elif name == "pre-hook":
         net[0].register_forward_pre_hook(lambda module, given: (given[0].square() + 1,))
     elif name == "weight norm as a hook":
@@ -220,11 +239,15 @@ def test_subclasses_that_compute_the_same_are_taken() -> None:
 
     net = decoder("few moves")
     f = FirstLayerLinear(Named(*with_weights_of(net, 0, Own(5, 6).double())), head())
-    torch.testing.assert_close(f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5)))
+    torch.testing.assert_close(
+        f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5))
+    )
 
 
 def test_batch_normalisation_in_training_is_refused() -> None:
-    net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Sequential(nn.BatchNorm1d(3)), nn.Linear(6, 1)).double()
+    net = nn.Sequential(
+        nn.Linear(5, 6), nn.ReLU(), nn.Sequential(nn.BatchNorm1d(3)), nn.Linear(6, 1)
+    ).double()
     f = FirstLayerLinear(net)
     with pytest.raises(ValueError, match=r"BatchNorm1d at '2.0'.*network.eval"):
         f.neighbours(points(5))
@@ -250,12 +273,20 @@ OWN = {
 def test_a_function_with_another_forward_and_an_old_table_is_refused(name: str) -> None:
     kind, x = getattr(functions, name), points(5)
     squared = type("Squared", (kind,), {"forward": lambda self, x: kind.forward(self, x) ** 2})
-    with pytest.raises(TypeError, match=r"Squared: Squared has a forward of its own.*`neighbours` of its own"):
+    with pytest.raises(
+        TypeError, match=r"Squared: Squared has a forward of its own.*`neighbours` of its own"
+    ):
         OWN[name](squared).neighbours(x)
-    both = type("Both", (squared,), {"neighbours": lambda self, x, *given: kind.neighbours(self, x, *given) ** 2})
+    both = type(
+        "Both",
+        (squared,),
+        {"neighbours": lambda self, x, *given: kind.neighbours(self, x, *given) ** 2},
+    )
     table = OWN[name](both).neighbours(x)
     torch.testing.assert_close(table, OWN[name](kind).neighbours(x) ** 2)
-    torch.testing.assert_close(table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x))
+    torch.testing.assert_close(
+        table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x)
+    )
     f = OWN[name](kind)
     handle = f.register_forward_hook(lambda module, given, out: 2 * out)
     with pytest.raises(TypeError, match="forward hooks"):
@@ -273,7 +304,9 @@ LAWS = {
     "index": lambda logits: Independent(Categorical(logits=logits), 1),
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
     "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3]),
-    "masked": lambda logits: Independent(Categorical(logits=logits.index_fill(-1, torch.tensor([1]), -torch.inf)), 1),
+    "masked": lambda logits: Independent(
+        Categorical(logits=logits.index_fill(-1, torch.tensor([1]), -torch.inf)), 1
+    ),
 }
 SETTINGS = [{}, {"fresh": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
 
@@ -285,7 +318,9 @@ class Wave:
         self.one_hot, self.error, self.calls = one_hot, error, 0
 
     def value(self, number: Tensor) -> Tensor:
-        return (number.double() @ torch.linspace(0.3, 0.9, number.shape[-1], dtype=torch.float64)).sin() + 100
+        return (
+            number.double() @ torch.linspace(0.3, 0.9, number.shape[-1], dtype=torch.float64)
+        ).sin() + 100
 
     def __call__(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -296,18 +331,29 @@ class Wave:
         number = (x.argmax(-1) if self.one_hot else x).double()
         d = number.shape[-1]
         every = torch.stack(
-            [torch.stack([self.value(number.index_fill(-1, torch.tensor([i]), c)) for c in range(k)], -1) for i in range(d)],
+            [
+                torch.stack(
+                    [self.value(number.index_fill(-1, torch.tensor([i]), c)) for c in range(k)], -1
+                )
+                for i in range(d)
+            ],
             -2,
         )
         own = number.long().unsqueeze(-1)
         every = every + self.error * (every - every.gather(-1, own))
-        return every if variables is None else every.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
+        return (
+            every
+            if variables is None
+            else every.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
+        )
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 @pytest.mark.parametrize("kind", LAWS)
-def test_a_wrong_table_is_seen(kind: str, batch: tuple[int, ...], settings: dict[str, object]) -> None:
+def test_a_wrong_table_is_seen(
+    kind: str, batch: tuple[int, ...], settings: dict[str, object]
+) -> None:
     q = LAWS[kind](randn(*batch, 4, 3))
     E = IndeCateR(**{"samples": 3, **settings})
     good, calls = Wave(kind == "one-hot"), []
@@ -317,7 +363,9 @@ def test_a_wrong_table_is_seen(kind: str, batch: tuple[int, ...], settings: dict
         calls.append(good.calls - before)
     assert calls == [3, 1, 1]  # once for every f
     for error in (-1.0, -0.5, 1.0):
-        with pytest.raises(ValueError, match=r"f.neighbours does not agree with f: variable \d set to category \d"):
+        with pytest.raises(
+            ValueError, match=r"f.neighbours does not agree with f: variable \d set to category \d"
+        ):
             E(Wave(kind == "one-hot", error), q, generator=torch.Generator().manual_seed(0))
 
 
@@ -325,10 +373,14 @@ def test_where_the_comparison_is_made() -> None:
     q, bad = LAWS["bits"](randn(4, 3)), Wave(False, error=1.0)
     IndeCateR(validate=False)(bad, q)
     assert not hasattr(bad, "table_checked")
-    torch.func.vmap(lambda logits: IndeCateR(1)(bad, LAWS["bits"](logits)), randomness="different")(randn(2, 4, 3))
+    torch.func.vmap(lambda logits: IndeCateR(1)(bad, LAWS["bits"](logits)), randomness="different")(
+        randn(2, 4, 3)
+    )
     with pytest.raises(ValueError, match="does not agree"):
         IndeCateR()(bad, q)
-    compiled = torch.compile(lambda logits: IndeCateR(1)(Wave(False, 1.0), LAWS["bits"](logits)), backend="eager")
+    compiled = torch.compile(
+        lambda logits: IndeCateR(1)(Wave(False, 1.0), LAWS["bits"](logits)), backend="eager"
+    )
     compiled(randn(4, 3))
     torch._dynamo.reset()
 
@@ -373,7 +425,9 @@ def test_objects_without_room_for_a_note() -> None:
             return x.sum(-1)
 
         def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
-            return Additive(torch.tensor([[0.0, 1.0]]).double().expand(4, 2)).neighbours(x, variables)
+            return Additive(torch.tensor([[0.0, 1.0]]).double().expand(4, 2)).neighbours(
+                x, variables
+            )
 
     for _ in range(2):
         IndeCateR()(Slotted(), LAWS["bits"](randn(4, 3)))
@@ -388,14 +442,20 @@ def test_rounding_is_no_disagreement(kind: torch.dtype) -> None:
         IndeCateR()(Additive(costs), q)
         IndeCateR()(Additive(costs - 1e3 * size), q)
         IndeCateR()(Additive(torch.full((40, 2), size, dtype=kind)), q)
-        IndeCateR()(Potts(size * randn(40, 40).to(kind), 1e3 * size + randn(40, 2, seed=1).to(kind)), q)
+        IndeCateR()(
+            Potts(size * randn(40, 40).to(kind), 1e3 * size + randn(40, 2, seed=1).to(kind)), q
+        )
         for reach in (1e-4, 1.0, 30.0):
-            net = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 300)).to(kind)
+            net = nn.Sequential(
+                nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 300)
+            ).to(kind)
             with torch.no_grad():
                 for seed, parameter in enumerate(net.parameters()):
                     parameter.copy_(randn(*parameter.shape, seed=seed) * size ** (seed == 0))
                 net[4].weight *= reach
-            IndeCateR()(FirstLayerLinear(net, BernoulliCrossEntropy((randn(6, 300) > 0).to(kind))), q)
+            IndeCateR()(
+                FirstLayerLinear(net, BernoulliCrossEntropy((randn(6, 300) > 0).to(kind))), q
+            )
 
 
 # Sums in few bits
@@ -411,7 +471,10 @@ def test_sums_are_wider_than_what_is_summed(kind: torch.dtype) -> None:
     for f, wide in (
         (Additive(costs), Additive(costs.double())),
         (Potts(pairs, costs), Potts(pairs.double(), costs.double())),
-        (Pairwise(torch.ones(300, 2, 300, 2, dtype=kind), costs), Pairwise(torch.ones(300, 2, 300, 2).double(), costs.double())),
+        (
+            Pairwise(torch.ones(300, 2, 300, 2, dtype=kind), costs),
+            Pairwise(torch.ones(300, 2, 300, 2).double(), costs.double()),
+        ),
         (OfSum(lambda s: s, 2), OfSum(lambda s: s, 2)),
         (OfSum(lambda s: s, 2, costs[:, 0]), OfSum(lambda s: s, 2, costs[:, 0].double())),
     ):
@@ -427,15 +490,24 @@ def test_cross_entropy_of_few_bits_is_summed_in_float32(kind: torch.dtype) -> No
     logits = logits.to(kind)
     value = BernoulliCrossEntropy(targets.to(kind))(logits)
     assert value.dtype == torch.float32
-    torch.testing.assert_close(value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0
+    )
 
 
 class Rounded(torch.overrides.TorchFunctionMode):
     """Products as autocast makes them, but in a way that every CPU can do: operands and results rounded to bfloat16."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        if function in (torch.nn.functional.linear, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm):
-            args = tuple(each.bfloat16().float() if isinstance(each, Tensor) else each for each in args)
+        if function in (
+            torch.nn.functional.linear,
+            torch.Tensor.matmul,
+            torch.Tensor.__matmul__,
+            torch.mm,
+        ):
+            args = tuple(
+                each.bfloat16().float() if isinstance(each, Tensor) else each for each in args
+            )
             assert not kwargs, "autocast takes the way without buffers"
             with torch.autocast("cpu", enabled=False):
                 return function(*args).bfloat16()
@@ -445,12 +517,18 @@ class Rounded(torch.overrides.TorchFunctionMode):
 def test_the_paper_s_decoder_under_autocast() -> None:
     """The gradient by the table is as good as that of the black box, and both far better than with sums in bfloat16."""
     generator = torch.Generator().manual_seed(0)
-    net = nn.Sequential(nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784))
+    net = nn.Sequential(
+        nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784)
+    )
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
+            parameter.copy_(
+                torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5
+            )
     net.requires_grad_(False)  # its gradient would take products in bfloat16
-    f = FirstLayerLinear(net, BernoulliCrossEntropy((torch.rand(4, 784, generator=generator) < 0.3).float()))
+    f = FirstLayerLinear(
+        net, BernoulliCrossEntropy((torch.rand(4, 784, generator=generator) < 0.3).float())
+    )
     x = (torch.rand(2, 4, 200, generator=generator) < 0.5).float()
 
     def gradient(f: object, low: bool) -> Tensor:

@@ -25,7 +25,9 @@ sizes = pytest.mark.parametrize("size", SIZES)
 precisions = pytest.mark.parametrize("precision", kernels.PRECISIONS)
 
 
-def arguments(size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0) -> list[Tensor | None]:
+def arguments(
+    size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0
+) -> list[Tensor | None]:
     """The operation's tensors, in float32, for a network with activations of about ``scale``."""
     points, batch, d, (h1, h2, out), slots, biases = SIZES[size]
     generator = torch.Generator().manual_seed(seed)
@@ -34,17 +36,30 @@ def arguments(size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0)
         return torch.randn(shape, generator=generator)
 
     x = (torch.rand(points, d, generator=generator) < 0.5).float()
-    w1, w2, w3 = randn(h1, d) / d**0.5 * scale, randn(h2, h1) / h1**0.5, randn(out, h2) / h2**0.5 / scale
-    b1, b2, b3 = (0.1 * scale * randn(h1), 0.1 * scale * randn(h2), randn(out)) if biases else (None, None, None)
+    w1, w2, w3 = (
+        randn(h1, d) / d**0.5 * scale,
+        randn(h2, h1) / h1**0.5,
+        randn(out, h2) / h2**0.5 / scale,
+    )
+    b1, b2, b3 = (
+        (0.1 * scale * randn(h1), 0.1 * scale * randn(h2), randn(out))
+        if biases
+        else (None, None, None)
+    )
     targets = (torch.rand(batch, out, generator=generator) < 0.3).float()
-    which = None if slots is None else torch.rand(points, d, generator=generator).argsort(-1)[:, :slots]
+    which = (
+        None if slots is None else torch.rand(points, d, generator=generator).argsort(-1)[:, :slots]
+    )
     offset = torch.zeros(batch) if b3 is None else targets @ b3
     given = [x, which, w1, b1, w2, b2, w3, b3, targets @ w3, offset]
     return [each if each is None else each.to(device) for each in given]
 
 
 def double(given: list[Tensor | None]) -> list[Tensor | None]:
-    return [each if each is None else (each.double() if each.is_floating_point() else each).cpu() for each in given]
+    return [
+        each if each is None else (each.double() if each.is_floating_point() else each).cpu()
+        for each in given
+    ]
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -54,16 +69,22 @@ def error(actual: Tensor, expected: Tensor) -> float:
 def decoder(d: int, *widths: int) -> nn.Sequential:
     torch.manual_seed(0)
     first, second, out = widths
-    return nn.Sequential(nn.Linear(d, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, out))
+    return nn.Sequential(
+        nn.Linear(d, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, out)
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 @pytest.mark.parametrize("chosen", [False, True])
-def test_formula_equals_brute_force(batch: tuple[int, ...], chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formula_equals_brute_force(
+    batch: tuple[int, ...], chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FirstLayerLinear through the operation's formula, as a GPU would call it, against its own way and against f."""
     d = 5
     net = decoder(d, 6, 8, 7).double()
-    f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(*batch, 7, dtype=torch.float64)), precision="half")
+    f = FirstLayerLinear(
+        net, BernoulliCrossEntropy(torch.rand(*batch, 7, dtype=torch.float64)), precision="half"
+    )
     x = torch.randint(2, (3, *batch, d)).double()
     variables = torch.rand(3, *batch, d).argsort(-1)[..., :2] if chosen else None
     with torch.no_grad():
@@ -74,7 +95,11 @@ def test_formula_equals_brute_force(batch: tuple[int, ...], chosen: bool, monkey
         for i in range(d if variables is None else 2):
             for k in (0.0, 1.0):
                 point = x.scatter(
-                    -1, torch.full_like(x[..., :1], i).long() if variables is None else variables[..., i : i + 1], k
+                    -1,
+                    torch.full_like(x[..., :1], i).long()
+                    if variables is None
+                    else variables[..., i : i + 1],
+                    k,
                 )
                 torch.testing.assert_close(table[..., i, int(k)], f(point), rtol=0, atol=1e-12)
         compiled = torch.compile(f.neighbours, fullgraph=True, dynamic=False, backend="aot_eager")
@@ -94,9 +119,13 @@ def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "usable", lambda x, slots: True)
     with torch.no_grad():
         assert FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)
-        assert not FirstLayerLinear(net, head)._fits_kernel(x, None)  # PyTorch's default is full float32
+        assert not FirstLayerLinear(net, head)._fits_kernel(
+            x, None
+        )  # PyTorch's default is full float32
         assert not FirstLayerLinear(net, head, precision="float32")._fits_kernel(x, None)
-        assert not FirstLayerLinear(net, lambda out: out.sum(-1), precision="half")._fits_kernel(x, None)
+        assert not FirstLayerLinear(net, lambda out: out.sum(-1), precision="half")._fits_kernel(
+            x, None
+        )
         assert not FirstLayerLinear(net[:3], head, precision="half")._fits_kernel(x, None)
         monkeypatch.undo()
         assert not FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)  # on a CPU
@@ -110,7 +139,9 @@ def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 @sizes
 @precisions
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6], ids=str)
-def test_kernel_against_float64(size: str, precision: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_against_float64(
+    size: str, precision: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = arguments(size, scale, "cuda")
     expected = kernels.bernoulli_table(*double(given), precision)
     for _ in range(2):  # while it tunes, and after
@@ -120,7 +151,9 @@ def test_kernel_against_float64(size: str, precision: str, scale: float, monkeyp
 @on_gpu
 @sizes
 @pytest.mark.parametrize("index", range(2))
-def test_both_ways_of_the_last_layer(size: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_of_the_last_layer(
+    size: str, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Products by the library and in a kernel of ours, without tuning; and the same numbers whenever it is called."""
     from catlog.functions import triton_kernels as tk
 
@@ -164,13 +197,19 @@ def test_gradient_against_float64(precision: str) -> None:
     """The gradient of IndeCateR for the paper's decoder, f(x) itself in float32."""
     logits = torch.randn(100, 200, generator=torch.Generator().manual_seed(0))
     images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(1)) < 0.2).float()
-    x = (torch.rand(2, 100, 200, generator=torch.Generator().manual_seed(2)) < logits.sigmoid()).float()
+    x = (
+        torch.rand(2, 100, 200, generator=torch.Generator().manual_seed(2)) < logits.sigmoid()
+    ).float()
     gradients = []
     for dtype, device in ((torch.float64, "cpu"), (torch.float32, "cuda")):
         net = decoder(200, 256, 384, 784).to(device, dtype)
-        f = FirstLayerLinear(net, BernoulliCrossEntropy(images.to(device, dtype)), precision=precision)
+        f = FirstLayerLinear(
+            net, BernoulliCrossEntropy(images.to(device, dtype)), precision=precision
+        )
         theta = logits.to(device, dtype, copy=True).requires_grad_()
-        catlog.IndeCateR(2)(f, Independent(Bernoulli(logits=theta), 1), x=x.to(device, dtype)).sum().backward()
+        catlog.IndeCateR(2)(
+            f, Independent(Bernoulli(logits=theta), 1), x=x.to(device, dtype)
+        ).sum().backward()
         gradients.append(theta.grad)
     assert error(gradients[1], gradients[0]) < BOUNDS[precision]
 
@@ -180,7 +219,9 @@ def test_gradient_against_float64(precision: str) -> None:
 @precisions
 def test_compiled_and_captured(precision: str) -> None:
     net = decoder(80, 32, 48, 8).cuda()
-    f = FirstLayerLinear(net, BernoulliCrossEntropy(torch.rand(5, 8, device="cuda")), precision=precision)
+    f = FirstLayerLinear(
+        net, BernoulliCrossEntropy(torch.rand(5, 8, device="cuda")), precision=precision
+    )
     x = torch.randint(2, (2, 5, 80), device="cuda").float()
     with torch.no_grad():
         eager = f.neighbours(x)

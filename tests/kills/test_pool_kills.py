@@ -31,7 +31,11 @@ children: list[Any] = []  # of a worker
 def noisy(point: Any, mark: str) -> float:
     """Random, slow, and with a process of its own beside it."""
     if not children:
-        children.append(subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: mark}, start_new_session=True))
+        children.append(
+            subprocess.Popen(
+                ["sleep", "1000"], env={**os.environ, MARK: mark}, start_new_session=True
+            )
+        )
     value = float(np.random.rand())  # noqa: NPY002
     time.sleep(0.01)
     return value
@@ -108,7 +112,9 @@ def nursery() -> Iterator["subprocess.Popen[str]"]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", NURSERY]
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, encoding="utf-8") as process:
+    with subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
+    ) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
@@ -133,4 +139,6 @@ def test_the_parent_is_killed(kill: int, nursery: "subprocess.Popen[str]", tmp_p
     assert leftovers(mark, patience=60) == {}
     lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else [""]
     assert lines[-1] == ""
-    assert [[float(value) for value in line.split()] for line in lines[:-1]] == [expected(1 + i) for i in range(len(lines) - 1)]
+    assert [[float(value) for value in line.split()] for line in lines[:-1]] == [
+        expected(1 + i) for i in range(len(lines) - 1)
+    ]

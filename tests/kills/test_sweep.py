@@ -62,7 +62,9 @@ def check_complete(driver: Driver, whole: list[list[dict[str, Any]]]) -> int:
     return sum(len(folder.sessions()) for folder in driver.folders)
 
 
-def test_runs_killed(chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]) -> None:
+def test_runs_killed(
+    chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]
+) -> None:
     """kill -9 of a run's process, up to two seconds after it began; the sweep goes on by itself."""
     killed, complete, sessions = 0, 0, 0
     while killed < KILLS:
@@ -78,13 +80,22 @@ def test_runs_killed(chance: random.Random, drivers: Iterator[Driver], whole: li
         until(driver.gone)
         sessions += check_complete(driver, whole)
         complete += SEEDS
-    print(f"\n{killed} runs killed: {complete} of {complete} runs complete and bit-identical, in {sessions} sessions")
+    print(
+        f"\n{killed} runs killed: {complete} of {complete} runs complete and bit-identical, in {sessions} sessions"
+    )
 
 
-SIGNALS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "Ctrl-C": signal.SIGINT}
+SIGNALS = {
+    "kill -9": signal.SIGKILL,
+    "SIGTERM": signal.SIGTERM,
+    "SIGINT": signal.SIGINT,
+    "Ctrl-C": signal.SIGINT,
+}
 
 
-def test_drivers_killed(chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]) -> None:
+def test_drivers_killed(
+    chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]
+) -> None:
     """The driver is killed or interrupted, while it starts or while runs are under way, and started again until all is done."""
     done: Counter[str] = Counter()
     complete, sessions, longest = 0, 0, 0.0

@@ -43,7 +43,9 @@ PRODUCTS = [
 
 def forbidden(given: Any) -> bool:
     return any(
-        isinstance(each, torch.Tensor) and each.device.type == "cpu" and each.dtype in (torch.bfloat16, torch.float16)
+        isinstance(each, torch.Tensor)
+        and each.device.type == "cpu"
+        and each.dtype in (torch.bfloat16, torch.float16)
         for each in given
     )
 
@@ -55,7 +57,9 @@ def forbid(library: torch.library.Library, name: str) -> None:
 
     def checked(keys: Any, *given: Any, **named: Any) -> Any:
         if forbidden([*given, *named.values()]):
-            raise RuntimeError(f"aten::{name}: a product of 16-bit matrices on a CPU, which not every machine can do.")
+            raise RuntimeError(
+                f"aten::{name}: a product of 16-bit matrices on a CPU, which not every machine can do."
+            )
         return original.redispatch(keys & below, *given, **named)
 
     library.impl(name, checked, "BackendSelect", with_keyset=True)

@@ -6,8 +6,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = [path for folder in ("src", "benchmarks", "examples", "docs", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
-BINARY = {"archive", "gzip", "os", "tarfile", "webbrowser", "zipfile", "Image"}  # their `open` is another one
+FILES = [
+    path
+    for folder in ("src", "benchmarks", "examples", "docs", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+BINARY = {
+    "archive",
+    "gzip",
+    "os",
+    "tarfile",
+    "webbrowser",
+    "zipfile",
+    "Image",
+}  # their `open` is another one
 
 
 def opens_text(call: ast.Call) -> bool:
@@ -20,15 +32,27 @@ def opens_text(call: ast.Call) -> bool:
     if any(keyword.arg in ("encoding", None) for keyword in call.keywords):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
-    return not any(isinstance(each, ast.Constant) and "b" in str(each.value) and len(str(each.value)) <= 3 for each in given)
+    return not any(
+        isinstance(each, ast.Constant) and "b" in str(each.value) and len(str(each.value)) <= 3
+        for each in given
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "found"),
-    [("open('a')", 1), ("p.open('w')", 1), ("p.read_text()", 1), ("open(p, 'rb')", 0), ("p.open(encoding='utf-8')", 0)],
+    [
+        ("open('a')", 1),
+        ("p.open('w')", 1),
+        ("p.read_text()", 1),
+        ("open(p, 'rb')", 0),
+        ("p.open(encoding='utf-8')", 0),
+    ],
 )
 def test_the_search_finds(code: str, found: int) -> None:
-    assert sum(isinstance(node, ast.Call) and opens_text(node) for node in ast.walk(ast.parse(code))) == found
+    assert (
+        sum(isinstance(node, ast.Call) and opens_text(node) for node in ast.walk(ast.parse(code)))
+        == found
+    )
 
 
 def test_every_text_file_has_an_encoding() -> None:

@@ -17,14 +17,25 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def test_one_version() -> None:
     version = catlog.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(
+        rf"^## {re.escape(version)}\b",
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
 
 
 def test_the_paper_is_the_preferred_citation() -> None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     after = text[text.index("preferred-citation:") :]
-    assert "Differentiable Sampling of Categorical Distributions Using the CatLog-Derivative Trick" in after
-    assert re.findall(r"family-names: (.+)", after) == ["De Smet", "Sansone", "Zuidberg Dos Martires"]
+    assert (
+        "Differentiable Sampling of Categorical Distributions Using the CatLog-Derivative Trick"
+        in after
+    )
+    assert re.findall(r"family-names: (.+)", after) == [
+        "De Smet",
+        "Sansone",
+        "Zuidberg Dos Martires",
+    ]
 
 
 def test_the_workflow_runs_what_is_supported() -> None:
@@ -39,7 +50,9 @@ def test_the_workflow_runs_what_is_supported() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_the_version_needs_no_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_needs_no_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delitem(sys.modules, "catlog.cli.main", raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["--version"]) == 0

@@ -74,7 +74,9 @@ def pool() -> Iterator[Pool]:
 
 
 def test_estimates_equal_those_of_the_same_function_in_torch(pool: Pool) -> None:
-    logits = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logits = torch.randn(
+        2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
     for E in (catlog.IndeCateR(2), catlog.RLOO(3), catlog.SCateR(1)):
         gradients = []
@@ -97,7 +99,9 @@ def test_estimates_equal_those_of_the_same_function_in_torch(pool: Pool) -> None
 def test_a_failure_names_the_row_and_the_pool_survives(kind: int, reason: str, pool: Pool) -> None:
     x = torch.zeros(5, 2, 3)
     x[3, 1, 2] = kind
-    with pytest.raises(RowError, match=rf"row \(3, 1\), where x = \[0\., 0\., {kind}\.\]: {reason}") as caught:
+    with pytest.raises(
+        RowError, match=rf"row \(3, 1\), where x = \[0\., 0\., {kind}\.\]: {reason}"
+    ) as caught:
         pool(x)
     assert caught.value.row == (3, 1)
     assert caught.value.point.tolist() == [0, 0, kind]
@@ -126,18 +130,30 @@ def test_retries(tmp_path: Path) -> None:
 
 
 def test_batch_elements_have_their_own_argument() -> None:
-    x = torch.tensor([[[1, 0], [0, 1]], [[1, 1], [0, 0]]])  # [2 draws, 2 batch elements, 2 variables]
+    x = torch.tensor(
+        [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]
+    )  # [2 draws, 2 batch elements, 2 variables]
     with Pool(weighed, 2, batch=[1.0, 10.0], dtype=torch.float64) as pool:
-        torch.testing.assert_close(pool(x), reference(x) * torch.tensor([1.0, 10.0]), rtol=0, atol=1e-14)
+        torch.testing.assert_close(
+            pool(x), reference(x) * torch.tensor([1.0, 10.0]), rtol=0, atol=1e-14
+        )
         with pytest.raises(ValueError, match="3 batch elements"):
             pool(torch.zeros(2, 3, 2))
 
 
 def test_wrong_settings_are_told() -> None:
-    for settings, named in (({"workers": 0}, "workers"), ({"timeout": 0}, "timeout"), ({"engine": "threads"}, "engine")):
+    for settings, named in (
+        ({"workers": 0}, "workers"),
+        ({"timeout": 0}, "timeout"),
+        ({"engine": "threads"}, "engine"),
+    ):
         with pytest.raises(ValueError, match=named):
             Pool(simulator, **settings)
-    for settings, named in (({"timeout": "2"}, "timeout"), ({"start_timeout": True}, "start_timeout"), ({"seed": 0.5}, "seed")):
+    for settings, named in (
+        ({"timeout": "2"}, "timeout"),
+        ({"start_timeout": True}, "start_timeout"),
+        ({"seed": 0.5}, "seed"),
+    ):
         with pytest.raises(TypeError, match=named):
             Pool(simulator, **settings)
     with pytest.raises(TypeError, match="`f` must be a function"):
@@ -148,7 +164,10 @@ def test_wrong_settings_are_told() -> None:
 
 
 def test_threads_share_a_pool(pool: Pool) -> None:
-    points = [torch.randint(3, (9, 4), generator=torch.Generator().manual_seed(i)).double() for i in range(8)]
+    points = [
+        torch.randint(3, (9, 4), generator=torch.Generator().manual_seed(i)).double()
+        for i in range(8)
+    ]
     with ThreadPoolExecutor(4) as threads:
         values = [threads.submit(pool, x) for x in points]
         for x, value in zip(points, values, strict=True):
@@ -188,7 +207,8 @@ def test_a_forked_copy_has_workers_of_its_own(pool: Pool) -> None:
 
 def noise(point: Any) -> float:
     """One number for all three generators."""
-    return float(np.random.rand() + 2 * random.random() + 4 * torch.rand((), dtype=torch.float64).item())  # noqa: NPY002
+    legacy = np.random.rand()  # noqa: NPY002
+    return float(legacy + 2 * random.random() + 4 * torch.rand((), dtype=torch.float64).item())
 
 
 def numpys(point: Any) -> float:
@@ -226,7 +246,13 @@ def test_random_numbers_are_those_of_the_seed_whatever_the_workers() -> None:
 def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
     """A rank of a divided estimate has its own, and so have the three generators."""
     states = []
-    for streams in ([1, 0, 1, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 2, 0, 0], [1, 0, 1, 0, 1]):
+    for streams in (
+        [1, 0, 1, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 0, 1, 1, 0],
+        [1, 0, 2, 0, 0],
+        [1, 0, 1, 0, 1],
+    ):
         state, python = torch.get_rng_state(), random.getstate()
         keeper.reseed(streams)
         states += [numpys(None), pythons(None), torchs(None)]
@@ -249,7 +275,9 @@ def test_a_hang_in_the_import_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
     code = f"import os, time\nif os.getpid() != {os.getpid()}: time.sleep(100)\ndef f(point): return 1.0"
     f = importable(tmp_path, "hanging_module", code, monkeypatch)
     with Pool(f, 2, timeout=0.1, start_timeout=0.3) as pool:
-        with pytest.raises(RuntimeError, match=r"could not import f \(.*longer than 0\.3 s.*`start_timeout`") as caught:
+        with pytest.raises(
+            RuntimeError, match=r"could not import f \(.*longer than 0\.3 s.*`start_timeout`"
+        ) as caught:
             pool(torch.zeros(2, 1))
         assert pool._workers == []
     assert "__main__" not in str(caught.value)
@@ -260,7 +288,12 @@ def test_a_hang_in_the_import_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_error_in_the_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = f"import os\nif os.getpid() != {os.getpid()}: import nonexistent_package\ndef f(point): return 1.0"
     f = importable(tmp_path, "broken_module", code, monkeypatch)
-    with Pool(f, 1) as pool, pytest.raises(RuntimeError, match=r"could not import f .*No module named 'nonexistent_p") as caught:
+    with (
+        Pool(f, 1) as pool,
+        pytest.raises(
+            RuntimeError, match=r"could not import f .*No module named 'nonexistent_p"
+        ) as caught,
+    ):
         pool(torch.zeros(1, 1))
     assert "broken_module.py" in caught.value.__notes__[0]
     assert "__main__" not in str(caught.value)
@@ -314,7 +347,9 @@ def test_nothing_outlives_a_terminated_parent() -> None:
     """One worker hangs, one is idle, and both have started others (tests/kills kills it at random instants)."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", PARENT, mark], env=environment, stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, mark], env=environment, stdout=subprocess.PIPE
+    ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"started\n"
         assert len(marked(mark)) >= 1 + 1 + 2 + 6  # parent, keeper, workers, what they started
@@ -371,14 +406,20 @@ def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {os: "fork setsid killpg waitstatus_to_exitcode", signal: "SIGKILL SIGCHLD", socket: "send_fds recv_fds"}
+    names = {
+        os: "fork setsid killpg waitstatus_to_exitcode",
+        signal: "SIGKILL SIGCHLD",
+        socket: "send_fds recv_fds",
+    }
     gc.collect()  # else keepers that are gone may be closed now, without these
     for module, missing in names.items():
         for name in missing.split():
             monkeypatch.delattr(module, name)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     for name in ("keeper", "packing", "processes", "pool"):
-        spec = importlib.util.spec_from_file_location(f"catlog.parallel.{name}_again", Path(catlog.parallel.__file__).with_name(f"{name}.py"))
+        spec = importlib.util.spec_from_file_location(
+            f"catlog.parallel.{name}_again", Path(catlog.parallel.__file__).with_name(f"{name}.py")
+        )
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
@@ -431,19 +472,28 @@ def test_functions_of_notebooks_and_scripts(
         exec(code, main.__dict__)
         assert main.result == [[7.0], [7.0]]
     elif typed:
-        with pytest.raises(TypeError, match=r"<function f .*Install cloudpickle \(pip install 'catlog\[pool\]'\)") as caught:
+        with pytest.raises(
+            TypeError, match=r"<function f .*Install cloudpickle \(pip install 'catlog\[pool\]'\)"
+        ) as caught:
             exec(code, main.__dict__)
         assert "__name__" not in str(caught.value)
     else:
-        with pytest.raises(RuntimeError, match=r"could not import f .*start the work under `if __name__ == \"__main__\":`"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"could not import f .*start the work under `if __name__ == \"__main__\":`",
+        ):
             exec(code, main.__dict__)
 
 
 def test_what_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     pytest.importorskip("cloudpickle")
-    with pytest.raises(TypeError, match=r"cannot be sent to a worker .*lock.*Define it in a module"):
+    with pytest.raises(
+        TypeError, match=r"cannot be sent to a worker .*lock.*Define it in a module"
+    ):
         Pool(lambda point: float(lock.locked()))
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(TypeError, match=r"cannot be sent to a worker: .*pip install 'catlog\[pool\]'"):
+    with pytest.raises(
+        TypeError, match=r"cannot be sent to a worker: .*pip install 'catlog\[pool\]'"
+    ):
         Pool(lambda point: 0.0)

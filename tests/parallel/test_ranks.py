@@ -76,12 +76,20 @@ def estimated(E: Any, sharded: bool) -> dict[str, Any]:
     told = [torch.zeros(()) if g is None else g for g in gradients]
     count = len(list(f.parameters()))
     of_f = [mean_over_ranks(g) if sharded else g for g in told[1 : count + 1]]
-    return {"value": value.detach(), "logits": told[0], "f": of_f, "own": told[count + 1 :], "seen": f.seen}
+    return {
+        "value": value.detach(),
+        "logits": told[0],
+        "f": of_f,
+        "own": told[count + 1 :],
+        "seen": f.seen,
+    }
 
 
 def every_estimator() -> dict[str, Any]:
     return {
-        f"{name} {options}": [estimated(catlog.ESTIMATORS[name](**options), sharded) for sharded in (False, True)]
+        f"{name} {options}": [
+            estimated(catlog.ESTIMATORS[name](**options), sharded) for sharded in (False, True)
+        ]
         for name, variants in VARIANTS.items()
         for options in variants
     }
@@ -92,7 +100,9 @@ def markov() -> dict[str, Any]:
     found = []
     for sharded in (False, True):
         torch.manual_seed(1)
-        start, step = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3,), (3, 3)))
+        start, step = (
+            torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3,), (3, 3))
+        )
         f: Any = lambda x: (x * torch.arange(5.0, dtype=torch.float64)).sum(-1).sin()  # noqa: E731
         E = catlog.SCateR(3, chunk_size=7)
         law = catlog.MarkovChain(start, step, length=5)
@@ -124,7 +134,10 @@ def own_tables() -> dict[str, Any]:
         if name != "sum":
             x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))
             E = catlog.IndeCateR(3, variables=1)
-            found[f"{name} chosen"] = [E(f, q, x=x, chosen=chosen), E(Sharded(f), q, x=x, chosen=chosen)]
+            found[f"{name} chosen"] = [
+                E(f, q, x=x, chosen=chosen),
+                E(Sharded(f), q, x=x, chosen=chosen),
+            ]
     return {"own tables": found}
 
 
@@ -169,7 +182,11 @@ class Autoencoder(nn.Module):
 
 def autoencoder() -> tuple[Autoencoder, Tensor, Tensor]:
     torch.manual_seed(0)
-    return Autoencoder(), torch.randn(8, 4, dtype=torch.float64), torch.bernoulli(torch.full((2, 8, 6), 0.5, dtype=torch.float64))
+    return (
+        Autoencoder(),
+        torch.randn(8, 4, dtype=torch.float64),
+        torch.bernoulli(torch.full((2, 8, 6), 0.5, dtype=torch.float64)),
+    )
 
 
 def flat(tensors: Any) -> Tensor:
@@ -189,7 +206,9 @@ def steps(group: Any) -> Tensor:
     model, images, x = autoencoder()
     world, rank = (2, dist.get_rank()) if group else (1, 0)
     part = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    step = catlog.compiled_step(lambda a, b: model(a, b), torch.optim.Adam(model.parameters(), 0.1), group=group)
+    step = catlog.compiled_step(
+        lambda a, b: model(a, b), torch.optim.Adam(model.parameters(), 0.1), group=group
+    )
     for _ in range(3):
         step(images[part], x[:, part])
     return flat(model.parameters())
@@ -206,9 +225,25 @@ def by_ddp() -> dict[str, Any]:
 
 # "Exact" has no noise, so its losses are those of one process; the other draws, on each rank from a generator of its own.
 EXACT = DVAE(
-    epochs=1, every=10, batch=200, variables=1, learning_rate=1e-3, estimator="Exact", gradient_repeats=0, test_samples=1
+    epochs=1,
+    every=10,
+    batch=200,
+    variables=1,
+    learning_rate=1e-3,
+    estimator="Exact",
+    gradient_repeats=0,
+    test_samples=1,
 )
-NOISY = DVAE(epochs=1, every=3, batch=400, variables=4, estimator="NVIL", samples=2, gradient_repeats=0, test_samples=1)
+NOISY = DVAE(
+    epochs=1,
+    every=3,
+    batch=400,
+    variables=4,
+    estimator="NVIL",
+    samples=2,
+    gradient_repeats=0,
+    test_samples=1,
+)
 
 
 def runs(folder: Path) -> dict[str, Any]:
@@ -243,7 +278,14 @@ def runs(folder: Path) -> dict[str, Any]:
     return {"draw": draw, "told": told}
 
 
-PARTS: list[Callable[[], dict[str, Any]]] = [every_estimator, markov, own_tables, failures, inside_ddp, by_ddp]
+PARTS: list[Callable[[], dict[str, Any]]] = [
+    every_estimator,
+    markov,
+    own_tables,
+    failures,
+    inside_ddp,
+    by_ddp,
+]
 
 
 def work(rank: int, folder: str) -> None:
@@ -279,14 +321,19 @@ def close(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", [f"{name} {options}" for name, variants in VARIANTS.items() for options in variants])
+@pytest.mark.parametrize(
+    "name", [f"{name} {options}" for name, variants in VARIANTS.items() for options in variants]
+)
 def test_every_estimator_shared_out_equals_itself(name: str, ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         plain, shared = rank[name]
         for key in ("value", "logits", "f", "own"):
             close(shared[key], plain[key])
         assert sum(shared["seen"]) < sum(plain["seen"]) or max(plain["seen"]) == 1
-        assert all(share == -(-rows // 2) for share, rows in zip(shared["seen"], plain["seen"], strict=True))
+        assert all(
+            share == -(-rows // 2)
+            for share, rows in zip(shared["seen"], plain["seen"], strict=True)
+        )
     assert torch.equal(ranks[0][name][1]["value"], ranks[1][name][1]["value"])
 
 
@@ -326,11 +373,16 @@ def test_ddp_with_half_of_the_batch_each_equals_one_process(ranks: list[dict[str
     model, images, x = autoencoder()
     model(images, x).mean().backward()
     for rank in ranks:
-        torch.testing.assert_close(rank["by ddp"], flat(p.grad for p in model.parameters()), rtol=0, atol=1e-14)
+        torch.testing.assert_close(
+            rank["by ddp"], flat(p.grad for p in model.parameters()), rtol=0, atol=1e-14
+        )
 
 
 def untimed(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(path).metrics()]
+    return [
+        {key: value for key, value in row.items() if key != "seconds"}
+        for row in Folder(path).metrics()
+    ]
 
 
 def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
@@ -346,13 +398,21 @@ def test_ranks_draw_from_generators_of_their_own(ranks: list[dict[str, Any]]) ->
     assert ranks[0]["draw"] != ranks[1]["draw"]
 
 
-def test_a_run_on_two_ranks_resumes_exactly_and_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
+def test_a_run_on_two_ranks_resumes_exactly_and_on_one(
+    ranks: list[dict[str, Any]], folder: Path
+) -> None:
     """Interrupted on one rank only: both stop at the same iteration, the next that is logged."""
     whole = untimed(folder / "whole")
     assert untimed(folder / "cut") == whole
-    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "cut").sessions()] == [(0, 2), (6, 2)]
+    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "cut").sessions()] == [
+        (0, 2),
+        (6, 2),
+    ]
     execute(NOISY, folder / "moved", resume=True)
-    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "moved").sessions()] == [(0, 2), (6, 1)]
+    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "moved").sessions()] == [
+        (0, 2),
+        (6, 1),
+    ]
     moved = untimed(folder / "moved")
     assert moved[:3] == whole[:3]
     assert moved[3:] != whole[3:]  # other draws from here on
@@ -362,4 +422,6 @@ def test_a_run_on_two_ranks_resumes_exactly_and_on_one(ranks: list[dict[str, Any
 def test_what_ranks_cannot_do_is_told_on_all(ranks: list[dict[str, Any]]) -> None:
     expected = ("--resume", "without torchrun", "multiple")
     for rank in ranks:
-        assert all(part in told for part, told in zip(expected, rank["told"], strict=True)), rank["told"]
+        assert all(part in told for part, told in zip(expected, rank["told"], strict=True)), rank[
+            "told"
+        ]

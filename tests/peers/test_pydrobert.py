@@ -10,7 +10,9 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 import catlog
 from catlog.testing.enumeration import Case, cases, expected, functions
 
-peer = pytest.importorskip("pydrobert.torch.estimators", reason="pydrobert-pytorch is not installed: run `make test-peers`")
+peer = pytest.importorskip(
+    "pydrobert.torch.estimators", reason="pydrobert-pytorch is not installed: run `make test-peers`"
+)
 
 CASES: dict[str, Case] = {case.name: case for case in cases()}
 FUNCTIONS = functions()
@@ -22,7 +24,9 @@ LIMIT = 5.6
 
 
 def law(kind: str, logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits) if kind == "bits" else OneHotCategorical(logits=logits), 1)
+    return Independent(
+        Bernoulli(logits=logits) if kind == "bits" else OneHotCategorical(logits=logits), 1
+    )
 
 
 def draws(kind: str, rows: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -58,7 +62,9 @@ class Network(nn.Module):
 
 
 # The peer draws z and, given x, another z~. Ours uses one noise for both, so it is theirs with z = z~.
-def tied(monkeypatch: pytest.MonkeyPatch, x: Tensor, control: Callable[[Tensor], Tensor], fx: Tensor) -> tuple[Tensor, Tensor]:
+def tied(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, control: Callable[[Tensor], Tensor], fx: Tensor
+) -> tuple[Tensor, Tensor]:
     """The uniforms, and the peer's gradient per draw with z equal to z~."""
     rows = CASES["one-hot"].theta.expand_as(x)
     noise = torch.rand(x.shape, dtype=x.dtype)
@@ -74,7 +80,9 @@ def test_relax(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network, (x, f) = Network(), draws("one-hot", rows)
     noise, theirs = tied(monkeypatch, x, lambda z: network((z / 0.7).softmax(-1)), f(x))
-    learned = torch.autograd.grad(theirs.mean(0).square().sum(), list(network.parameters()), allow_unused=True)
+    learned = torch.autograd.grad(
+        theirs.mean(0).square().sum(), list(network.parameters()), allow_unused=True
+    )
     logits = CASES["one-hot"].theta.clone().requires_grad_()
     E = catlog.RELAX(samples=rows, network=network, temperature=0.7)
     E(f, law("one-hot", logits), x=x, noise=noise).backward()
@@ -89,10 +97,14 @@ def test_rebar(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One-hot: the gradient, and those of the coefficient and of the log of the temperature."""
     torch.manual_seed(0)
     x, f = draws("one-hot", rows)
-    control = peer.REBARControlVariate(lambda z: f(z).unsqueeze(-1), "onehot", start_temp=0.4, start_eta=0.8).double()
+    control = peer.REBARControlVariate(
+        lambda z: f(z).unsqueeze(-1), "onehot", start_temp=0.4, start_eta=0.8
+    ).double()
     control.reset_parameters()  # in float64
     noise, theirs = tied(monkeypatch, x, control, f(x))
-    eta, log_temp = torch.autograd.grad(theirs.mean(0).square().sum(), [control.eta, control.log_temp])
+    eta, log_temp = torch.autograd.grad(
+        theirs.mean(0).square().sum(), [control.eta, control.log_temp]
+    )
     logits = CASES["one-hot"].theta.clone().requires_grad_()
     E = catlog.REBAR(samples=rows, eta=0.8, temperature=0.4).double()
     E.eta.data.fill_(0.8)
@@ -114,10 +126,14 @@ def test_bits_have_the_same_mean(estimator: str) -> None:
     b = peer.to_b(z, "bern").detach()
     if estimator == "RELAX":
         layers = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
-        theirs = peer.relax(f(b).unsqueeze(-1), b, rows, z, lambda z: layers(z.sigmoid()), "bern").detach()
+        theirs = peer.relax(
+            f(b).unsqueeze(-1), b, rows, z, lambda z: layers(z.sigmoid()), "bern"
+        ).detach()
         E = catlog.RELAX(samples=1, network=layers)
     else:
-        control = peer.REBARControlVariate(lambda z: f(z).unsqueeze(-1), "bern", start_temp=0.5).double()
+        control = peer.REBARControlVariate(
+            lambda z: f(z).unsqueeze(-1), "bern", start_temp=0.5
+        ).double()
         theirs = peer.relax(f(b).unsqueeze(-1), b, rows, z, control, "bern").detach()
         E = catlog.REBAR(samples=1, temperature=0.5)
     (mine,) = torch.autograd.grad(E(f, law("bits", rows)).sum(), rows)

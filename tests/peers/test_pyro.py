@@ -19,7 +19,13 @@ pyro = pytest.importorskip("pyro", reason="pyro-ppl is not installed: run `make 
 TOLERANCE = {"rtol": 0, "atol": 1e-12}
 
 BATCH = 4
-SIZES = {"bits": (2, 2, 2), "index": (3, 3), "mixed": (3, 2, 4), "chain": (3, 3, 3), "network": (2, 3, 2)}
+SIZES = {
+    "bits": (2, 2, 2),
+    "index": (3, 3),
+    "mixed": (3, 2, 4),
+    "chain": (3, 3, 3),
+    "network": (2, 3, 2),
+}
 
 
 def rand(*shape: int, seed: int) -> Tensor:
@@ -64,7 +70,9 @@ def sites(kind: str, theta: list[Tensor]) -> Callable[[], list[Tensor]]:
         if kind in ("index", "mixed"):
             return pyro.distributions.Categorical(logits=theta[0][:, i, : SIZES[kind][i]])
         if kind == "chain":
-            return pyro.distributions.Categorical(logits=theta[1][rows, earlier[-1]] if i else theta[0])
+            return pyro.distributions.Categorical(
+                logits=theta[1][rows, earlier[-1]] if i else theta[0]
+            )
         return pyro.distributions.Categorical(logits=theta[i][(rows, *earlier)])
 
     def program() -> list[Tensor]:
@@ -79,7 +87,10 @@ def sites(kind: str, theta: list[Tensor]) -> Callable[[], list[Tensor]]:
 def function(kind: str) -> Callable[[Tensor], Tensor]:
     """Not multilinear, different in every row of the batch."""
     size = max(SIZES[kind])
-    a, b = rand(BATCH, len(SIZES[kind]) * size, seed=10), rand(BATCH, len(SIZES[kind]) * size, seed=11)
+    a, b = (
+        rand(BATCH, len(SIZES[kind]) * size, seed=10),
+        rand(BATCH, len(SIZES[kind]) * size, seed=11),
+    )
 
     def f(x: Tensor) -> Tensor:
         z = one_hot(x.long(), size).double().flatten(-2)
@@ -88,7 +99,9 @@ def function(kind: str) -> Callable[[Tensor], Tensor]:
     return f
 
 
-def elbo(kind: str, theta: list[Tensor], f: Callable[[Tensor], Tensor], prior: list[Tensor], loss: object) -> Tensor:
+def elbo(
+    kind: str, theta: list[Tensor], f: Callable[[Tensor], Tensor], prior: list[Tensor], loss: object
+) -> Tensor:
     def joined(x: list[Tensor]) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*x), -1)
 
@@ -109,7 +122,13 @@ def test_enumeration_is_exact(kind: str) -> None:
     """E[f]: value and gradient, a batch of independent, Markov and Bayesian-network laws."""
     theta, f = parameters(kind), function(kind)
     value = catlog.Exact()(f, ours(kind, theta))
-    theirs = elbo(kind, theta, f, theta, pyro.infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False))
+    theirs = elbo(
+        kind,
+        theta,
+        f,
+        theta,
+        pyro.infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False),
+    )
     torch.testing.assert_close(value.sum(), theirs, **TOLERANCE)
     wanted = torch.autograd.grad(theirs, theta)
     for got, gradient in zip(torch.autograd.grad(value.sum(), theta), wanted, strict=True):
@@ -124,7 +143,13 @@ def test_elbo_with_a_prior(kind: str) -> None:
     other = [each.detach().flip(0) for each in theta]
     q, p = ours(kind, theta), ours(kind, other)
     value = catlog.Exact()(lambda x: f(x) + p.log_prob(x) - q.log_prob(x), q)
-    theirs = elbo(kind, theta, f, other, pyro.infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False))
+    theirs = elbo(
+        kind,
+        theta,
+        f,
+        other,
+        pyro.infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False),
+    )
     torch.testing.assert_close(value.sum(), theirs, **TOLERANCE)
     wanted = torch.autograd.grad(theirs, theta)
     for got, gradient in zip(torch.autograd.grad(value.sum(), theta), wanted, strict=True):
@@ -141,7 +166,9 @@ def test_trace_elbo_is_reinforce(kind: str) -> None:
         return f(x)
 
     pyro.set_rng_seed(0)
-    fixed = [each.detach() for each in theta]  # the model's score has mean zero, but not on three draws
+    fixed = [
+        each.detach() for each in theta
+    ]  # the model's score has mean zero, but not on three draws
     theirs = elbo(kind, theta, remembering, fixed, pyro.infer.Trace_ELBO(num_particles=3))
     x = torch.stack(drawn).to(torch.float64 if kind == "bits" else torch.int64)
     value = catlog.Reinforce(samples=3)(f, ours(kind, theta), x=x)

@@ -18,11 +18,17 @@ def test_reinmax(name: str, temperature: float) -> None:
     """The gradient in the logits and in f's own parameters; the value."""
     torch.manual_seed(0)
     f = functions()[name]
-    logits, own = CASE.theta.clone().requires_grad_(), torch.ones(6, dtype=torch.float64, requires_grad=True)
+    logits, own = (
+        CASE.theta.clone().requires_grad_(),
+        torch.ones(6, dtype=torch.float64, requires_grad=True),
+    )
     x, _ = peer.reinmax(logits.expand(5, 2, 3).contiguous(), temperature)
     theirs = f(CASE.features(x), own).mean()
     wanted = torch.autograd.grad(theirs, [logits, own])
-    E, q = catlog.ReinMax(samples=5, temperature=temperature), Independent(OneHotCategorical(logits=logits), 1)
+    E, q = (
+        catlog.ReinMax(samples=5, temperature=temperature),
+        Independent(OneHotCategorical(logits=logits), 1),
+    )
     value = E(lambda x: f(CASE.features(x), own), q, x=x.detach())
     torch.testing.assert_close(value, theirs, rtol=0, atol=1e-12)
     for got, gradient in zip(torch.autograd.grad(value, [logits, own]), wanted, strict=True):

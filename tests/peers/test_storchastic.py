@@ -26,7 +26,10 @@ KINDS: dict[str, Callable[[Tensor], Distribution]] = {
 }
 FUNCTIONS = functions()
 PARAMETER = torch.ones(6, dtype=torch.float64)
-SAME = {"rtol": 0, "atol": 1e-12}  # the peer keeps 1 / samples in float32: 2 and 4 samples have no rounding there
+SAME = {
+    "rtol": 0,
+    "atol": 1e-12,
+}  # the peer keeps 1 / samples in float32: 2 and 4 samples have no rounding there
 
 # One false failure in a million runs of one test: 18 numbers or fewer, two-sided, normal.
 LIMIT = 5.6
@@ -36,14 +39,22 @@ REPEATS = 40_000
 def parameters(kind: str, rows: int = 4) -> Tensor:
     """Different in every row."""
     theta = CASES[kind].theta
-    return theta + 0.5 * torch.randn(rows, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(9))
+    return theta + 0.5 * torch.randn(
+        rows, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(9)
+    )
 
 
-def function(kind: str, name: str = "network", own: Tensor = PARAMETER) -> Callable[[Tensor], Tensor]:
-    return lambda x: FUNCTIONS[name](CASES[kind].features(x if kind == "integers" else x.double()), own)
+def function(
+    kind: str, name: str = "network", own: Tensor = PARAMETER
+) -> Callable[[Tensor], Tensor]:
+    return lambda x: FUNCTIONS[name](
+        CASES[kind].features(x if kind == "integers" else x.double()), own
+    )
 
 
-def theirs(method: object, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def theirs(
+    method: object, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
     """The points, the sum of the rows' values, and its gradient."""
     storch.reset()
     theta = theta.clone().requires_grad_()
@@ -53,7 +64,9 @@ def theirs(method: object, kind: str, theta: Tensor, f: Callable[[Tensor], Tenso
     return x._tensor.detach(), mean.detach() * len(theta), theta.grad.detach() * len(theta)
 
 
-def ours(E: catlog.Estimator, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor], **x: Tensor) -> tuple[Tensor, Tensor]:
+def ours(
+    E: catlog.Estimator, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor], **x: Tensor
+) -> tuple[Tensor, Tensor]:
     theta = theta.clone().requires_grad_()
     value = E(f, CASES[kind].law(theta), **x).sum()
     return value.detach(), torch.autograd.grad(value, theta)[0]
@@ -62,7 +75,9 @@ def ours(E: catlog.Estimator, kind: str, theta: Tensor, f: Callable[[Tensor], Te
 def off(gradient: Tensor, exact: Tensor) -> tuple[float, float]:
     """How far the mean of gradients [repeats, ...] lies from the exact one: in standard errors, and relative to its length."""
     error = gradient.mean(0) - exact
-    return float((error / (gradient.std(0) / len(gradient) ** 0.5)).abs().max()), float(error.norm() / exact.norm())
+    return float((error / (gradient.std(0) / len(gradient) ** 0.5)).abs().max()), float(
+        error.norm() / exact.norm()
+    )
 
 
 def many(kind: str) -> Tensor:
@@ -88,7 +103,9 @@ def test_score_function_with_batch_average_is_rloo(kind: str, samples: int) -> N
     f = function(kind, own=own)
     method = storch.method.ScoreFunction("x", n_samples=samples, baseline_factory="batch_average")
     x, value, gradient = theirs(method, kind, theta, f)
-    for got, wanted in zip(ours(catlog.RLOO(samples), kind, theta, f, x=x), (value, gradient), strict=True):
+    for got, wanted in zip(
+        ours(catlog.RLOO(samples), kind, theta, f, x=x), (value, gradient), strict=True
+    ):
         torch.testing.assert_close(got, wanted, **SAME)
     (mine,) = torch.autograd.grad(catlog.RLOO(samples)(f, CASES[kind].law(theta), x=x).mean(), own)
     torch.testing.assert_close(mine, own.grad, **SAME)
@@ -99,7 +116,9 @@ def test_score_function_is_reinforce(kind: str) -> None:
     torch.manual_seed(0)
     theta, f = parameters(kind), function(kind)
     x, value, gradient = theirs(storch.method.ScoreFunction("x", n_samples=4), kind, theta, f)
-    for got, wanted in zip(ours(catlog.Reinforce(4), kind, theta, f, x=x), (value, gradient), strict=True):
+    for got, wanted in zip(
+        ours(catlog.Reinforce(4), kind, theta, f, x=x), (value, gradient), strict=True
+    ):
         torch.testing.assert_close(got, wanted, **SAME)
 
 
@@ -108,15 +127,21 @@ def test_score_function_is_reinforce(kind: str) -> None:
 def test_arm(samples: int, name: str) -> None:
     """The same uniforms: the peer gets the logistic noise that they make. (The value it reports is d times too large.)"""
     theta, f = parameters("bits"), function("bits", name)
-    noise = torch.rand(samples, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(0))
+    noise = torch.rand(
+        samples, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(0)
+    )
     method = storch.method.ARM("x", n_samples=samples)
 
     def given(distribution: Bernoulli, *_: object) -> Tensor:
-        return torch.cat([noise.logit() + distribution.logits, -noise.logit() + distribution.logits])
+        return torch.cat(
+            [noise.logit() + distribution.logits, -noise.logit() + distribution.logits]
+        )
 
     method.sampling_method.set_mc_sample(given)
     gradient = theirs(method, "bits", theta, f)[2]
-    torch.testing.assert_close(ours(catlog.ARM(samples), "bits", theta, f, noise=noise)[1], gradient, **SAME)
+    torch.testing.assert_close(
+        ours(catlog.ARM(samples), "bits", theta, f, noise=noise)[1], gradient, **SAME
+    )
 
 
 @pytest.mark.parametrize("top", [1, 3])
@@ -130,7 +155,10 @@ def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
     baseline = (weight * f(x[:-1])).sum(0) / weight.sum(0)
     torch.manual_seed(0)
     again, value, gradient = theirs(
-        storch.method.RaoBlackwellSF("x", top + 1), kind, theta, lambda x: f(x) - baseline.unsqueeze(-1)
+        storch.method.RaoBlackwellSF("x", top + 1),
+        kind,
+        theta,
+        lambda x: f(x) - baseline.unsqueeze(-1),
     )
     assert torch.equal(again.transpose(0, 1), x)
     mine = ours(catlog.SumAndSample(top=top), kind, theta, f, x=x[-1:])
@@ -143,7 +171,10 @@ def second(p: Tensor) -> Tensor:
     ratio = torch.ones(*p.shape, 3, dtype=p.dtype)
     for s in range(3):
         t, r = (i for i in range(3) if i != s)
-        given = {t: p[..., r] / (1 - p[..., s] - p[..., t]), r: p[..., t] / (1 - p[..., s] - p[..., r])}
+        given = {
+            t: p[..., r] / (1 - p[..., s] - p[..., t]),
+            r: p[..., t] / (1 - p[..., s] - p[..., r]),
+        }
         whole = sum(p[..., i] * given[i] for i in (t, r)) / (1 - p[..., s])
         for i in (t, r):
             ratio[..., i, s] = given[i] / whole
@@ -194,7 +225,9 @@ class Control(torch.nn.Module):
 
 @pytest.mark.parametrize("estimator", ["RELAX", "REBAR"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_relax_and_rebar_once_repaired(estimator: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relax_and_rebar_once_repaired(
+    estimator: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The peer draws z given the bits from a wrong law (log1p(p) where -log1p(-p) is meant), so that its RELAX and REBAR are
     biased, by more than a tenth of the gradient's length. With the right law both have the mean that ours have."""
     theta, f = many("bits"), function("bits", name)
@@ -223,9 +256,19 @@ WRONG = {
         0.1,
         catlog.UnorderedSet(3),
     ),
-    "ScoreFunctionWOR": ("one-hot", lambda: storch.method.ScoreFunctionWOR("x", 3), 0.5, catlog.UnorderedSet(2)),
+    "ScoreFunctionWOR": (
+        "one-hot",
+        lambda: storch.method.ScoreFunctionWOR("x", 3),
+        0.5,
+        catlog.UnorderedSet(2),
+    ),
     "DisARM": ("bits", lambda: storch.method.DisARM("x", n_samples=1), 0.9, catlog.DisARM(1)),
-    "RaoBlackwellSF of integers": ("integers", lambda: storch.method.RaoBlackwellSF("x", 3), 0.5, catlog.SumAndSample(2)),
+    "RaoBlackwellSF of integers": (
+        "integers",
+        lambda: storch.method.RaoBlackwellSF("x", 3),
+        0.5,
+        catlog.SumAndSample(2),
+    ),
 }
 
 
@@ -255,12 +298,16 @@ def test_benchmark_step_has_the_gradient_of_rloo(monkeypatch: pytest.MonkeyPatch
         return (softplus(pixels) - pixels * images).sum(-1)
 
     q = Independent(Bernoulli(logits=logits), 1)
-    divergence = torch.distributions.kl_divergence(q, Independent(Bernoulli(logits=torch.zeros_like(logits)), 1))
+    divergence = torch.distributions.kl_divergence(
+        q, Independent(Bernoulli(logits=torch.zeros_like(logits)), 1)
+    )
     weights = [*step.encoder.parameters(), *step.decoder.parameters()]
     mine = torch.autograd.grad((catlog.RLOO(4)(f, q, x=x) + divergence).mean(), weights)
     before = [each.detach().clone() for each in weights]
     torch.manual_seed(1)
     step(images)
     for weight, gradient in zip(weights, mine, strict=True):
-        assert (weight.grad - gradient).norm() < 1e-6 * gradient.norm()  # the peer's 1 / 100 is in float32
+        assert (
+            weight.grad - gradient
+        ).norm() < 1e-6 * gradient.norm()  # the peer's 1 / 100 is in float32
     assert not any(torch.equal(each, weight) for each, weight in zip(before, weights, strict=True))

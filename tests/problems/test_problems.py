@@ -38,7 +38,9 @@ def brute_force(problem: problems.Problem) -> tuple[Tensor, tuple[Tensor, ...]]:
     x = torch.nn.functional.one_hot(index, max(sizes)) if one_hot else index
     x = x.to(q.sample().dtype)
     batch = q.batch_shape
-    x = x.reshape(len(x), *(1 for _ in batch), *q.event_shape).expand(len(x), *batch, *q.event_shape)
+    x = x.reshape(len(x), *(1 for _ in batch), *q.event_shape).expand(
+        len(x), *batch, *q.event_shape
+    )
     weight = q.log_prob(x).exp()
     value = (weight * problem.f(x)).sum(0)
     return value.detach(), torch.autograd.grad(value.sum(), problem.parameters)
@@ -84,8 +86,12 @@ def test_problems_are_what_they_say(name, size):
         torch.testing.assert_close(problem.structured(x[0]), values[0])
         plain = catlog.IndeCateR(samples=2)(problem.f, problem.q(), x=x[0])
         known = catlog.IndeCateR(samples=2)(problem.structured, problem.q(), x=x[0])
-        for a, b in zip(*(torch.autograd.grad(e.sum(), problem.parameters) for e in (plain, known)), strict=True):
-            assert (a - b).norm() < (1e-10 if a.dtype == torch.float64 else 1e-4) * b.norm()  # f is some 200, its changes below 1
+        for a, b in zip(
+            *(torch.autograd.grad(e.sum(), problem.parameters) for e in (plain, known)), strict=True
+        ):
+            assert (a - b).norm() < (
+                1e-10 if a.dtype == torch.float64 else 1e-4
+            ) * b.norm()  # f is some 200, its changes below 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +113,10 @@ def test_additive_means_that_one_draw_is_enough(name):
     for seed in range(5):
         E = catlog.IndeCateR(samples=1)(problem.f, problem.q(), x=draws(problem, (1,), seed))
         gradients = torch.autograd.grad(E.sum(), problem.parameters)
-        error = max(float((a - b).abs().max()) for a, b in zip(gradients, problem.reference().gradient, strict=True))
+        error = max(
+            float((a - b).abs().max())
+            for a, b in zip(gradients, problem.reference().gradient, strict=True)
+        )
         if error > 1e-6:
             assert problem.interactions
             return
@@ -144,7 +153,10 @@ def test_law_takes_parameters_with_dimensions_in_front(name):
     problem = problems.make(name)
     torch.manual_seed(0)
     scales = torch.linspace(0.5, 1.5, 4, dtype=problem.parameters[0].dtype)
-    many = [torch.stack([parameter.detach() * scale for scale in scales]) for parameter in problem.parameters]
+    many = [
+        torch.stack([parameter.detach() * scale for scale in scales])
+        for parameter in problem.parameters
+    ]
     q = problem.law(*many)
     assert q.batch_shape == (4, *problem.q().batch_shape)
     x = draws(problem, (5, 4))
@@ -177,21 +189,34 @@ def test_pooled_references_are_right_within_their_error(name):
 
 
 def test_pooled_references_are_computed_once(tmp_path):
-    problem = replace(problems.make("ising"), expectation=None, limit=2, pooled=catlog.RLOO(samples=5), calls=4, cache=tmp_path)
+    problem = replace(
+        problems.make("ising"),
+        expectation=None,
+        limit=2,
+        pooled=catlog.RLOO(samples=5),
+        calls=4,
+        cache=tmp_path,
+    )
     told = []
     first = problem.reference(lambda *done: told.append(done))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert problem.reference() is first
     again = replace(problem).reference(lambda *done: pytest.fail("computed again"))
     assert again.how == "pooled"
-    for a, b in zip((first.value, *first.gradient, *first.error), (again.value, *again.gradient, *again.error), strict=True):
+    for a, b in zip(
+        (first.value, *first.gradient, *first.error),
+        (again.value, *again.gradient, *again.error),
+        strict=True,
+    ):
         assert torch.equal(a, b)
     other = replace(problem, pooled=catlog.RLOO(samples=6)).reference()
     assert not torch.equal(other.gradient[0], first.gradient[0])
 
 
 def test_without_any_way_to_the_reference_the_error_says_so():
-    with pytest.raises(ValueError, match="1024 points are too many to enumerate; give `expectation` or `pooled`"):
+    with pytest.raises(
+        ValueError, match="1024 points are too many to enumerate; give `expectation` or `pooled`"
+    ):
         replace(problems.make("ising"), expectation=None, limit=2).reference()
 
 
@@ -246,7 +271,13 @@ def test_mixed_has_masks_of_two_kinds(size):
 def test_every_estimator_that_can_be_used_takes_the_problem_as_it_is(name):
     problem = problems.make(name)
     q = problem.q()
-    kind = "structured" if isinstance(q, Ordered) else "mixed" if isinstance(q, catlog.Categoricals) else factors(q).kind
+    kind = (
+        "structured"
+        if isinstance(q, Ordered)
+        else "mixed"
+        if isinstance(q, catlog.Categoricals)
+        else factors(q).kind
+    )
     usable = [cls() for cls in catlog.ESTIMATORS.values() if kind in cls.laws]
     usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
     assert len(usable) >= 12
@@ -254,6 +285,8 @@ def test_every_estimator_that_can_be_used_takes_the_problem_as_it_is(name):
     for E in usable:
         value = E(problem.f, problem.q())
         assert value.shape == q.batch_shape
-        for gradient, parameter in zip(torch.autograd.grad(value.sum(), problem.parameters), problem.parameters, strict=True):
+        for gradient, parameter in zip(
+            torch.autograd.grad(value.sum(), problem.parameters), problem.parameters, strict=True
+        ):
             assert gradient.shape == parameter.shape
             assert bool(gradient.isfinite().all()), type(E).__name__

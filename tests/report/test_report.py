@@ -26,11 +26,18 @@ Row = dict[str, Any]
 
 
 def run(experiment: str, method: str, seed: int, points: list[Row], **config: Any) -> list[Row]:
-    return [{"experiment": experiment, "estimator": method, "seed": seed, **config, **point} for point in points]
+    return [
+        {"experiment": experiment, "estimator": method, "seed": seed, **config, **point}
+        for point in points
+    ]
 
 
 def gradients_rows(
-    function: str, size: tuple[int, int], figures: dict[str, tuple[float, float]], seeds: int = 2, **point: Any
+    function: str,
+    size: tuple[int, int],
+    figures: dict[str, tuple[float, float]],
+    seeds: int = 2,
+    **point: Any,
 ) -> list[Row]:
     """``figures``: method -> (cosine distance, variance)."""
     rows = []
@@ -112,9 +119,18 @@ def dvae_rows(
 
 
 def addition_rows(
-    digits: int, method: str, accuracy: float | list[float], epochs: int = 100, seeds: int = 3, data: str = "mnist"
+    digits: int,
+    method: str,
+    accuracy: float | list[float],
+    epochs: int = 100,
+    seeds: int = 3,
+    data: str = "mnist",
 ) -> list[Row]:
-    ends = accuracy if isinstance(accuracy, list) else [accuracy + 0.002 * seed for seed in range(seeds)]
+    ends = (
+        accuracy
+        if isinstance(accuracy, list)
+        else [accuracy + 0.002 * seed for seed in range(seeds)]
+    )
     rows = []
     for seed, last in enumerate(ends):
         points = [
@@ -139,10 +155,20 @@ def paper_rows() -> list[Row]:
     """All experiments at the paper's sizes, with numbers as the paper would like them."""
     rows = []
     for size in claims.SIZES:
-        found = {"IndeCateR": (1e-15, 1e-31), "REINFORCE": (0.3, 2e-3), "RLOO": (0.06, 6e-5), "GS": (0.13, 1e-4)}
+        found = {
+            "IndeCateR": (1e-15, 1e-31),
+            "REINFORCE": (0.3, 2e-3),
+            "RLOO": (0.06, 6e-5),
+            "GS": (0.13, 1e-4),
+        }
         rows += gradients_rows("additive", size, found)
         rows += gradients_rows("pairwise", size, found | {"IndeCateR": (0.01, 1e-6)})
-    for method, speed in {"IndeCateR": 0.02, "RLOO-F": 0.015, "RLOO-S": 0.003, "GS-F": 0.0001}.items():
+    for method, speed in {
+        "IndeCateR": 0.02,
+        "RLOO-F": 0.015,
+        "RLOO-S": 0.003,
+        "GS-F": 0.0001,
+    }.items():
         rows += optimisation_rows(method, speed, 0.0 if method == "IndeCateR" else 1e-9)
     for data in claims.DATA:
         for method, limit in BEST.items():
@@ -154,10 +180,22 @@ def paper_rows() -> list[Row]:
                 rise=4.0,
                 variance=2.0 if method.endswith("-S") else 0.9 if method == "GS-F" else 1.0,
             )
-    for method, limit in {"IndeCateR-D": 230.0, "IndeCateR": 231.0, "RLOO-F": 229.5, "GS-F": 240.0}.items():
-        rows += dvae_rows("fashion-mnist", method, limit, 2.0 if "Inde" in method else 9.0, categories=10)
+    for method, limit in {
+        "IndeCateR-D": 230.0,
+        "IndeCateR": 231.0,
+        "RLOO-F": 229.5,
+        "GS-F": 240.0,
+    }.items():
+        rows += dvae_rows(
+            "fashion-mnist", method, limit, 2.0 if "Inde" in method else 9.0, categories=10
+        )
     for digits in (4, 8, 12, 16, 24, 32):
-        for method, share in {"IndeCateR": 0.5, "IndeCateR-D": 1.0, "RLOO-F": 0.6, "RLOO-S": 0.1}.items():
+        for method, share in {
+            "IndeCateR": 0.5,
+            "IndeCateR-D": 1.0,
+            "RLOO-F": 0.6,
+            "RLOO-S": 0.1,
+        }.items():
             rows += addition_rows(digits, method, share * 0.99**digits)
     return rows
 
@@ -165,7 +203,9 @@ def paper_rows() -> list[Row]:
 PAPER = paper_rows()
 
 
-def judge(function: Callable[..., Verdict], *rows: list[Row], times: dict[str, float] | None = None) -> Verdict:
+def judge(
+    function: Callable[..., Verdict], *rows: list[Row], times: dict[str, float] | None = None
+) -> Verdict:
     return function(collect([row for each in rows for row in each]), times)
 
 
@@ -173,7 +213,10 @@ def judge(function: Callable[..., Verdict], *rows: list[Row], times: dict[str, f
 
 
 def test_the_longest_run_of_a_seed_counts_and_duplicates_do_not() -> None:
-    short, long = addition_rows(4, "RLOO-F", 0.1, epochs=3, seeds=1), addition_rows(4, "RLOO-F", 0.9, epochs=8, seeds=1)
+    short, long = (
+        addition_rows(4, "RLOO-F", 0.1, epochs=3, seeds=1),
+        addition_rows(4, "RLOO-F", 0.9, epochs=8, seeds=1),
+    )
     short = [{**row, "epochs": 3} for row in short]
     (found,) = collect([*long, *short, *long])
     assert found.length == 375 * 8
@@ -181,14 +224,26 @@ def test_the_longest_run_of_a_seed_counts_and_duplicates_do_not() -> None:
 
 
 def test_labels_tell_what_was_changed() -> None:
-    row = {"experiment": "dvae", "estimator": "IndeCateR", "samples": None, "options": [], "anneal": False}
+    row = {
+        "experiment": "dvae",
+        "estimator": "IndeCateR",
+        "samples": None,
+        "options": [],
+        "anneal": False,
+    }
     assert label(row) == "IndeCateR"  # annealing means nothing to it
-    assert label({**row, "options": ["draws=latin"], "samples": 4}) == "IndeCateR samples=4 draws=latin"
+    assert (
+        label({**row, "options": ["draws=latin"], "samples": 4})
+        == "IndeCateR samples=4 draws=latin"
+    )
     assert label({**row, "estimator": "GS-F"}) == "GS-F anneal=False"
 
 
 def test_mean_and_standard_error_are_over_seeds_at_points_that_all_reached() -> None:
-    rows = [*addition_rows(4, "RLOO-F", [0.5], epochs=4), *addition_rows(4, "RLOO-F", [0.0, 0.7], epochs=6)[7:]]
+    rows = [
+        *addition_rows(4, "RLOO-F", [0.5], epochs=4),
+        *addition_rows(4, "RLOO-F", [0.0, 0.7], epochs=6)[7:],
+    ]
     runs = collect(rows)
     curve = series(runs, "accuracy", "epoch")
     assert curve is not None
@@ -196,7 +251,9 @@ def test_mean_and_standard_error_are_over_seeds_at_points_that_all_reached() -> 
     assert curve.x.tolist() == [0, 1, 2, 3, 4]
     values = [0.5, 0.7 * (1 - math.exp(-1))]
     assert curve.mean[-1] == pytest.approx(sum(values) / 2)
-    assert curve.error[-1] == pytest.approx(abs(values[0] - values[1]) / 2)  # sample standard deviation over sqrt(2)
+    assert curve.error[-1] == pytest.approx(
+        abs(values[0] - values[1]) / 2
+    )  # sample standard deviation over sqrt(2)
     assert at(runs, "accuracy", 6, "epoch").seeds == 1
 
 
@@ -209,7 +266,11 @@ def test_numbers_are_written_with_their_error() -> None:
 
 
 def test_published_curves_are_whole() -> None:
-    for curves in [*published.DVAE.values(), *published.ADDITION.values(), *published.OPTIMISATION.values()]:
+    for curves in [
+        *published.DVAE.values(),
+        *published.ADDITION.values(),
+        *published.OPTIMISATION.values(),
+    ]:
         for curve in curves.values():
             assert len(curve.x) == len(curve.y)
             assert list(curve.x) == sorted(curve.x)
@@ -225,7 +286,12 @@ def sized(function: str, **figures: tuple[float, float]) -> list[Row]:
     return [row for size in claims.SIZES for row in gradients_rows(function, size, figures)]
 
 
-WELL = {"IndeCateR": (0.0, 1e-9), "REINFORCE": (0.3, 1e-3), "RLOO": (0.06, 1e-4), "GS": (0.13, 1e-4)}
+WELL = {
+    "IndeCateR": (0.0, 1e-9),
+    "REINFORCE": (0.3, 1e-3),
+    "RLOO": (0.06, 1e-4),
+    "GS": (0.13, 1e-4),
+}
 TIMED = {"IndeCateR": 1.0, "GS-F": 3.0, "RLOO-F": 3.0, "RLOO-S": 0.5, "GS-S": 0.5}
 
 
@@ -233,26 +299,50 @@ def later(rows: list[Row]) -> list[Row]:
     return [{**row, "seconds": 90 * row["seconds"]} for row in rows]
 
 
-def autoencoders(data: tuple[str, ...] = claims.DATA, methods: dict[str, float] = BEST, **more: Any) -> list[Row]:
+def autoencoders(
+    data: tuple[str, ...] = claims.DATA, methods: dict[str, float] = BEST, **more: Any
+) -> list[Row]:
     found = [(each, method, methods[method]) for each in data for method in methods]
-    return [row for each, method, limit in found for row in dvae_rows(each, method, limit, STEP[method], **more)]
+    return [
+        row
+        for each, method, limit in found
+        for row in dvae_rows(each, method, limit, STEP[method], **more)
+    ]
 
 
 def noisy(**variances: float) -> list[Row]:
-    found = [(each, method.replace("_", "-"), variances[method]) for each in claims.DATA for method in variances]
-    return [row for each, method, variance in found for row in dvae_rows(each, method, 95.0, 1.0, variance=variance)]
+    found = [
+        (each, method.replace("_", "-"), variances[method])
+        for each in claims.DATA
+        for method in variances
+    ]
+    return [
+        row
+        for each, method, variance in found
+        for row in dvae_rows(each, method, 95.0, 1.0, variance=variance)
+    ]
 
 
 def optimised(**speeds: float) -> list[Row]:
-    return [row for method, speed in speeds.items() for row in optimisation_rows(method.replace("_", "-"), speed, 1e-9)]
+    return [
+        row
+        for method, speed in speeds.items()
+        for row in optimisation_rows(method.replace("_", "-"), speed, 1e-9)
+    ]
 
 
 def added(digits: int = 16, **accuracies: Any) -> list[Row]:
-    return [row for method, end in accuracies.items() for row in addition_rows(digits, method.replace("_", "-"), end)]
+    return [
+        row
+        for method, end in accuracies.items()
+        for row in addition_rows(digits, method.replace("_", "-"), end)
+    ]
 
 
 SPEEDS = {"IndeCateR": 0.02, "RLOO_F": 0.01, "RLOO_S": 0.003, "GS_F": 0.0001}
-SPREAD, VARIANCE = (claims.comparable_variance(f"gradient_{name}") for name in ("spread", "variance"))
+SPREAD, VARIANCE = (
+    claims.comparable_variance(f"gradient_{name}") for name in ("spread", "variance")
+)
 OTHERS = {"RLOO_F": 0.01, "RLOO_S": 0.003, "GS_F": 0.0001}
 SUMS = {"IndeCateR": 0.4, "IndeCateR_D": 0.86, "RLOO_F": [0.86, 0.86, 0.1], "RLOO_S": 0.05}
 CATEGORICAL = {"IndeCateR-D": 230.0, "IndeCateR": 231.0, "RLOO-F": 229.5}
@@ -262,7 +352,14 @@ def categorical(limits: dict[str, float], **more: Any) -> list[Row]:
     return [
         row
         for method, limit in limits.items()
-        for row in dvae_rows("fashion-mnist", method, limit, 9.0 if method == "RLOO-F" else 2.0, categories=10, **more)
+        for row in dvae_rows(
+            "fashion-mnist",
+            method,
+            limit,
+            9.0 if method == "RLOO-F" else 2.0,
+            categories=10,
+            **more,
+        )
     ]
 
 
@@ -342,7 +439,9 @@ def categorical(limits: dict[str, float], **more: Any) -> list[Row]:
         (claims.beyond, [], "not run"),
     ],
 )  # fmt: skip
-def test_a_claim_is_decided_by_its_rule(judged: Callable[..., Verdict], rows: list[Row], outcome: str) -> None:
+def test_a_claim_is_decided_by_its_rule(
+    judged: Callable[..., Verdict], rows: list[Row], outcome: str
+) -> None:
     verdict = judge(judged, rows)
     assert verdict.outcome == outcome, verdict.why
     assert verdict.why
@@ -350,13 +449,19 @@ def test_a_claim_is_decided_by_its_rule(judged: Callable[..., Verdict], rows: li
 
 def test_step_times_measured_apart_decide_over_the_clocks() -> None:
     rows = autoencoders()
-    assert judge(claims.relaxation_slower, rows, times={"IndeCateR": 1.0, "GS-F": 1.1}).outcome == "does not hold"
+    assert (
+        judge(claims.relaxation_slower, rows, times={"IndeCateR": 1.0, "GS-F": 1.1}).outcome
+        == "does not hold"
+    )
     slow = {name: 9.0 if name == "IndeCateR" else 1.0 for name in BEST}
     assert judge(claims.train_at_equal_time, rows, times=slow).outcome == "does not hold"
     only = judge(claims.train_at_equal_time, rows, times={"IndeCateR": 1.0, "RLOO-F": 4.0})
     assert only.outcome == "not testable"  # the others were not timed
     optimising = {"optimisation/IndeCateR": 1.0, "optimisation/GS-F": 30.0}
-    assert judge(claims.optimisation_time, optimised(**SPEEDS), times=optimising).outcome == "does not hold"
+    assert (
+        judge(claims.optimisation_time, optimised(**SPEEDS), times=optimising).outcome
+        == "does not hold"
+    )
 
 
 def test_small_runs_are_not_testable_and_none_are_not_run() -> None:
@@ -388,38 +493,57 @@ def test_every_figure_has_its_panels_and_one_legend() -> None:
 
 
 def test_figures_are_written(tmp_path: Path) -> None:
-    paths = plots.save_all([*addition_rows(4, "RLOO-S", 0.5), *gradients_rows("additive", (3, 100), WELL)], tmp_path / "new")
+    paths = plots.save_all(
+        [*addition_rows(4, "RLOO-S", 0.5), *gradients_rows("additive", (3, 100), WELL)],
+        tmp_path / "new",
+    )
     assert [path.name for path in paths] == ["gradients-additive.png", "addition.png"]
     assert all(path.stat().st_size > 10_000 for path in paths)
 
 
 def test_a_method_has_one_colour_and_others_get_further_ones() -> None:
-    figure = plots.addition_figure([*PAPER, *addition_rows(4, "Mine", 0.9), *addition_rows(4, "Yours", 0.8)])
+    figure = plots.addition_figure(
+        [*PAPER, *addition_rows(4, "Mine", 0.9), *addition_rows(4, "Yours", 0.8)]
+    )
     (legend,) = figure.legends
     colours = {line.get_label(): line.get_color() for line in legend.get_lines()}
     assert colours["IndeCateR-D"] == plots.LOOKS["IndeCateR-D"][0]
-    assert len({colours["Mine"], colours["Yours"], *(look[0] for look in plots.LOOKS.values())}) == 2 + len(
-        {look[0] for look in plots.LOOKS.values()}
-    )
+    assert len(
+        {colours["Mine"], colours["Yours"], *(look[0] for look in plots.LOOKS.values())}
+    ) == 2 + len({look[0] for look in plots.LOOKS.values()})
 
 
 def test_time_axes_follow_the_step_times() -> None:
     rows = dvae_rows("mnist", "IndeCateR", 95.0, ms=7.0)
 
     def reach(times: dict[str, float] | None) -> float:
-        return max(float(np.max(line.get_xdata())) for line in plots.dvae_figure(rows, "seconds", times).axes[0].lines)
+        return max(
+            float(np.max(line.get_xdata()))
+            for line in plots.dvae_figure(rows, "seconds", times).axes[0].lines
+        )
 
     assert reach(None) == pytest.approx(60_000 * 0.007)
     assert reach({"IndeCateR": 2.0}) == pytest.approx(60_000 * 0.002)
-    assert plots.dvae_figure(rows, "seconds", {"RLOO-F": 2.0}).axes[0].texts[0].get_text() == "not measured"
+    assert (
+        plots.dvae_figure(rows, "seconds", {"RLOO-F": 2.0}).axes[0].texts[0].get_text()
+        == "not measured"
+    )
 
 
 def test_zero_variance_and_missing_metrics_are_drawn() -> None:
     rows = optimisation_rows("IndeCateR", 0.02, 0.0) + optimisation_rows("RLOO-F", 0.02, 1e-9)
     assert "IndeCateR" in plots.optimisation_figure(rows).axes[2].get_title(loc="right")
-    bare = [{k: v for k, v in row.items() if not k.startswith("gradient")} for row in dvae_rows("mnist", "RLOO-S", 95.0, 1.0)]
+    bare = [
+        {k: v for k, v in row.items() if not k.startswith("gradient")}
+        for row in dvae_rows("mnist", "RLOO-S", 95.0, 1.0)
+    ]
     plots.dvae_figure(bare)
-    for draw in (plots.gradients_figure, plots.optimisation_figure, plots.dvae_figure, plots.addition_figure):
+    for draw in (
+        plots.gradients_figure,
+        plots.optimisation_figure,
+        plots.dvae_figure,
+        plots.addition_figure,
+    ):
         assert "No run" in draw([]).texts[0].get_text()
 
 
@@ -456,8 +580,15 @@ class Page(html.parser.HTMLParser):
 
 
 def test_the_page_has_every_claim_and_figure_and_needs_nothing_else(tmp_path: Path) -> None:
-    rows = [row for row in PAPER if row.get("data") != "mnist" or row.get("digits") in (16, 24, 32)]  # fewer panels: quicker
-    path = report(rows, tmp_path / "a" / "report.html", TIMED | {"dvae, 10 categories/RLOO-F": 9.0}, {"device": "some <GPU>"})
+    rows = [
+        row for row in PAPER if row.get("data") != "mnist" or row.get("digits") in (16, 24, 32)
+    ]  # fewer panels: quicker
+    path = report(
+        rows,
+        tmp_path / "a" / "report.html",
+        TIMED | {"dvae, 10 categories/RLOO-F": 9.0},
+        {"device": "some <GPU>"},
+    )
     content = path.read_text(encoding="utf-8")
     page = Page(content)
     assert len(set(page.ids)) == len(page.ids)
@@ -499,10 +630,23 @@ def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
             Gradients(estimator="IndeCateR", function="pairwise", repeats=120, seed=seed, **common),
             Optimisation(estimator="IndeCateR", variables=20, iterations=40, seed=seed, **common),
             Optimisation(estimator="RLOO-S", variables=20, iterations=40, seed=seed, **common),
-            DVAE(estimator="RLOO-S", variables=10, epochs=1, test_samples=1, gradient_repeats=2, seed=seed, **common),
+            DVAE(
+                estimator="RLOO-S",
+                variables=10,
+                epochs=1,
+                test_samples=1,
+                gradient_repeats=2,
+                seed=seed,
+                **common,
+            ),
             Addition(estimator="RLOO-S", digits=32, epochs=1, seed=seed, **common),
         ):
-            execute(config, tmp_path / "runs" / f"{config.name}-{config.estimator}-{getattr(config, 'function', '')}-{seed}")
+            execute(
+                config,
+                tmp_path
+                / "runs"
+                / f"{config.name}-{config.estimator}-{getattr(config, 'function', '')}-{seed}",
+            )
     rows = records.read(tmp_path / "runs")
     records.write(rows, tmp_path / "runs.csv", digits=17)
     again = records.read(tmp_path / "runs.csv")
@@ -523,9 +667,21 @@ def test_the_reproduction_page_is_what_the_results_give() -> None:
 
 def test_published_iterations_are_not_drawn_on_a_time_axis() -> None:
     """The published curves are known by iteration only."""
-    config = {"experiment": "optimisation", "estimator": "IndeCateR", "variables": 200, "update": "published"}
+    config = {
+        "experiment": "optimisation",
+        "estimator": "IndeCateR",
+        "variables": 200,
+        "update": "published",
+    }
     rows = [
-        {**config, "seed": seed, "iteration": i, "seconds": i / 1000, "value": 0.25, "gradient_spread": 1e-12}
+        {
+            **config,
+            "seed": seed,
+            "iteration": i,
+            "seconds": i / 1000,
+            "value": 0.25,
+            "gradient_spread": 1e-12,
+        }
         for seed in (0, 1)
         for i in range(0, 2001, 100)
     ]

@@ -30,14 +30,19 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """Two workers, for all tests here, which can import this module: a sweep joins what is there."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
 
 
 def metrics(config: Any, root: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in Folder(folder_for(config, root)).metrics()]
+    return [
+        {key: value for key, value in row.items() if key != "seconds"}
+        for row in Folder(folder_for(config, root)).metrics()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +72,30 @@ def test_a_worker_killed_in_the_middle(local: Path, tmp_path: Path) -> None:
         done = sum(Folder(folder_for(config, tmp_path)).finished() for config in configs)
         for config in configs if done >= 6 and not killed else []:
             folder = Folder(folder_for(config, tmp_path))
-            if folder.sessions() and not folder.finished() and list(folder.path.glob("checkpoint-*.sha256")):
+            if (
+                folder.sessions()
+                and not folder.finished()
+                and list(folder.path.glob("checkpoint-*.sha256"))
+            ):
                 os.kill(folder.sessions()[-1]["process"], signal.SIGKILL)
                 killed.append((folder.path, done))
                 return
 
-    configs = [replace(config, iterations=1000) if config.estimator == "IndeCateR" else config for config in GRID]
-    assert sweep(configs, tmp_path, engine="ray", jobs=2, checkpoint_every=0.0, watch=kill_one) == []
+    configs = [
+        replace(config, iterations=1000) if config.estimator == "IndeCateR" else config
+        for config in GRID
+    ]
+    assert (
+        sweep(configs, tmp_path, engine="ray", jobs=2, checkpoint_every=0.0, watch=kill_one) == []
+    )
     ((path, done),) = killed
     assert 6 <= done < 24
     for config in configs:
         folder = Folder(folder_for(config, tmp_path))
         assert folder.finished()
-        assert [row["iteration"] for row in folder.metrics()] == list(range(0, config.iterations + 1, 20))
+        assert [row["iteration"] for row in folder.metrics()] == list(
+            range(0, config.iterations + 1, 20)
+        )
         sessions = folder.sessions()
         assert len(sessions) == (2 if folder.path == path else 1)
         if folder.path == path:
@@ -110,7 +126,9 @@ def test_a_process_killed_in_a_local_sweep(tmp_path: Path) -> None:
     for config in configs:
         rows = Folder(folder_for(config, tmp_path)).metrics()
         assert [row["iteration"] for row in rows] == list(range(0, config.iterations + 1, 20))
-    sessions = [session for config in configs for session in Folder(folder_for(config, tmp_path)).sessions()]
+    sessions = [
+        session for config in configs for session in Folder(folder_for(config, tmp_path)).sessions()
+    ]
     assert killed[0] in {session["process"] for session in sessions}
     assert len(sessions) == 5
 
@@ -143,11 +161,26 @@ def test_no_gpu_is_told(tmp_path: Path) -> None:
         sweep([SMALL], tmp_path, engine="ray", gpus_per_run=0.25)
 
 
-def test_command_line_gathers_one_file_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["sweep", "optimisation", "--engine", "ray", "--iterations", "40", "--every", "20", "--grid", "seed=0,1,2"]
+def test_command_line_gathers_one_file_and_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        "sweep",
+        "optimisation",
+        "--engine",
+        "ray",
+        "--iterations",
+        "40",
+        "--every",
+        "20",
+        "--grid",
+        "seed=0,1,2",
+    ]
     assert main([*given, "--root", str(tmp_path), "--report", str(tmp_path / "report.html")]) == 0
     rows = records.read(tmp_path / "optimisation.csv")
-    assert [(row["seed"], row["iteration"]) for row in rows] == [(seed, i) for seed in range(3) for i in (0, 20, 40)]
+    assert [(row["seed"], row["iteration"]) for row in rows] == [
+        (seed, i) for seed in range(3) for i in (0, 20, 40)
+    ]
     told = capsys.readouterr().out
     assert "3 of 3 done" in told
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -155,7 +188,11 @@ def test_command_line_gathers_one_file_and_a_report(tmp_path: Path, capsys: pyte
 
 def started(command: list[str], until: Any) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     limit = time.monotonic() + 120
     while not until():
@@ -168,8 +205,30 @@ def started(command: list[str], until: Any) -> subprocess.Popen[bytes]:
 def test_ctrl_c_leaves_runs_that_resume_exactly(tmp_path: Path) -> None:
     """In a cluster of its own. The whole process group gets the signal, as from a terminal."""
     configs = grid(replace(SMALL, iterations=3000), ["seed=0,1"])
-    flags = ["sweep", "optimisation", "--iterations", "3000", "--every", "20", "--variables", "20", "--grid", "seed=0,1"]
-    command = [sys.executable, "-m", "catlog", *flags, "--root", str(tmp_path), "--engine", "ray", "--jobs", "2"]
+    flags = [
+        "sweep",
+        "optimisation",
+        "--iterations",
+        "3000",
+        "--every",
+        "20",
+        "--variables",
+        "20",
+        "--grid",
+        "seed=0,1",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "catlog",
+        *flags,
+        "--root",
+        str(tmp_path),
+        "--engine",
+        "ray",
+        "--jobs",
+        "2",
+    ]
     folders = [Folder(folder_for(config, tmp_path)) for config in configs]
     process = started(command, lambda: all(len(folder.metrics()) > 5 for folder in folders))
     os.killpg(process.pid, signal.SIGINT)
@@ -198,7 +257,11 @@ def test_a_function_on_ray(tmp_path: Path) -> None:
     with Pool(square, 2, engine="ray", timeout=2.0) as pool:
         x = torch.tensor([[1, 2], [0, 0], [2, 2], [0, 1]])
         assert pool(x).tolist() == [9.0, 0.0, 16.0, 1.0]
-        for kind, reason in ((3, "ZeroDivisionError: three"), (4, "timeout"), (5, "its worker died")):
+        for kind, reason in (
+            (3, "ZeroDivisionError: three"),
+            (4, "timeout"),
+            (5, "its worker died"),
+        ):
             x[2, 1] = kind
             with pytest.raises(RowError, match=rf"row \(2,\), where x = \[2, {kind}\].*{reason}"):
                 pool(x)
@@ -207,8 +270,30 @@ def test_a_function_on_ray(tmp_path: Path) -> None:
 
 
 def torchrun(ranks: int, *flags: str) -> list[str]:
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", "catlog", "run", "dvae"]
-    return [sys.executable, "-m", *launch, "--variables", "4", "--batch", "40", "--every", "5", "--estimator", "RLOO-S", *flags]
+    launch = [
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        "-m",
+        "catlog",
+        "run",
+        "dvae",
+    ]
+    return [
+        sys.executable,
+        "-m",
+        *launch,
+        "--variables",
+        "4",
+        "--batch",
+        "40",
+        "--every",
+        "5",
+        "--estimator",
+        "RLOO-S",
+        *flags,
+    ]
 
 
 def test_torchrun_ctrl_c_and_another_number_of_ranks(tmp_path: Path) -> None:
@@ -231,7 +316,12 @@ def test_torchrun_ctrl_c_and_another_number_of_ranks(tmp_path: Path) -> None:
     assert not folder.finished()
     assert list(folder.path.glob("checkpoint-*.sha256"))
     logged = len(folder.metrics())
-    assert subprocess.run(torchrun(1, *flags, "--resume"), env=ENVIRONMENT, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(
+            torchrun(1, *flags, "--resume"), env=ENVIRONMENT, capture_output=True
+        ).returncode
+        == 0
+    )
     assert folder.finished()
     assert [session["ranks"] for session in folder.sessions()] == [2, 1]
     assert folder.sessions()[1]["iteration"] > 0

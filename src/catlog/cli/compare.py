@@ -103,7 +103,9 @@ def parse(text: str) -> list[str | Estimator]:
     for part in re.findall(r"[^,(]+(?:\([^)]*\))?", text):
         name, _, inner = part.strip().rstrip(")").partition("(")
         if name not in ESTIMATORS:
-            raise ValueError(f"--estimators: {name!r} is not known. Give one of {', '.join(ESTIMATORS)}.")
+            raise ValueError(
+                f"--estimators: {name!r} is not known. Give one of {', '.join(ESTIMATORS)}."
+            )
         options = [option.strip() for option in inner.split(",") if option.strip()]
         options = [option if "=" in option else f"samples={option}" for option in options]
         listed.append(make_estimator(name, None, tuple(options), {}) if options else name)
@@ -121,7 +123,9 @@ def found(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
         try:
             made = getattr(importlib.import_module(module), function)()
         except AttributeError as error:
-            raise ValueError(f"--problem: {module} has no function {function!r} that can be called: {error}.") from error
+            raise ValueError(
+                f"--problem: {module} has no function {function!r} that can be called: {error}."
+            ) from error
     if isinstance(made, tuple):
         if len(made) not in (2, 3):
             raise ValueError(
@@ -132,4 +136,9 @@ def found(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
         raise TypeError(
             f"--problem: {problem} must return (f, law, parameters) or a Problem, but it returned {type(made).__name__}."
         )
-    return made.f, made.law, made.parameters, made.reference() if hasattr(made, "reference") else None
+    return (
+        made.f,
+        made.law,
+        made.parameters,
+        made.reference() if hasattr(made, "reference") else None,
+    )

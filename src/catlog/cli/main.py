@@ -11,13 +11,29 @@ import tyro
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from .. import __version__, problems
 from ..data.files import DataError
 from ..estimators import ESTIMATORS
-from ..experiments import DVAE, EXPERIMENTS, Addition, Gradients, Optimisation, execute, folder_for, records
+from ..experiments import (
+    DVAE,
+    EXPERIMENTS,
+    Addition,
+    Gradients,
+    Optimisation,
+    execute,
+    folder_for,
+    records,
+)
 from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.sweep import Standing, grid, sweep
@@ -29,7 +45,12 @@ Chosen = (
     | Annotated[DVAE, tyro.conf.subcommand("dvae", prefix_name=False)]
     | Annotated[Addition, tyro.conf.subcommand("addition", prefix_name=False)]
 )
-HEADLINE = {"gradients": "relative_variance", "optimisation": "value", "dvae": "test", "addition": "accuracy"}
+HEADLINE = {
+    "gradients": "relative_variance",
+    "optimisation": "value",
+    "dvae": "test",
+    "addition": "accuracy",
+}
 
 
 @dataclass(frozen=True)
@@ -50,12 +71,20 @@ class Run(Checked):
         config = self.experiment
         folder = folder_for(config) if self.folder is None else self.folder
         console = Console(quiet=_silent())
-        console.print(f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, in {escape(str(folder))}")
+        console.print(
+            f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, in {escape(str(folder))}"
+        )
         with _bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
 
             def watch(done: int, total: int, row: Mapping[str, float]) -> None:
-                bar.update(line, completed=done, total=total, visible=True, description=_headline(config.name, row))
+                bar.update(
+                    line,
+                    completed=done,
+                    total=total,
+                    visible=True,
+                    description=_headline(config.name, row),
+                )
 
             try:
                 last = execute(
@@ -118,7 +147,9 @@ class Sweep(Checked):
                 refuse_run_file(path)
         console = Console()
         where = "here" if self.engine == "local" else "on Ray"
-        console.print(f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {escape(str(self.root))}, {where}")
+        console.print(
+            f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {escape(str(self.root))}, {where}"
+        )
         standing = Standing(configs, self.root)
         try:
             problems, notes = self._run(configs, standing, console)
@@ -140,7 +171,9 @@ class Sweep(Checked):
             console.print(f"Report: {escape(str(self.report.resolve()))}")
         return 1 if problems else 0
 
-    def _run(self, configs: list[Any], standing: Standing, console: Console) -> tuple[list[str], list[str]]:
+    def _run(
+        self, configs: list[Any], standing: Standing, console: Console
+    ) -> tuple[list[str], list[str]]:
         """What went wrong, and what should be known of the runs anyway."""
         notes: list[str] = []
         with Live(_standing(standing, console), console=console, refresh_per_second=1) as live:
@@ -244,7 +277,12 @@ class List:
         console.print(table)
         table = Table("estimator", "unbiased", "laws", "reference")
         for name, each in ESTIMATORS.items():
-            table.add_row(name, "yes" if each().unbiased else "no", ", ".join(sorted(each.laws)), each.reference)
+            table.add_row(
+                name,
+                "yes" if each().unbiased else "no",
+                ", ".join(sorted(each.laws)),
+                each.reference,
+            )
         console.print(table)
         table = Table("problem", "which structure it tests")
         for name, tests in problems.describe().items():
@@ -273,11 +311,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         command: Callable[[], int] = tyro.cli(
-            Command, args=given, prog="catlog", description=__doc__, config=(tyro.conf.CascadeSubcommandArgs,)
+            Command,
+            args=given,
+            prog="catlog",
+            description=__doc__,
+            config=(tyro.conf.CascadeSubcommandArgs,),
         )
         return command()
     except (ValueError, TypeError, DataError, OSError, ImportError) as error:
-        Console(stderr=True, quiet=_silent()).print(escape(f"catlog: {error}"), style="red", highlight=False)
+        Console(stderr=True, quiet=_silent()).print(
+            escape(f"catlog: {error}"), style="red", highlight=False
+        )
         return 2
     except KeyboardInterrupt:
         return 130
@@ -289,7 +333,13 @@ def _silent() -> bool:
 
 
 def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=console, refresh_per_second=4)
 
 
@@ -306,11 +356,20 @@ def _standing(standing: Standing, console: Console) -> Table:
     shown = sorted(runs, key=lambda run: order[run.state]) if len(runs) > room else runs
     done = sum(run.state == "done" for run in runs)
     table = Table(
-        "run", "iteration", "metric", "", "time left", caption=f"{done} of {len(runs)} done{_about(standing.left(runs))}"
+        "run",
+        "iteration",
+        "metric",
+        "",
+        "time left",
+        caption=f"{done} of {len(runs)} done{_about(standing.left(runs))}",
     )
     for run in shown[:room]:
         told = _headline(run.experiment, run.row) if run.row else ""
-        iteration = "" if run.row is None else f"{run.row['iteration']}" + (f"/{run.iterations}" if run.iterations else "")
+        iteration = (
+            ""
+            if run.row is None
+            else f"{run.row['iteration']}" + (f"/{run.iterations}" if run.iterations else "")
+        )
         table.add_row(run.path.name, iteration, told, run.state, _duration(run.left))
     if len(shown) > room:
         table.add_row(f"and {len(shown) - room} more", "", "", "", "")

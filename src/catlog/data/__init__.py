@@ -8,4 +8,14 @@ from .addition import Addition, Sequences, addition
 from .files import DataError
 from .images import NAMES, Images, binarise, for_autoencoder, load
 
-__all__ = ["NAMES", "Addition", "DataError", "Images", "Sequences", "addition", "binarise", "for_autoencoder", "load"]
+__all__ = [
+    "NAMES",
+    "Addition",
+    "DataError",
+    "Images",
+    "Sequences",
+    "addition",
+    "binarise",
+    "for_autoencoder",
+    "load",
+]

@@ -34,7 +34,12 @@ class Sequences:
         return self.images[self.index[rows]]
 
     def to(self, device: torch.device | str) -> "Sequences":
-        return Sequences(self.images.to(device), self.index.to(device), self.sums.to(device), self.labels.to(device))
+        return Sequences(
+            self.images.to(device),
+            self.index.to(device),
+            self.sums.to(device),
+            self.labels.to(device),
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,13 @@ def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Add
     """
     check_count("addition", "batch", batch)
     most = min(len(images.train), len(images.test)) // batch
-    check_count("addition", "digits", digits, most=most, hint=f"{images.name!r} has {len(images.test)} test images.")
+    check_count(
+        "addition",
+        "digits",
+        digits,
+        most=most,
+        hint=f"{images.name!r} has {len(images.test)} test images.",
+    )
     if max(images.train_labels.max(), images.test_labels.max()) > 9:
         raise ValueError(
             f"addition: `images` must have the labels 0 to 9, but {images.name!r} has more. Give load('mnist') or "
@@ -75,7 +86,13 @@ def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Add
 
     def sequences(pixels: Tensor, labels: Tensor) -> Sequences:
         count = len(pixels) // (digits * batch) * batch
-        index = torch.randperm(len(pixels), generator=generator)[: count * digits].reshape(count, digits)
+        index = torch.randperm(len(pixels), generator=generator)[: count * digits].reshape(
+            count, digits
+        )
         return Sequences(pixels.reshape(-1, 28, 28), index, labels[index].sum(1), labels[index])
 
-    return Addition(digits, sequences(images.train, images.train_labels), sequences(images.test, images.test_labels))
+    return Addition(
+        digits,
+        sequences(images.train, images.train_labels),
+        sequences(images.test, images.test_labels),
+    )

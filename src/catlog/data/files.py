@@ -110,7 +110,10 @@ FILES: dict[str, tuple[File, ...]] = {
 }
 
 MIRRORS: dict[str, tuple[str, ...]] = {
-    "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
     "fashion-mnist": (
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -146,19 +149,24 @@ def download(file: File) -> Path:
     troubles = []
     for url in file.urls:
         try:
-            return Path(pooch.retrieve(url, f"sha256:{file.sha256}", fname=target.name, path=target.parent))
+            return Path(
+                pooch.retrieve(url, f"sha256:{file.sha256}", fname=target.name, path=target.parent)
+            )
         except (OSError, ValueError) as error:  # no connection, no disk; a wrong digest
             troubles.append(f"{url}: {error}")
     raise DataError(
         f"{target} could not be downloaded. If this machine has no network, put the data sets in a folder and name it in the "
-        f"environment variable CATLOG_DATA (this file is {file.path} there). {EMBEDDED}\n" + "\n".join(troubles)
+        f"environment variable CATLOG_DATA (this file is {file.path} there). {EMBEDDED}\n"
+        + "\n".join(troubles)
     )
 
 
 def damaged(path: Path, trouble: object) -> DataError:
     """The error that says what is wrong with the file at ``path``."""
     if isinstance(trouble, PermissionError):
-        return DataError(f"{path} may not be read ({trouble}). Change its permissions, or name another folder. {EMBEDDED}")
+        return DataError(
+            f"{path} may not be read ({trouble}). Change its permissions, or name another folder. {EMBEDDED}"
+        )
     return DataError(
         f"{path} is damaged: {trouble}. Delete it and get it again (with neither `folder` nor CATLOG_DATA set, it is "
         f"downloaded). {EMBEDDED}"
@@ -177,7 +185,10 @@ def unpacked(path: Path, most: int) -> bytes:
 def check_content(path: Path, digest: str, expected: str) -> None:
     """Raise unless the file holds what was published."""
     if digest != expected:
-        raise damaged(path, f"what it holds has the sha256 {digest[:12]}… and not {expected[:12]}… as published")
+        raise damaged(
+            path,
+            f"what it holds has the sha256 {digest[:12]}… and not {expected[:12]}… as published",
+        )
 
 
 def sha256(data: bytes) -> str:
@@ -196,7 +207,9 @@ def file_sha256(path: Path) -> str:
 def cache_folder() -> Path:
     """Where downloads and decoded images are kept: CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog."""
     given = os.environ.get("CATLOG_CACHE")
-    return Path(given or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog").expanduser()
+    return Path(
+        given or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog"
+    ).expanduser()
 
 
 @contextmanager

@@ -25,6 +25,9 @@ def read_idx(path: Path, file: File) -> UInt8[Tensor, "..."]:
         raise damaged(path, f"its header says {shape} instead of {file.shape}")
     missing = start + math.prod(shape) - len(data)
     if missing:
-        raise damaged(path, f"it has {f'{missing} bytes too few' if missing > 0 else 'too many bytes'} for its {shape}")
+        raise damaged(
+            path,
+            f"it has {f'{missing} bytes too few' if missing > 0 else 'too many bytes'} for its {shape}",
+        )
     check_content(path, sha256(data), file.content)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=start).reshape(shape)

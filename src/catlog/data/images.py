@@ -52,7 +52,9 @@ def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
         return Images(name, *embedded())
     paths = [(locate(file, folder), file) for file in FILES[name]]
     if name == "omniglot":
-        return Images(name, *read_omniglot(*paths[0], split="train"), *read_omniglot(*paths[1], split="test"))
+        return Images(
+            name, *read_omniglot(*paths[0], split="train"), *read_omniglot(*paths[1], split="test")
+        )
     train, train_labels, test, test_labels = (read_idx(path, file) for path, file in paths)
     return Images(name, scale(train), train_labels.long(), scale(test), test_labels.long())
 
@@ -67,7 +69,9 @@ def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
         data = unpacked(Path(DATA_PATH), most)
         if len(data) > most:
             raise ValueError(f"it unpacks to more than {ROWS} images")
-        rows = torch.from_numpy(np.loadtxt(io.BytesIO(data), delimiter=",", dtype=np.uint8, ndmin=2, encoding="ascii"))
+        rows = torch.from_numpy(
+            np.loadtxt(io.BytesIO(data), delimiter=",", dtype=np.uint8, ndmin=2, encoding="ascii")
+        )
         if rows.shape != (ROWS, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
             raise ValueError("it does not hold 500 images of each digit")
     except (OSError, ValueError) as error:

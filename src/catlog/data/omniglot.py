@@ -18,7 +18,9 @@ NAME = re.compile(r"[^/]+/([^/]+)/character(\d+)/((\d+)_\d+\.png)")
 Decoded = tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]
 
 
-def read_omniglot(path: Path, file: File, split: str) -> tuple[Float[Tensor, "n 784"], Int64[Tensor, " n"]]:
+def read_omniglot(
+    path: Path, file: File, split: str
+) -> tuple[Float[Tensor, "n 784"], Int64[Tensor, " n"]]:
     """Images in [0, 1], paper 1 and ink 0, and the number of each one's character.
 
     They come in the order of tensorflow-datasets, which the paper used: by the md5 of the split ("train" or "test") and the
@@ -36,7 +38,9 @@ def read_omniglot(path: Path, file: File, split: str) -> tuple[Float[Tensor, "n 
     return decoded[0].float() / 64, decoded[1]
 
 
-def shrink(images: Shaped[Tensor, "n height width"], side: int = 28) -> Float[Tensor, "n {side} {side}"]:
+def shrink(
+    images: Shaped[Tensor, "n height width"], side: int = 28
+) -> Float[Tensor, "n {side} {side}"]:
     """Bilinear between pixel centres and without antialiasing, as ``tf.image.resize`` does it.
 
     From 105 to 28 the weights are eighths, so that images of zeros and ones become multiples of 1/64, exactly.
@@ -46,7 +50,9 @@ def shrink(images: Shaped[Tensor, "n height width"], side: int = 28) -> Float[Te
             [ 0., 50., 0.],
             [ 0., 0., 50.]])
     """
-    return torch.nn.functional.interpolate(images[:, None].float(), (side, side), mode="bilinear", align_corners=False)[:, 0]
+    return torch.nn.functional.interpolate(
+        images[:, None].float(), (side, side), mode="bilinear", align_corners=False
+    )[:, 0]
 
 
 def decode(path: Path, file: File, split: str) -> Decoded:
@@ -55,7 +61,9 @@ def decode(path: Path, file: File, split: str) -> Decoded:
         import numpy as np
         from PIL import Image
     count, *size = file.shape
-    most = 1000 + size[0] * size[1]  # bytes of a PNG; one of 1 bit per pixel takes less than a quarter of that
+    most = (
+        1000 + size[0] * size[1]
+    )  # bytes of a PNG; one of 1 bit per pixel takes less than a quarter of that
     chunks, digests, keys, labels = [], [], [], []
     name = ""
     try:
@@ -68,26 +76,38 @@ def decode(path: Path, file: File, split: str) -> Decoded:
                 for row, name in zip(chunk, names[start : start + 1000], strict=True):
                     parts = NAME.fullmatch(name)
                     if parts is None:
-                        raise damaged(path, f"{name} is not named as folder/alphabet/character01/0001_01.png")
+                        raise damaged(
+                            path, f"{name} is not named as folder/alphabet/character01/0001_01.png"
+                        )
                     with archive.open(name) as stream:
                         data = stream.read(most + 1)
                     if len(data) > most:
                         raise damaged(path, f"{name} unpacks to more than {most} bytes")
                     image = Image.open(io.BytesIO(data), formats=["PNG"])
                     if (image.mode, image.height, image.width) != ("1", *size):
-                        raise damaged(path, f"{name} is {image.height}x{image.width} of mode {image.mode}, not {size} of 1 bit")
+                        raise damaged(
+                            path,
+                            f"{name} is {image.height}x{image.width} of mode {image.mode}, not {size} of 1 bit",
+                        )
                     row[...] = np.asarray(image)
                     alphabet, character, png, label = parts.groups()
                     digests.append(f"{sha256(data)}  {name}\n")
                     keys.append(f"{split}{alphabet}_{int(character) - 1}_{png}")
                     labels.append(int(label) - 1)
-                chunks.append((64 * shrink(torch.from_numpy(chunk))).round().to(torch.uint8).flatten(1))
+                chunks.append(
+                    (64 * shrink(torch.from_numpy(chunk))).round().to(torch.uint8).flatten(1)
+                )
     except DataError:
         raise
     except Exception as error:  # zipfile, its decompressors and Pillow have a dozen kinds for what a file may be like
         raise damaged(path, f"{name}: {error}" if name else error) from error
     check_content(path, sha256("".join(digests).encode()), file.content)
-    order = torch.tensor(sorted(range(count), key=lambda i: hashlib.md5(keys[i].encode(), usedforsecurity=False).digest()))
+    order = torch.tensor(
+        sorted(
+            range(count),
+            key=lambda i: hashlib.md5(keys[i].encode(), usedforsecurity=False).digest(),
+        )
+    )
     return torch.cat(chunks)[order], torch.tensor(labels)[order]
 
 
@@ -105,7 +125,12 @@ def restore(kept: Path, count: int) -> Decoded | None:
                 images, labels = arrays["images"], arrays["labels"]
     except Exception:  # whatever is wrong with it, it is made again
         return None
-    if images.shape != (count, 784) or images.dtype != np.uint8 or labels.shape != (count,) or labels.dtype != np.int64:
+    if (
+        images.shape != (count, 784)
+        or images.dtype != np.uint8
+        or labels.shape != (count,)
+        or labels.dtype != np.int64
+    ):
         return None
     return torch.from_numpy(images), torch.from_numpy(labels)
 

@@ -40,13 +40,25 @@ from .sizing import label, misfit, with_samples, within
 FEWEST_POINTS = 4096  # that Exact may visit where no budget is given
 LEAST_BUDGET = 64
 TOGETHER = 2**12  # evaluations of f in one vectorised call of the pilot, about
-FIRST, FEWEST = 16, 4  # repeats of the first vectorised call; below the latter they are made one by one
+FIRST, FEWEST = (
+    16,
+    4,
+)  # repeats of the first vectorised call; below the latter they are made one by one
 MOST = 256  # repeats of any
 ENOUGH = 8  # repeats that tell something of the spread of their distances from the mean
-SURE, CONFIRMATIONS = 0.25, 6  # the best is looked at again until its variance is known so well, at most so many times
-LONGER = 1.1  # times what it was given, after which the pilot makes no more than a few steps for that
+SURE, CONFIRMATIONS = (
+    0.25,
+    6,
+)  # the best is looked at again until its variance is known so well, at most so many times
+LONGER = (
+    1.1  # times what it was given, after which the pilot makes no more than a few steps for that
+)
 RARE = 64  # fewer estimates, where more are cheap, may have missed what is rare and large
-ROUNDS = ((0.3, 1), (0.12, 2), (0.06, 3))  # the relative error of the variance to reach, and timed steps to make
+ROUNDS = (
+    (0.3, 1),
+    (0.12, 2),
+    (0.06, 3),
+)  # the relative error of the variance to reach, and timed steps to make
 
 
 @dataclass(frozen=True)
@@ -85,14 +97,24 @@ class Structure:
 
     def __str__(self) -> str:
         sizes = sorted(set(self.cardinalities))
-        words = {"bits": "independent bits", "structured": "dependent variables"}.get(self.kind, "independent variables")
-        of = "" if self.kind == "bits" else f" of {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") + " categories"
-        batch = f", {self.batch} laws" if self.batch > 1 else ""
-        table = "knows its own table" if self.own_table else "is a black box" if not self.slope else "has a derivative in x"
-        more = ", also at relaxed points" if self.relaxed and not self.own_table else ""
-        return (
-            f"q: {self.d} {words}{of}{batch}. f {table}{more}; alone, an evaluation takes {_duration(self.evaluation_seconds)}."
+        words = {"bits": "independent bits", "structured": "dependent variables"}.get(
+            self.kind, "independent variables"
         )
+        of = (
+            ""
+            if self.kind == "bits"
+            else f" of {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") + " categories"
+        )
+        batch = f", {self.batch} laws" if self.batch > 1 else ""
+        table = (
+            "knows its own table"
+            if self.own_table
+            else "is a black box"
+            if not self.slope
+            else "has a derivative in x"
+        )
+        more = ", also at relaxed points" if self.relaxed and not self.own_table else ""
+        return f"q: {self.d} {words}{of}{batch}. f {table}{more}; alone, an evaluation takes {_duration(self.evaluation_seconds)}."
 
 
 def _always(structure: Structure) -> bool:
@@ -174,7 +196,9 @@ class Trial:
         if not bool(self.seen.mean.any()) and not isinstance(self.estimator, Exact):
             self.variance = inf  # nothing but zeros: f, where it differs, has not been met
         if self.variance == 0:  # may be chance: there are only so many outcomes
-            self.error = 0.0 if self.seen.count >= ENOUGH or isinstance(self.estimator, Exact) else 1.0
+            self.error = (
+                0.0 if self.seen.count >= ENOUGH or isinstance(self.estimator, Exact) else 1.0
+            )
         elif self.seen.count < 2 or self.variance == inf:
             self.error = 1.0
         else:  # as if the estimates were normal, since few do not tell their tails; enough of them do, in part
@@ -184,7 +208,11 @@ class Trial:
 
     def missing(self, error: float) -> int:
         """How many more estimates would make the relative error of the variance so small."""
-        return max(0, min(MOST, ceil((self.seen.count - 1) * (self.error / error) ** 2) + 1) - self.seen.count)
+        return max(
+            0,
+            min(MOST, ceil((self.seen.count - 1) * (self.error / error) ** 2) + 1)
+            - self.seen.count,
+        )
 
     @property
     def seconds(self) -> float:
@@ -276,7 +304,12 @@ def advise(
     trials = _explored(pilot, trials, skipped)
     best = _chosen(pilot, trials)
     merit = _merits(trials)
-    order = [best, *sorted((trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name])]
+    order = [
+        best,
+        *sorted(
+            (trial for trial in trials if trial is not best), key=lambda trial: merit[trial.name]
+        ),
+    ]
     seconds = clock() - start
     return Advice(
         estimator=best.estimator,
@@ -297,8 +330,13 @@ def _explored(pilot: "_Pilot", trials: list[Trial], skipped: dict[str, str]) -> 
             try:
                 if number == 0:
                     pilot.look(trial, error, pilot.left(trials))
-                    if trial.variance == 0 and (exact := pilot.with_fewest_draws(trial)) is not None:
-                        skipped |= {each.name: f"{exact.name} has no variance" for each in left[place + 1 :]}
+                    if (
+                        trial.variance == 0
+                        and (exact := pilot.with_fewest_draws(trial)) is not None
+                    ):
+                        skipped |= {
+                            each.name: f"{exact.name} has no variance" for each in left[place + 1 :]
+                        }
                         found = [each for each in trials if each.times] + [exact]
                         return found + pilot.cheaper(left[place + 1 :], exact)
                 else:
@@ -312,8 +350,14 @@ def _explored(pilot: "_Pilot", trials: list[Trial], skipped: dict[str, str]) -> 
             reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
             raise ValueError(f"advise: no candidate could be used. {reasons}.")
         merit = _merits(trials)
-        ranked = sorted((trial for trial in left if trial.times), key=lambda trial: merit[trial.name])
-        close = [trial for trial in ranked if merit[trial.name] <= merit[ranked[0].name] * _doubt(trial, ranked[0])]
+        ranked = sorted(
+            (trial for trial in left if trial.times), key=lambda trial: merit[trial.name]
+        )
+        close = [
+            trial
+            for trial in ranked
+            if merit[trial.name] <= merit[ranked[0].name] * _doubt(trial, ranked[0])
+        ]
         left = close[: max(1, (len(left) + 1) // 2)]
         if len(left) == 1:
             break
@@ -326,7 +370,11 @@ def _chosen(pilot: "_Pilot", trials: list[Trial]) -> Trial:
         merit = _merits(trials)
         first = min(trials, key=lambda trial: merit[trial.name])
         late = pilot.left(trials, LONGER) < 0
-        ahead = all(merit[each.name] > merit[first.name] * _doubt(first, each) for each in trials if each is not first)
+        ahead = all(
+            merit[each.name] > merit[first.name] * _doubt(first, each)
+            for each in trials
+            if each is not first
+        )
         sure = first.error <= SURE or (ahead and first.seen.count >= FEWEST)
         if isinstance(first.estimator, Exact) or (sure and (late or not pilot.may_miss(first))):
             break
@@ -370,7 +418,9 @@ class _Pilot:
         seconds, gradient = step()
         trial.times.append(seconds)
         learns = isinstance(E, nn.Module) and any(True for _ in E.buffers())
-        further = 0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients)) + learns
+        further = (
+            0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients)) + learns
+        )
         if further * trial.seconds > (left if trial.candidate.promising else left / 2):
             raise late
         if learns:  # by being called: the first gradient was that of one that knew nothing
@@ -385,7 +435,9 @@ class _Pilot:
             trial.times.append(seconds)
             trial.add(torch.stack([gradient, another]))
             if trial.dimensions < FEWEST and not trial.candidate.dear:
-                self._timed(trial, step, min(3, trial.missing(error)))  # few numbers to tell the variance from
+                self._timed(
+                    trial, step, min(3, trial.missing(error))
+                )  # few numbers to tell the variance from
         else:
             self._together(trial, repeats)
             trial.add(gradient.unsqueeze(0))
@@ -423,7 +475,12 @@ class _Pilot:
 
     def _alone(self, trial: Trial) -> bool:
         """Whether estimates are made one by one."""
-        return self.dense or trial.candidate.dear or not self.task.vectorised or self._most(trial) < FEWEST
+        return (
+            self.dense
+            or trial.candidate.dear
+            or not self.task.vectorised
+            or self._most(trial) < FEWEST
+        )
 
     def _quick(self, trial: Trial) -> bool:
         """Whether a step with an eighth of the draws takes no longer than half a step of the best."""
@@ -502,7 +559,9 @@ class _Pilot:
             return task.gradients(E, repeats, self.generator)[0].double()
 
         base = at([0.0] * len(own))
-        parts = torch.stack([at([float(i == j) for j in range(len(own))]) - base for i in range(len(own))])
+        parts = torch.stack(
+            [at([float(i == j) for j in range(len(own))]) - base for i in range(len(own))]
+        )
         centred, noise = parts - parts.mean(1, keepdim=True), base - base.mean(0)
         gram = torch.einsum("irp,jrp->ij", centred, centred)
         right = -torch.einsum("irp,rp->i", centred, noise)
@@ -568,16 +627,28 @@ def listed(
             if not candidate.when(structure):
                 raise ValueError("it is not worth a try here")
             allowed = (
-                max(structure.budget, 0 if structure.bounded else FEWEST_POINTS) if isinstance(E, Exact) else structure.budget
+                max(structure.budget, 0 if structure.bounded else FEWEST_POINTS)
+                if isinstance(E, Exact)
+                else structure.budget
             )
             E = within(E, task.q, allowed, _cost(task, structure))
             name = label(E)
-            trials.setdefault(name, Trial(name, E if hasattr(E, "samples") else deepcopy(E), E.evaluations(task.q), candidate))
+            trials.setdefault(
+                name,
+                Trial(
+                    name,
+                    E if hasattr(E, "samples") else deepcopy(E),
+                    E.evaluations(task.q),
+                    candidate,
+                ),
+            )
         except (ValueError, TypeError) as error:
             skipped[label(E)] = str(error).rstrip(".")
     if not trials:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
-        raise ValueError(f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. {reasons}.")
+        raise ValueError(
+            f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. {reasons}."
+        )
     return list(trials.values()), skipped
 
 
@@ -604,7 +675,11 @@ def _doubt(one: Trial, other: Trial) -> float:
 
 
 def _explained(
-    order: Sequence[Trial], merit: dict[str, float], structure: Structure, skipped: dict[str, str], seconds: float
+    order: Sequence[Trial],
+    merit: dict[str, float],
+    structure: Structure,
+    skipped: dict[str, str],
+    seconds: float,
 ) -> str:
     best = order[0]
     step = median(best.times)
@@ -612,8 +687,13 @@ def _explained(
     if best.variance == inf:
         why = "but the pilot saw no gradient other than zero, so this is a guess: give it a larger budget or more steps"
     bias = "" if best.estimator.unbiased else ", biased"
-    lines = [f"{best.name}: {best.evaluations} evaluations, {_duration(step)} per step, {why}{bias}.", str(structure)]
-    others = [f"{each.name} at {_times(merit[each.name] / merit[best.name])}" for each in order[1:4]]
+    lines = [
+        f"{best.name}: {best.evaluations} evaluations, {_duration(step)} per step, {why}{bias}.",
+        str(structure),
+    ]
+    others = [
+        f"{each.name} at {_times(merit[each.name] / merit[best.name])}" for each in order[1:4]
+    ]
     if others and best.variance < inf:
         lines.append(f"Next in variance x time: {', '.join(others)}.")
     tried = f"{len(order)} candidates" if len(order) > 1 else "1 candidate"

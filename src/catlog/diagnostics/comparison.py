@@ -24,7 +24,10 @@ from .gradient_samples import Clock, Law, Repeats
 from .moments import Moments
 from .sizing import label, misfit, with_samples, within
 
-TOGETHER = 2**14, 2**20  # evaluations of f in one vectorised call, and numbers in their points, about
+TOGETHER = (
+    2**14,
+    2**20,
+)  # evaluations of f in one vectorised call, and numbers in their points, about
 NORMAL = NormalDist().inv_cdf(0.975)
 Reference = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
 
@@ -88,10 +91,22 @@ class Comparison:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(f"{name!r} is not among the rows: {', '.join(row.name for row in self.rows)}.")
+        raise KeyError(
+            f"{name!r} is not among the rows: {', '.join(row.name for row in self.rows)}."
+        )
 
     def __str__(self) -> str:
-        head = ("", "evaluations", "ms", "variance", "per logit", "bias ± noise", "snr", "variance x s", "95 % interval")
+        head = (
+            "",
+            "evaluations",
+            "ms",
+            "variance",
+            "per logit",
+            "bias ± noise",
+            "snr",
+            "variance x s",
+            "95 % interval",
+        )
         table = [head, *map(_cells, self.rows)]
         widths = [max(len(line[column]) for line in table) for column in range(len(head))]
         lines = []
@@ -119,7 +134,9 @@ class Comparison:
             cells = [getattr(row, column) for column in columns]
             writer.writerow([*map(_cell, cells), self.reference, self.mode, ""])
         for name, why in self.skipped.items():
-            writer.writerow([guarded(name), *[""] * (len(columns) - 1), self.reference, self.mode, guarded(why)])
+            writer.writerow(
+                [guarded(name), *[""] * (len(columns) - 1), self.reference, self.mode, guarded(why)]
+            )
         write_atomically(path, file.getvalue())
 
     def plot(self, path: Path | str) -> None:
@@ -127,7 +144,9 @@ class Comparison:
         try:
             from .comparison_plot import draw
         except ImportError as error:
-            raise ImportError("Comparison.plot needs matplotlib: pip install 'catlog[experiments]'.") from error
+            raise ImportError(
+                "Comparison.plot needs matplotlib: pip install 'catlog[experiments]'."
+            ) from error
         draw(self, Path(path))
 
 
@@ -190,7 +209,9 @@ def compare(
         check_count("compare", name, value, least=least)
     check_count("compare", "training", training, least=0)
     if samples is not None and budget is not None:
-        raise ValueError("compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each other; give one.")
+        raise ValueError(
+            "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each other; give one."
+        )
     for name, count in (("samples", samples), ("budget", budget)):
         if count is not None:
             check_count("compare", name, count)
@@ -208,7 +229,9 @@ def compare(
         if not entered:
             reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
             raise ValueError(f"compare: no estimator could be used. {reasons}.")
-        timers = [(each, task.timer(each.E, clock, task.generator(seed))) for each in entered.values()]
+        timers = [
+            (each, task.timer(each.E, clock, task.generator(seed))) for each in entered.values()
+        ]
         for _, timer in timers:
             timer(), timer()  # to warm up
         for number in range(rounds):
@@ -218,10 +241,15 @@ def compare(
         advance("done", total + rounds, total + rounds)
 
     how, given = _reference(task, reference, limit, repeats, entered)
-    rows = [each.row(name, how, _against(given, name, entered), _signal(given, entered)) for name, each in entered.items()]
+    rows = [
+        each.row(name, how, _against(given, name, entered), _signal(given, entered))
+        for name, each in entered.items()
+    ]
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
     mode = mode if samples is None else f"Equal samples: {samples}"
-    return Comparison(tuple(sorted(rows, key=lambda row: (row.merit, row.seconds))), skipped, how, mode)
+    return Comparison(
+        tuple(sorted(rows, key=lambda row: (row.merit, row.seconds))), skipped, how, mode
+    )
 
 
 @dataclass
@@ -238,10 +266,21 @@ class _Entry:
     def observe(self, task: Repeats, repeats: int, training: int, seed: int) -> None:
         generator = task.generator(seed)
         points = self.evaluations * task.view.batch_size
-        together = max(2, min(repeats, TOGETHER[0] // points, TOGETHER[1] // (points * sum(task.view.cardinalities))))
+        together = max(
+            2,
+            min(
+                repeats,
+                TOGETHER[0] // points,
+                TOGETHER[1] // (points * sum(task.view.cardinalities)),
+            ),
+        )
         if isinstance(self.E, Exact):
             repeats = 2
-        modules = [each for each in (self.E, getattr(self.E, "baseline", None)) if isinstance(each, nn.Module)]
+        modules = [
+            each
+            for each in (self.E, getattr(self.E, "baseline", None))
+            if isinstance(each, nn.Module)
+        ]
         if any([*module.parameters(), *module.buffers()] for module in modules):
             self.trained = learn(self.E, task, training, min(together, 16), generator)
         for module in modules:
@@ -257,7 +296,11 @@ class _Entry:
     def row(self, name: str, how: str, against: Reference | None, signal: float) -> Row:
         seen = self.in_parameters
         variance, seconds = seen.variance, median(self.times)
-        spread = 1.4826 * median(abs(each - seconds) for each in self.times) / seconds if seconds > 0 else 0.0
+        spread = (
+            1.4826 * median(abs(each - seconds) for each in self.times) / seconds
+            if seconds > 0
+            else 0.0
+        )
         time_error = sqrt(3.1416 / 2) * spread / sqrt(len(self.times))
         bias = noise = z = nan
         if against is not None:
@@ -293,18 +336,29 @@ class _Entry:
         )
 
 
-def learn(E: Estimator, task: Repeats, steps: int, together: int, generator: torch.Generator, rate: float = 0.05) -> int:
+def learn(
+    E: Estimator,
+    task: Repeats,
+    steps: int,
+    together: int,
+    generator: torch.Generator,
+    rate: float = 0.05,
+) -> int:
     """Let an estimator lower its own variance for so many steps (Adam, rate falling to zero); the number of steps made.
 
     One without parameters, but with a memory of earlier calls, learns by being called.
     """
-    own = [each for each in E.parameters() if each.requires_grad] if isinstance(E, nn.Module) else []
+    own = (
+        [each for each in E.parameters() if each.requires_grad] if isinstance(E, nn.Module) else []
+    )
     optimiser = torch.optim.Adam(own, rate) if own else None
     for step in range(steps):
         value = task.value(E, together, generator)
         if optimiser is None:
             continue
-        for each, gradient in zip(own, torch.autograd.grad(value.sum(), own, allow_unused=True), strict=True):
+        for each, gradient in zip(
+            own, torch.autograd.grad(value.sum(), own, allow_unused=True), strict=True
+        ):
             each.grad = gradient
         optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
         optimiser.step()
@@ -321,7 +375,9 @@ def _named(estimators: Chosen | None) -> dict[str, Estimator]:
     for each in list(ESTIMATORS) if estimators is None else estimators:
         if isinstance(each, str):
             if each not in ESTIMATORS:
-                raise ValueError(f"estimators: {each!r} is not known. Give one of {', '.join(ESTIMATORS)}.")
+                raise ValueError(
+                    f"estimators: {each!r} is not known. Give one of {', '.join(ESTIMATORS)}."
+                )
             named[each] = ESTIMATORS[each]()
         elif isinstance(each, Estimator) and not isinstance(each, type):
             named[label(each)] = deepcopy(each)
@@ -347,7 +403,9 @@ def _entered(
             if budget is not None:
                 E = within(E, task.q, budget)
             if isinstance(E, Exact) and task.points > E.limit:
-                raise ValueError(f"the law has {task.points} points, more than its limit of {E.limit}")
+                raise ValueError(
+                    f"the law has {task.points} points, more than its limit of {E.limit}"
+                )
             entered[label(E) if plain else name] = _Entry(E, E.evaluations(task.q))
         except (ValueError, TypeError) as error:
             skipped[name] = str(error).rstrip(".")
@@ -359,27 +417,37 @@ def _reference(
 ) -> tuple[str, Reference | None]:
     """The gradient to compare with, where there is one for all."""
     if given is not None:
-        gradient, error = (given.gradient, given.error) if hasattr(given, "gradient") else (given, None)
+        gradient, error = (
+            (given.gradient, given.error) if hasattr(given, "gradient") else (given, None)
+        )
         gradient = [gradient] if isinstance(gradient, Tensor) else list(gradient)
-        if [tuple(each.shape) for each in gradient] != [tuple(each.shape) for each in task.parameters]:
+        if [tuple(each.shape) for each in gradient] != [
+            tuple(each.shape) for each in task.parameters
+        ]:
             shapes = [tuple(each.shape) for each in task.parameters]
             raise ValueError(f"reference: one tensor per parameter is needed, of shapes {shapes}.")
         flat = torch.cat([each.detach().flatten() for each in gradient]).double()
         if error is None:
             return "given", (flat, torch.zeros_like(flat))
         return "given", (flat, torch.cat([each.flatten() for each in error]).double().square())
-    if task.points <= limit and task.points <= 4 * repeats * max(each.evaluations for each in entered.values()):
+    if task.points <= limit and task.points <= 4 * repeats * max(
+        each.evaluations for each in entered.values()
+    ):
         exact = task.exact(limit)
         assert exact is not None
         return "exact", (exact.double(), torch.zeros_like(exact, dtype=torch.float64))
     return "pooled", None
 
 
-def _against(given: Reference | None, name: str | None, entered: Mapping[str, _Entry]) -> Reference | None:
+def _against(
+    given: Reference | None, name: str | None, entered: Mapping[str, _Entry]
+) -> Reference | None:
     """What an estimator is held against: the reference, else the other unbiased ones, weighted by their precision."""
     if given is not None:
         return given
-    others = [each.in_parameters for key, each in entered.items() if key != name and each.E.unbiased]
+    others = [
+        each.in_parameters for key, each in entered.items() if key != name and each.E.unbiased
+    ]
     for each in others:
         if each.variance == 0:
             return each.mean, torch.zeros_like(each.mean)
@@ -387,8 +455,13 @@ def _against(given: Reference | None, name: str | None, entered: Mapping[str, _E
         return None
     weights = [each.count / each.variance for each in others]
     total = sum(weights)
-    mean = torch.stack([each.mean * (weight / total) for each, weight in zip(others, weights, strict=True)]).sum(0)
-    parts = [each.variances * ((weight / total) ** 2 / each.count) for each, weight in zip(others, weights, strict=True)]
+    mean = torch.stack(
+        [each.mean * (weight / total) for each, weight in zip(others, weights, strict=True)]
+    ).sum(0)
+    parts = [
+        each.variances * ((weight / total) ** 2 / each.count)
+        for each, weight in zip(others, weights, strict=True)
+    ]
     return mean, torch.stack(parts).sum(0)
 
 
@@ -426,14 +499,29 @@ def _bar(wanted: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on a terminal, where rich is installed; elsewhere nothing."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
     except ImportError:
         wanted = False
     if not wanted:
         yield lambda name, done, total: None
         return
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (
+        TextColumn("{task.description:32}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         line = bar.add_task("", total=None)
-        yield lambda name, done, total: bar.update(line, description=name, completed=done, total=total)
+        yield lambda name, done, total: bar.update(
+            line, description=name, completed=done, total=total
+        )

@@ -25,7 +25,13 @@ def draw(comparison: "Comparison", path: Path) -> None:
         left.plot([row.merit_low, row.merit_high], [i, i], color=colour, linewidth=2, alpha=0.6)
         left.plot(row.merit, i, "o", color=colour, markersize=5)
         right.plot(row.seconds * 1000, row.variance, "o", color=colour, markersize=5)
-        right.annotate(str(i + 1), (row.seconds * 1000, row.variance), (4, 3), textcoords="offset points", fontsize=8)
+        right.annotate(
+            str(i + 1),
+            (row.seconds * 1000, row.variance),
+            (4, 3),
+            textcoords="offset points",
+            fontsize=8,
+        )
     left.set_yticks(place, [f"{row.name}  {i + 1}" for i, row in enumerate(rows)], fontsize=8)
     left.invert_yaxis()
     left.set_xlabel("variance x seconds, 95 % interval")
@@ -35,7 +41,11 @@ def draw(comparison: "Comparison", path: Path) -> None:
         left.set_xscale("log")
         right.set_xscale("log")
         right.set_yscale("log")
-        for axis, subs in ((left.xaxis, (1.0,)), (right.xaxis, (1.0, 2.0, 5.0)), (right.yaxis, (1.0, 2.0, 5.0))):
+        for axis, subs in (
+            (left.xaxis, (1.0,)),
+            (right.xaxis, (1.0, 2.0, 5.0)),
+            (right.yaxis, (1.0, 2.0, 5.0)),
+        ):
             axis.set_major_locator(LogLocator(subs=subs, numticks=8))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
@@ -60,6 +70,8 @@ def _equal_products(points: list[tuple[float, float]], axes: Axes) -> None:
     steps = 4
     for step in range(steps):
         product = products[0] * (products[-1] / products[0]) ** (step / (steps - 1))
-        axes.plot([low, high], [product / low, product / high], color="#999999", linewidth=0.7, zorder=0)
+        axes.plot(
+            [low, high], [product / low, product / high], color="#999999", linewidth=0.7, zorder=0
+        )
     axes.set_xlim(low, high)
     axes.set_ylim(limits)

@@ -44,22 +44,37 @@ class Repeats:
                 leaves, self.q = _own_leaf(q)
         else:
             if parameters is None:
-                raise ValueError("parameters: q is a callable, so the tensors to call it with are needed.")
+                raise ValueError(
+                    "parameters: q is a callable, so the tensors to call it with are needed."
+                )
             leaves, self.law, self.fresh = list(parameters), q, True
             self.q = q(*leaves)
-        if not leaves or not all(isinstance(each, Tensor) and each.requires_grad for each in leaves):
-            raise ValueError("parameters: tensors with requires_grad=True are needed, to take the gradient in.")
+        if not leaves or not all(
+            isinstance(each, Tensor) and each.requires_grad for each in leaves
+        ):
+            raise ValueError(
+                "parameters: tensors with requires_grad=True are needed, to take the gradient in."
+            )
         self.parameters = tuple(leaves)
         self.view = view(self.q)
         self.kind = _kind(self.q)
         self.own = None if isinstance(self.q, Ordered) else _parameter(self.q)
         used = _graph_leaves(self._graph())
         if not any(each is leaf for each in self.parameters for leaf in used):
-            raise ValueError("parameters: q does not depend on any of them (or was made of detached ones).")
+            raise ValueError(
+                "parameters: q does not depend on any of them (or was made of detached ones)."
+            )
         self.leaves_of_f = self._leaves_of_f()
         self.direct = not any(each is p for each in self.leaves_of_f for p in self.parameters)
-        self.leaves_of_f = [each for each in self.leaves_of_f if all(each is not p for p in self.parameters)]
-        self.batched = self.direct and self.own is None and self.fresh and _takes_batches(self.law, self.parameters)
+        self.leaves_of_f = [
+            each for each in self.leaves_of_f if all(each is not p for p in self.parameters)
+        ]
+        self.batched = (
+            self.direct
+            and self.own is None
+            and self.fresh
+            and _takes_batches(self.law, self.parameters)
+        )
 
     @property
     def vectorised(self) -> bool:
@@ -81,30 +96,47 @@ class Repeats:
             return torch.stack([self._one(E, generator) for _ in range(repeats)]), None
         value, leaves = self._together(E, repeats, generator)
         slopes = _slope(value, leaves)
-        return (_flat(slopes, 1), None) if self.own is None else (self._chained(slopes[0]), slopes[0].flatten(1))
+        return (
+            (_flat(slopes, 1), None)
+            if self.own is None
+            else (self._chained(slopes[0]), slopes[0].flatten(1))
+        )
 
-    def value(self, E: Estimator, repeats: int, generator: torch.Generator | None = None) -> Float[Tensor, "..."]:
+    def value(
+        self, E: Estimator, repeats: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "..."]:
         """The estimates themselves, to differentiate in E's own parameters (where repeats are a loop: one)."""
         if self.vectorised:
             return self._together(E, repeats, generator)[0]
         return E(self.f, self.law(*self.parameters), generator=generator)
 
-    def _together(self, E: Estimator, repeats: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
+    def _together(
+        self, E: Estimator, repeats: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, list[Tensor]]:
         folded = _FoldedTable(self.f) if hasattr(self.f, "neighbours") else _Folded(self.f)
         sources = self.parameters if self.own is None else (self.own,)
-        leaves = [each.detach().expand(repeats, *each.shape).clone().requires_grad_() for each in sources]
+        leaves = [
+            each.detach().expand(repeats, *each.shape).clone().requires_grad_() for each in sources
+        ]
         q = self.law(*leaves) if self.own is None else _rebuilt(self.q, leaves[0])
         return E(folded, q, generator=generator), leaves
 
     def timer(
-        self, E: Estimator, clock: Clock = time.perf_counter, generator: torch.Generator | None = None
+        self,
+        E: Estimator,
+        clock: Clock = time.perf_counter,
+        generator: torch.Generator | None = None,
     ) -> Callable[[], tuple[float, Float[Tensor, "parameters"]]]:
         """A function that does what a training step does but for the optimiser: the seconds that took, and the gradient.
 
         That is the law (where a callable makes it), the estimate, and its gradient in all that has one: the parameters, f's own
         and the estimator's own.
         """
-        own = [each for each in E.parameters() if each.requires_grad] if isinstance(E, nn.Module) else []
+        own = (
+            [each for each in E.parameters() if each.requires_grad]
+            if isinstance(E, nn.Module)
+            else []
+        )
         leaves = [*self.parameters, *self.leaves_of_f, *own]
         cuda = self.view.device.type == "cuda"
 
@@ -131,14 +163,21 @@ class Repeats:
         value = E(self.f, self.law(*self.parameters), generator=generator)
         return _flat(_slope(value, self.parameters, retain=not self.fresh), 0)
 
-    def _chained(self, by_logit: Float[Tensor, "repeats *shape"]) -> Float[Tensor, "repeats parameters"]:
+    def _chained(
+        self, by_logit: Float[Tensor, "repeats *shape"]
+    ) -> Float[Tensor, "repeats parameters"]:
         """The chain rule from the law's own logits to the parameters, for all repeats at once."""
         assert self.own is not None
         if len(self.parameters) == 1 and self.own is self.parameters[0]:
             return by_logit.flatten(1)
         try:
             chained = torch.autograd.grad(
-                self.own, self.parameters, by_logit, is_grads_batched=True, retain_graph=True, allow_unused=True
+                self.own,
+                self.parameters,
+                by_logit,
+                is_grads_batched=True,
+                retain_graph=True,
+                allow_unused=True,
             )
         except RuntimeError:  # an operation that torch.vmap does not know
             rows = [_slope(self.own, self.parameters, each, retain=True) for each in by_logit]
@@ -152,13 +191,19 @@ class Repeats:
     def _graph(self) -> Tensor:
         """Something that is computed from all of the law's parameters."""
         with torch.enable_grad():
-            return self.q.log_prob(self.q.sample()) if isinstance(self.q, Ordered) else _parameter(self.q)
+            return (
+                self.q.log_prob(self.q.sample())
+                if isinstance(self.q, Ordered)
+                else _parameter(self.q)
+            )
 
     def _leaves_of_f(self) -> list[Tensor]:
         """The leaves that f's values are computed from, beside x."""
         with torch.enable_grad():
             fx = self.f(draw(self.view, 1, generator=self.generator(0)))
-        return _graph_leaves(fx) if isinstance(fx, Tensor) else []  # if it is no tensor, the estimator says so
+        return (
+            _graph_leaves(fx) if isinstance(fx, Tensor) else []
+        )  # if it is no tensor, the estimator says so
 
 
 class _Folded:
@@ -169,7 +214,11 @@ class _Folded:
 
     def __call__(self, x: Tensor) -> Tensor:
         fx = self.f(x.flatten(0, 1))
-        return fx.unflatten(0, x.shape[:2]) if isinstance(fx, Tensor) and fx.shape[:1] == (x.shape[0] * x.shape[1],) else fx
+        return (
+            fx.unflatten(0, x.shape[:2])
+            if isinstance(fx, Tensor) and fx.shape[:1] == (x.shape[0] * x.shape[1],)
+            else fx
+        )
 
 
 class _FoldedTable(_Folded):
@@ -190,17 +239,24 @@ class _FoldedTable(_Folded):
         return table.unflatten(0, x.shape[:2])
 
 
-def _slope(value: Tensor, leaves: Sequence[Tensor], weight: Tensor | None = None, retain: bool = False) -> list[Tensor]:
+def _slope(
+    value: Tensor, leaves: Sequence[Tensor], weight: Tensor | None = None, retain: bool = False
+) -> list[Tensor]:
     """The gradient of ``value.sum()`` (or of the weighted sum), zeros where there is none."""
     if not value.requires_grad:
         return [torch.zeros_like(each) for each in leaves]
     total = value.sum() if weight is None else (value * weight).sum()
     found = torch.autograd.grad(total, leaves, retain_graph=retain, allow_unused=True)
-    return [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True)]
+    return [
+        torch.zeros_like(leaf) if each is None else each
+        for leaf, each in zip(leaves, found, strict=True)
+    ]
 
 
 def _flat(tensors: Sequence[Tensor], lead: int) -> Tensor:
-    return torch.cat([each.flatten(lead) if each.dim() > lead else each.unsqueeze(-1) for each in tensors], -1)
+    return torch.cat(
+        [each.flatten(lead) if each.dim() > lead else each.unsqueeze(-1) for each in tensors], -1
+    )
 
 
 def _graph_leaves(value: Tensor) -> list[Tensor]:
@@ -256,7 +312,9 @@ def _rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
     torch normalises the logits of a Categorical, and here for a second time, which changes neither them nor gradients.
     """
     if isinstance(q, Independent):
-        return Independent(_rebuilt(q.base_dist, parameter), q.reinterpreted_batch_ndims, validate_args=False)
+        return Independent(
+            _rebuilt(q.base_dist, parameter), q.reinterpreted_batch_ndims, validate_args=False
+        )
     if isinstance(q, Categoricals):
         return Categoricals(parameter, q.cardinalities, validate_args=False)
     assert isinstance(q, Bernoulli | Categorical | OneHotCategorical)
@@ -266,7 +324,9 @@ def _rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
 
 def _own_leaf(q: Distribution) -> tuple[list[Tensor], Distribution]:
     if isinstance(q, Ordered):
-        raise ValueError("q: nothing that it was made of has requires_grad=True, so it has no gradient to estimate.")
+        raise ValueError(
+            "q: nothing that it was made of has requires_grad=True, so it has no gradient to estimate."
+        )
     leaf = _parameter(q).detach().clone().requires_grad_()
     return [leaf], _rebuilt(q, leaf)
 
@@ -277,7 +337,9 @@ def _takes_batches(law: Callable[..., Distribution], parameters: Sequence[Tensor
     with torch.no_grad():
         q = law(*parameters)
         noise = [
-            torch.randn((2, *each.shape), dtype=each.dtype, device=each.device, generator=generator) / 8 for each in parameters
+            torch.randn((2, *each.shape), dtype=each.dtype, device=each.device, generator=generator)
+            / 8
+            for each in parameters
         ]
         several = [each + more for each, more in zip(parameters, noise, strict=True)]
         x = draw(view(q), 1, generator=generator)[0]

@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-ROUNDING = 64  # units of the last place, relative to the mean: variance below their square is rounding
+ROUNDING = (
+    64  # units of the last place, relative to the mean: variance below their square is rounding
+)
 
 
 class Moments:
@@ -55,7 +57,9 @@ class Moments:
     def variance(self) -> float:
         """The sum over entries; 0 where it is no more than rounding."""
         total = float(self.variances.sum())
-        return 0.0 if total <= (ROUNDING * self._eps) ** 2 * float(self.mean.square().sum()) else total
+        return (
+            0.0 if total <= (ROUNDING * self._eps) ** 2 * float(self.mean.square().sum()) else total
+        )
 
     @property
     def norm2(self) -> float:

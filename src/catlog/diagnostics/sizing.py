@@ -92,10 +92,14 @@ def within(E: Estimator, q: Distribution, budget: int, cost: Cost | None = None)
     if low is None:
         raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
     if costs(low) > budget:
-        raise ValueError(f"it needs at least {costs(low)} evaluations, more than the budget of {budget}")
+        raise ValueError(
+            f"it needs at least {costs(low)} evaluations, more than the budget of {budget}"
+        )
     if costs(low + 1) > budget:
         return known[low][1]
-    high = low + int((budget - costs(low)) // max(1, costs(low + 1) - costs(low)))  # costs are affine in the draws; else search
+    high = low + int(
+        (budget - costs(low)) // max(1, costs(low + 1) - costs(low))
+    )  # costs are affine in the draws; else search
     if not costs(high) <= budget < costs(high + 1):
         while costs(high) <= budget and high <= budget:
             high *= 2

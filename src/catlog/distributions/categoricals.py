@@ -35,24 +35,39 @@ class Categoricals(Distribution):
     ) -> None:
         if isinstance(logits, Tensor):
             if cardinalities is None:
-                raise ValueError("Categoricals: `cardinalities` is needed with one padded tensor of logits.")
+                raise ValueError(
+                    "Categoricals: `cardinalities` is needed with one padded tensor of logits."
+                )
             sizes = tuple(int(size) for size in cardinalities)
-            if logits.dim() < 2 or logits.shape[-2] != len(sizes) or not all(1 <= s <= logits.shape[-1] for s in sizes):
+            if (
+                logits.dim() < 2
+                or logits.shape[-2] != len(sizes)
+                or not all(1 <= s <= logits.shape[-1] for s in sizes)
+            ):
                 raise ValueError(
                     f"Categoricals: `cardinalities` {sizes} does not fit logits of shape {tuple(logits.shape)}: one number "
                     "from 1 to the last dimension is needed per variable, the dimension before it."
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
-            padded = logits.masked_fill(category >= torch.tensor(sizes, device=logits.device)[:, None], -torch.inf)
+            padded = logits.masked_fill(
+                category >= torch.tensor(sizes, device=logits.device)[:, None], -torch.inf
+            )
         else:
             if cardinalities is not None or len(logits) == 0:
-                raise ValueError("Categoricals: give a non-empty list of logits, or one padded tensor and `cardinalities`.")
+                raise ValueError(
+                    "Categoricals: give a non-empty list of logits, or one padded tensor and `cardinalities`."
+                )
             shapes = {tuple(each.shape[:-1]) for each in logits}
             if len(shapes) > 1 or any(each.dim() == 0 for each in logits):
                 given = [tuple(each.shape) for each in logits]
-                raise ValueError(f"Categoricals: each tensor of `logits` must have shape [*batch, k_i], but {given} were given.")
+                raise ValueError(
+                    f"Categoricals: each tensor of `logits` must have shape [*batch, k_i], but {given} were given."
+                )
             sizes = tuple(each.shape[-1] for each in logits)
-            padded = torch.stack([pad(each, (0, max(sizes) - each.shape[-1]), value=-torch.inf) for each in logits], -2)
+            padded = torch.stack(
+                [pad(each, (0, max(sizes) - each.shape[-1]), value=-torch.inf) for each in logits],
+                -2,
+            )
         self.cardinalities = sizes
         self.logits = padded - padded.logsumexp(-1, keepdim=True)
         self._param = self.logits
@@ -64,12 +79,16 @@ class Categoricals(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(constraints.integer_interval(0, max(self.cardinalities) - 1), 1)
+        return constraints.independent(
+            constraints.integer_interval(0, max(self.cardinalities) - 1), 1
+        )
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
         new: Categoricals = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
         new.cardinalities = self.cardinalities
-        new.logits = new._param = self.logits.expand(torch.Size(batch_shape) + self.logits.shape[-2:])
+        new.logits = new._param = self.logits.expand(
+            torch.Size(batch_shape) + self.logits.shape[-2:]
+        )
         Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -77,7 +96,9 @@ class Categoricals(Distribution):
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
         with torch.no_grad():
-            flat = self.probs.expand(shape + self.logits.shape[-1:]).reshape(-1, self.logits.shape[-1])
+            flat = self.probs.expand(shape + self.logits.shape[-1:]).reshape(
+                -1, self.logits.shape[-1]
+            )
             return flat.multinomial(1).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -7,7 +7,9 @@ from torch import Tensor
 UNSTEADY = "A network with dropout, or with batch normalisation in training mode, has no definite probabilities: call its eval()."
 
 
-def changed_later(x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...]) -> Int64[Tensor, "rows *batch d"]:
+def changed_later(
+    x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...]
+) -> Int64[Tensor, "rows *batch d"]:
     """The point x twice, and x with other values from each of :func:`_cuts` on.
 
     >>> changed_later(torch.tensor([[0, 1, 2]]), (2, 2, 4)).tolist()
@@ -30,17 +32,23 @@ def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float) -> Non
     first, again, *changed = log_probs.unbind(0)
     d, limit = first.shape[-2], eps ** (2 / 3)
     if (i := _differs(first, again, limit)) is not None:
-        raise ValueError(f"q: the network gives variable {i} different logits in two rows that hold the same point. {UNSTEADY}")
+        raise ValueError(
+            f"q: the network gives variable {i} different logits in two rows that hold the same point. {UNSTEADY}"
+        )
     for cut, after in zip(_cuts(d), changed, strict=True):
         if (i := _differs(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)) is not None:
-            what = f"variable {cut} changes" if cut == d - 1 else f"variables {cut} to {d - 1} change"
+            what = (
+                f"variable {cut} changes" if cut == d - 1 else f"variables {cut} to {d - 1} change"
+            )
             raise ValueError(
                 f"q: the network's logits of variable {i} change when {what}, but they may depend on variables before {i} alone. "
                 "A causal mask is missing, or is shifted by one; or rows influence each other, as in batch normalisation."
             )
 
 
-def check_steps(stepped: Float[Tensor, "1 *batch d k"], known: Float[Tensor, "1 *batch d k"], eps: float) -> None:
+def check_steps(
+    stepped: Float[Tensor, "1 *batch d k"], known: Float[Tensor, "1 *batch d k"], eps: float
+) -> None:
     """Raise where ``step`` gives other log-probabilities than ``all_logits``, which rounds in another order."""
     if (i := _differs(stepped, known, eps ** (1 / 2))) is not None:
         apart = (stepped.exp() - known.exp()).abs()[..., i, :].max().item()
@@ -63,7 +71,9 @@ def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
     return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
-def _differs(one: Float[Tensor, "*lead d k"], two: Float[Tensor, "*lead d k"], limit: float) -> int | None:
+def _differs(
+    one: Float[Tensor, "*lead d k"], two: Float[Tensor, "*lead d k"], limit: float
+) -> int | None:
     """The first variable whose log-probabilities differ by more than ``limit``, relative to the largest; None if none does."""
     size = torch.where(one.isfinite(), one, 0.0).abs().amax().clamp(min=1.0)
     same = (one == two) | ((one - two).abs() <= limit * size) | (one.isnan() & two.isnan())

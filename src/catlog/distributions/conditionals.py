@@ -74,7 +74,9 @@ class Conditionals:
 
 def structure(law: Factors | Conditionals) -> Ordered:
     """The law as a structured one over category numbers, whatever its points look like."""
-    return law.q if isinstance(law, Conditionals) else Independents(law.log_probs, law.cardinalities)
+    return (
+        law.q if isinstance(law, Conditionals) else Independents(law.log_probs, law.cardinalities)
+    )
 
 
 def view(q: Distribution, *, validate: bool = True) -> Factors | Conditionals:

@@ -92,11 +92,20 @@ class Factors:
         """The point with these category numbers, in a tensor of its own, as ``q.sample()`` writes it."""
         if self.kind == "one-hot":
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
-            return self.shaped((flat.scatter if transformed() else flat.scatter_)(-1, index.long().unsqueeze(-1), 1.0))
+            return self.shaped(
+                (flat.scatter if transformed() else flat.scatter_)(
+                    -1, index.long().unsqueeze(-1), 1.0
+                )
+            )
         flat = index.to(self.dtype)
         return self.shaped(flat.clone() if flat is index else flat)
 
-    def assign(self, flat: Tensor, variable: Int64[Tensor, "rows *#batch"], category: Int64[Tensor, "rows *batch"]) -> Tensor:
+    def assign(
+        self,
+        flat: Tensor,
+        variable: Int64[Tensor, "rows *#batch"],
+        category: Int64[Tensor, "rows *batch"],
+    ) -> Tensor:
         """Set in ``flat`` (rows, *batch, ...), in place where that is possible, one variable of every element to ``category``."""
         put = flat.scatter if transformed() else flat.scatter_
         where = variable.expand(category.shape).unsqueeze(-1)
@@ -136,7 +145,9 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         probs, logits = _given(base, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
         kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
-        inner: Categorical | Categoricals = base._categorical if isinstance(base, OneHotCategorical) else base
+        inner: Categorical | Categoricals = (
+            base._categorical if isinstance(base, OneHotCategorical) else base
+        )
         dtype = inner._param.dtype if kind == "one-hot" else torch.int64
         probs, logits = _given(inner, validate)
     elif isinstance(base, Ordered):
@@ -155,7 +166,9 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     d = prod(event[:-1] if kind == "one-hot" else event)
     k = probs.shape[-1]
     if d == 0 or k == 0:
-        raise ValueError(f"q: a law needs at least one variable and one category, but {_name(q)} has event shape {tuple(event)}.")
+        raise ValueError(
+            f"q: a law needs at least one variable and one category, but {_name(q)} has event shape {tuple(event)}."
+        )
     shape = batch + (d, k)
     if may_look(validate, probs) and not bool((probs >= 0).all()):
         bad = (~(probs.detach() >= 0)).nonzero()[0].tolist()
@@ -171,7 +184,9 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         given_logits=None if logits is None else logits.reshape(shape),
         batch_shape=batch,
         event_shape=event,
-        cardinalities=base.cardinalities * (d // len(base.cardinalities)) if isinstance(base, Categoricals) else (k,) * d,
+        cardinalities=base.cardinalities * (d // len(base.cardinalities))
+        if isinstance(base, Categoricals)
+        else (k,) * d,
         dtype=dtype,
     )
 
@@ -188,7 +203,9 @@ def relaxable(q: Distribution, law: Factors, owner: str) -> None:
 def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
     """Raise where the law is not of bits, and name an estimator for it."""
     if law.kind != "bits":
-        raise TypeError(f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}.")
+        raise TypeError(
+            f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}."
+        )
 
 
 def _given(
@@ -204,7 +221,9 @@ def _given(
     if form == "probs":
         return _by_probs(q), None
     logits, clamped = _by_logits(q)[1], was_clamped(q)
-    by_logits = logits.exp()  # its derivative is as exact near 1 as near 0, and may yet be divided by p
+    by_logits = (
+        logits.exp()
+    )  # its derivative is as exact near 1 as near 0, and may yet be divided by p
     if may_look(validate, clamped) and not bool(clamped.any()):
         return by_logits, logits
     by_probs = _without_impossible(_by_probs(q))
@@ -233,7 +252,9 @@ def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*sha
     There, logits make what was impossible possible, and give what is below the clamp no gradient.
     """
     eps = torch.finfo(q._param.dtype).eps  # what torch clamps to
-    return ((_by_probs(q) < eps) & (_by_logits(q)[1] >= log(eps) * (1 + 4 * eps))).any(-1, keepdim=True)
+    return ((_by_probs(q) < eps) & (_by_logits(q)[1] >= log(eps) * (1 + 4 * eps))).any(
+        -1, keepdim=True
+    )
 
 
 def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shape k"]:
@@ -244,7 +265,9 @@ def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shap
     return given if given is q.probs else given / given.sum(-1, keepdim=True)
 
 
-def _by_logits(q: Bernoulli | Categorical | Categoricals) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
+def _by_logits(
+    q: Bernoulli | Categorical | Categoricals,
+) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
     given = q.logits if _is_wide(q.logits) else q.logits.float()
     if isinstance(q, Bernoulli):
         both = torch.stack([-given, given], -1)

@@ -57,12 +57,18 @@ class Ordered(Distribution):
         """The state before the first variable: tensors (nested in tuples) whose leading dimensions are ``lead``."""
         raise NotImplementedError
 
-    def step(self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None) -> tuple[Float[Tensor, "*lead k"], Any]:
+    def step(
+        self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
+    ) -> tuple[Float[Tensor, "*lead k"], Any]:
         """Logits of the next variable, and the state, once the variable before it is known."""
         raise NotImplementedError
 
     def next_logits(
-        self, block: int, x: Int64[Tensor, "*lead d"], state: Any, previous: Int64[Tensor, "*lead"] | None
+        self,
+        block: int,
+        x: Int64[Tensor, "*lead d"],
+        state: Any,
+        previous: Int64[Tensor, "*lead"] | None,
     ) -> tuple[Float[Tensor, "*lead m k"], Any]:
         """The block's logits while drawing, and the state: by :meth:`step` where the law has one, else by :meth:`conditional`."""
         if not self.incremental:
@@ -74,7 +80,9 @@ class Ordered(Distribution):
         """Per block, the logits of its variables given the values that x gives to earlier ones."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
 
-    def block_log_probs(self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True) -> Float[Tensor, "*lead m k"]:
+    def block_log_probs(
+        self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
+    ) -> Float[Tensor, "*lead m k"]:
         """Normalised log-probabilities of a block, checked; categories beyond a variable's cardinality have none."""
         variables = self.blocks[block]
         sizes = [self.cardinalities[i] for i in variables]
@@ -86,7 +94,10 @@ class Ordered(Distribution):
                 f"{given}."
             )
         if min(sizes) < max(sizes):
-            beyond = torch.arange(max(sizes), device=logits.device) >= torch.tensor(sizes, device=logits.device)[:, None]
+            beyond = (
+                torch.arange(max(sizes), device=logits.device)
+                >= torch.tensor(sizes, device=logits.device)[:, None]
+            )
             logits = logits.masked_fill(beyond, -torch.inf)
         log_probs = widened(logits).log_softmax(-1)
         if may_look(validate, log_probs) and bool(log_probs.isnan().any()):
@@ -97,11 +108,15 @@ class Ordered(Distribution):
             )
         return log_probs
 
-    def log_conditionals(self, x: Int64[Tensor, "*lead d"], validate: bool = True) -> Float[Tensor, "*lead d k"]:
+    def log_conditionals(
+        self, x: Int64[Tensor, "*lead d"], validate: bool = True
+    ) -> Float[Tensor, "*lead d k"]:
         """log q(x_i = k | earlier variables as in x), for every i and k: the teacher-forced pass, differentiable."""
         return self._stacked(self.raw_logits(x), x, validate)
 
-    def _stacked(self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool) -> Float[Tensor, "*lead d k"]:
+    def _stacked(
+        self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool
+    ) -> Float[Tensor, "*lead d k"]:
         """The logits of all blocks, normalised, by variable."""
         k = max(self.cardinalities)
         parts: list[Tensor | None] = [None] * len(self.cardinalities)
@@ -114,7 +129,9 @@ class Ordered(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(constraints.integer_interval(0, max(self.cardinalities) - 1), 1)
+        return constraints.independent(
+            constraints.integer_interval(0, max(self.cardinalities) - 1), 1
+        )
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
@@ -125,9 +142,15 @@ class Ordered(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)).long()
+        value = value.expand(
+            torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        ).long()
         points = self._rows(value)
-        known = self.log_conditionals(points, bool(self._validate_args)).gather(-1, points.unsqueeze(-1)).squeeze(-1)
+        known = (
+            self.log_conditionals(points, bool(self._validate_args))
+            .gather(-1, points.unsqueeze(-1))
+            .squeeze(-1)
+        )
         return known.sum(-1).reshape(value.shape[:-1])
 
     def _rows(self, x: Tensor) -> Tensor:
@@ -138,9 +161,13 @@ class Ordered(Distribution):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         points = prod(self.cardinalities)
         if points > 2**22:
-            raise NotImplementedError(f"{type(self).__name__} has {points} points, too many to enumerate.")
+            raise NotImplementedError(
+                f"{type(self).__name__} has {points} points, too many to enumerate."
+            )
         grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
-        values = torch.cartesian_prod(*grid).reshape((points,) + (1,) * len(self.batch_shape) + self.event_shape)
+        values = torch.cartesian_prod(*grid).reshape(
+            (points,) + (1,) * len(self.batch_shape) + self.event_shape
+        )
         return values.expand((points,) + self.batch_shape + self.event_shape) if expand else values
 
     def entropy(self) -> Tensor:
@@ -155,7 +182,9 @@ class Ordered(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
         new: Ordered = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
-        new.__dict__.update({key: value for key, value in self.__dict__.items() if key not in new.__dict__})
+        new.__dict__.update(
+            {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
+        )
         Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -187,7 +216,9 @@ def choose(probs: Tensor, u: Tensor) -> Tensor:
     return (u.unsqueeze(-1) >= steps).sum(-1)
 
 
-def ancestral(q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Int64[Tensor, "n *batch d"]:
+def ancestral(
+    q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True
+) -> Int64[Tensor, "n *batch d"]:
     """Points of the law from uniforms, block by block."""
     lead = u.shape[:-1]
     x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
@@ -205,7 +236,11 @@ def ancestral(q: Ordered, u: Float[Tensor, "n *batch d"], validate: bool = True)
 def span(variables: tuple[int, ...]) -> slice | list[int]:
     """An index for these variables: a slice where they are consecutive, which copies nothing and waits for no GPU."""
     first, count = variables[0], len(variables)
-    return slice(first, first + count) if variables == tuple(range(first, first + count)) else list(variables)
+    return (
+        slice(first, first + count)
+        if variables == tuple(range(first, first + count))
+        else list(variables)
+    )
 
 
 def rows_of(state: Any, rows: Int64[Tensor, "r"]) -> Any:
@@ -242,7 +277,9 @@ class Autoregressive(Ordered):
     (torch.Size([5, 2]), tensor(0.1111))
     """
 
-    _uses: ClassVar[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()  # of a module, a class of networks or a function
+    _uses: ClassVar[WeakKeyDictionary[Any, int]] = (
+        WeakKeyDictionary()
+    )  # of a module, a class of networks or a function
 
     def __init__(
         self,
@@ -257,7 +294,9 @@ class Autoregressive(Ordered):
         for size in cardinalities:
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
-            raise ValueError("Autoregressive: `cardinalities` is empty; a law needs at least one variable.")
+            raise ValueError(
+                "Autoregressive: `cardinalities` is empty; a law needs at least one variable."
+            )
         # First by attribute: torch 2.6 cannot trace isinstance of a lambda.
         has_own = hasattr(network, "parameters") and isinstance(network, nn.Module)
         parameter = next(iter(network.parameters()), None) if has_own else None
@@ -268,7 +307,11 @@ class Autoregressive(Ordered):
         self.real = dtype or (torch.get_default_dtype() if parameter is None else parameter.dtype)
         self.device = device or (torch.device("cpu") if parameter is None else parameter.device)
         self.incremental = hasattr(network, "start") and hasattr(network, "step")
-        super().__init__(torch.Size(batch_shape), torch.Size([len(self.cardinalities)]), validate_args=validate_args)
+        super().__init__(
+            torch.Size(batch_shape),
+            torch.Size([len(self.cardinalities)]),
+            validate_args=validate_args,
+        )
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
@@ -282,7 +325,9 @@ class Autoregressive(Ordered):
         network = self.network
         while isinstance(network, partial):
             network = network.func
-        if not isinstance(network, nn.Module):  # may be made for one step, so its code is what is counted
+        if not isinstance(
+            network, nn.Module
+        ):  # may be made for one step, so its code is what is counted
             network = getattr(network, "__code__", type(network))
         uses = self._uses[network] = self._uses.get(network, 0) + 1
         if uses > 4 and uses & (uses - 1):
@@ -312,7 +357,9 @@ class Autoregressive(Ordered):
             logits = self.network.all_logits(x)
             expected = (*x.shape, max(self.cardinalities))
             if logits.shape != expected:
-                raise ValueError(f"q: all_logits must return shape {expected}, but it returned {tuple(logits.shape)}.")
+                raise ValueError(
+                    f"q: all_logits must return shape {expected}, but it returned {tuple(logits.shape)}."
+                )
             return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
         return self._by_steps(x) if self.incremental else super().raw_logits(x)
 
@@ -327,7 +374,9 @@ class Autoregressive(Ordered):
 class Independents(Ordered):
     """Independent factors read as a structured law of one block, so that what is written for structured laws serves both."""
 
-    def __init__(self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]) -> None:
+    def __init__(
+        self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]
+    ) -> None:
         self.log_probs, self.cardinalities = log_probs, cardinalities
         self.blocks = (tuple(range(len(cardinalities))),)
         self.ancestors = (frozenset(),)
@@ -338,17 +387,23 @@ class Independents(Ordered):
         return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
 
 
-def lookup(table: Float[Tensor, "*batch states k"], index: Int64[Tensor, "n *batch"]) -> Float[Tensor, "n *batch k"]:
+def lookup(
+    table: Float[Tensor, "*batch states k"], index: Int64[Tensor, "n *batch"]
+) -> Float[Tensor, "n *batch k"]:
     """The row of a (batched) table that ``index`` names."""
     if table.dim() == 2:
         return table[index]
     table = table.expand(index.shape + table.shape[-2:])
-    return table.gather(-2, index[..., None, None].expand(index.shape + (1, table.shape[-1]))).squeeze(-2)
+    return table.gather(
+        -2, index[..., None, None].expand(index.shape + (1, table.shape[-1]))
+    ).squeeze(-2)
 
 
 def _serves(lead: torch.Size, batch: torch.Size) -> bool:
     """Whether a table with these leading dimensions has an entry for every element of the batch."""
-    return len(lead) <= len(batch) and all(size in (1, wanted) for size, wanted in zip(lead[::-1], batch[::-1], strict=False))
+    return len(lead) <= len(batch) and all(
+        size in (1, wanted) for size, wanted in zip(lead[::-1], batch[::-1], strict=False)
+    )
 
 
 class MarkovChain(Ordered):
@@ -389,28 +444,45 @@ class MarkovChain(Ordered):
         if length is None:
             length = steps
         if length is None:
-            raise ValueError("MarkovChain: `length` is needed where one `transition` serves every step.")
+            raise ValueError(
+                "MarkovChain: `length` is needed where one `transition` serves every step."
+            )
         check_count("MarkovChain", "length", length)
         lead = transition.shape[: -2 if shared else -3]
-        if transition.shape[-2:] != (k, k) or (steps is not None and steps != length) or not _serves(lead, batch):
+        if (
+            transition.shape[-2:] != (k, k)
+            or (steps is not None and steps != length)
+            or not _serves(lead, batch)
+        ):
             sizes = "".join(f"{size}, " for size in batch)
             raise ValueError(
                 f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or [{sizes}{length - 1}, {k}, {k}] "
                 f"([*batch, k, k] or [*batch, T - 1, k, k]) to go with `initial` {tuple(initial.shape)} and length {length}, but "
                 f"{tuple(transition.shape)} was given. Where it lacks the batch, expand it."
             )
-        if emission is not None and (emission.dim() < 2 or emission.shape[-2] != k or not _serves(emission.shape[:-2], batch)):
+        if emission is not None and (
+            emission.dim() < 2 or emission.shape[-2] != k or not _serves(emission.shape[:-2], batch)
+        ):
             raise ValueError(
                 f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` {tuple(initial.shape)}, but "
                 f"{tuple(emission.shape)} was given."
             )
-        self.initial, self.transition = widened(initial), widened(transition)  # here, so that gradients add up in float32
+        self.initial, self.transition = (
+            widened(initial),
+            widened(transition),
+        )  # here, so that gradients add up in float32
         self.emission = None if emission is None else widened(emission)
         self.shared, self.length = shared, length
         states = tuple(range(length))
-        self.cardinalities = (k,) * length + (() if emission is None else (emission.shape[-1],) * length)
-        self.blocks = tuple((t,) for t in states) + (() if emission is None else (tuple(range(length, 2 * length)),))
-        self.ancestors = tuple(frozenset(range(t)) for t in states) + (() if emission is None else (frozenset(states),))
+        self.cardinalities = (k,) * length + (
+            () if emission is None else (emission.shape[-1],) * length
+        )
+        self.blocks = tuple((t,) for t in states) + (
+            () if emission is None else (tuple(range(length, 2 * length)),)
+        )
+        self.ancestors = tuple(frozenset(range(t)) for t in states) + (
+            () if emission is None else (frozenset(states),)
+        )
         self.real, self.device = self.initial.dtype, initial.device
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
@@ -435,9 +507,13 @@ class MarkovChain(Ordered):
         marginal, total = probs_and_entropy(self.initial)
         for t in range(self.length):
             if t > 0:
-                step, left = probs_and_entropy(self.transition if self.shared else self.transition[..., t - 1, :, :])
+                step, left = probs_and_entropy(
+                    self.transition if self.shared else self.transition[..., t - 1, :, :]
+                )
                 total = total + (marginal * left).sum(-1)
-                marginal = (marginal.unsqueeze(-1) * step).sum(-2)  # no matrix product: autocast would narrow it
+                marginal = (marginal.unsqueeze(-1) * step).sum(
+                    -2
+                )  # no matrix product: autocast would narrow it
             if self.emission is not None:
                 total = total + (marginal * probs_and_entropy(self.emission)[1]).sum(-1)
         return total.expand(self.batch_shape)
@@ -494,7 +570,9 @@ class BayesianNetwork(Ordered):
         validate_args: bool | None = None,
     ) -> None:
         if not nodes:
-            raise ValueError("BayesianNetwork: `nodes` is empty; a law needs at least one variable.")
+            raise ValueError(
+                "BayesianNetwork: `nodes` is empty; a law needs at least one variable."
+            )
         batch = torch.Size(batch_shape)
         place: dict[str, tuple[int, ...]] = {}
         sizes: dict[str, int] = {}
@@ -504,14 +582,18 @@ class BayesianNetwork(Ordered):
             if isinstance(node.logits, Tensor):
                 sizes[name] = node.logits.shape[-1]
             elif node.cardinality is None:
-                raise ValueError(f"BayesianNetwork: node {name!r} is a network; give its `cardinality`.")
+                raise ValueError(
+                    f"BayesianNetwork: node {name!r} is a network; give its `cardinality`."
+                )
             else:
                 sizes[name] = node.cardinality
         for name, node in nodes.items():
             for parent in node.parents:
                 if parent not in nodes:
                     known = list(nodes)
-                    raise ValueError(f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes {known}.")
+                    raise ValueError(
+                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes {known}."
+                    )
             if isinstance(node.logits, Tensor):
                 block = (node.size,) if node.size > 1 else ()
                 parents = tuple(sizes[parent] for parent in node.parents for _ in place[parent])
@@ -524,7 +606,9 @@ class BayesianNetwork(Ordered):
         order = _topological(nodes)
         reach: dict[str, frozenset[int]] = {}
         for name in order:
-            reach[name] = frozenset([i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])])
+            reach[name] = frozenset(
+                [i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])]
+            )
         tables = [node.logits for node in nodes.values() if isinstance(node.logits, Tensor)]
         self.nodes, self.order, self.place = dict(nodes), order, place
         self.blocks = tuple(place[name] for name in order)
@@ -569,7 +653,9 @@ def _topological(nodes: Mapping[str, Node]) -> tuple[str, ...]:
             return
         if name in on_path:
             cycle = " -> ".join([*on_path[on_path.index(name) :], name])
-            raise ValueError(f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges.")
+            raise ValueError(
+                f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges."
+            )
         on_path.append(name)
         for parent in nodes[name].parents:
             visit(parent)

@@ -57,7 +57,12 @@ class Exact:
         return prod(view(q, validate=False).cardinalities)
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
             raise ValueError("x: Exact visits every point of the law; it takes none.")
@@ -70,11 +75,15 @@ class Exact:
                 "if f is cheap."
             )
         grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
-        index = torch.cartesian_prod(*grid).reshape((points,) + (1,) * len(law.batch_shape) + (law.d,))
+        index = torch.cartesian_prod(*grid).reshape(
+            (points,) + (1,) * len(law.batch_shape) + (law.d,)
+        )
         index = index.expand((points, *law.batch_shape, law.d))
         if isinstance(law, Conditionals):
             weight = law.log_prob(index).exp()
-            likely = index.gather(0, weight.argmax(0)[None, ..., None].expand((1, *law.batch_shape, law.d)))
+            likely = index.gather(
+                0, weight.argmax(0)[None, ..., None].expand((1, *law.batch_shape, law.d))
+            )
         else:
             weight = _joint(law)
             likely = law.probs.argmax(-1)
@@ -82,7 +91,9 @@ class Exact:
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
         total = torch.zeros(law.batch_shape, dtype=law.real, device=law.device)
         for part in chunks(points, index, law, self.chunk_size, f):
-            total = total + (weight[part] * evaluate(f, law.point(index[part]), law, validate=self.validate)).sum(0)
+            total = total + (
+                weight[part] * evaluate(f, law.point(index[part]), law, validate=self.validate)
+            ).sum(0)
         return total
 
 

@@ -21,7 +21,12 @@ _LIBRARY.impl("frozen", _copies, "CompositeExplicitAutograd")
 def learns(module: nn.Module, values: Tensor | None = None) -> bool:
     """Return whether this call may change what ``module`` has learned: in training mode, not in inference mode nor inside
     torch.func's transforms, and from values of f, of which an empty batch has none."""
-    return module.training and not transformed() and not inference() and (values is None or values.numel() > 0)
+    return (
+        module.training
+        and not transformed()
+        and not inference()
+        and (values is None or values.numel() > 0)
+    )
 
 
 def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:

@@ -16,7 +16,9 @@ def scored(
     The first has autograd, is 0 where k is impossible, and has one row (m = 1) where it is the same for all draws; the second
     has no autograd. A Bernoulli variable has two categories like any other.
     """
-    table = law.log_conditionals(index) if isinstance(law, Conditionals) else law.log_probs.unsqueeze(0)
+    table = (
+        law.log_conditionals(index) if isinstance(law, Conditionals) else law.log_probs.unsqueeze(0)
+    )
     known = table.detach()
     drawn = index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
     return table.masked_fill(known == -torch.inf, 0.0), drawn.to(known.dtype) - known.exp()
@@ -28,7 +30,9 @@ def by_category(law: Factors, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
     return torch.stack([torch.zeros_like(flat), flat], -1) if law.kind == "bits" else flat
 
 
-def in_logits(law: Factors, gradient: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "n *batch d k"]:
+def in_logits(
+    law: Factors, gradient: Float[Tensor, "n *batch d k"]
+) -> Float[Tensor, "n *batch d k"]:
     """A gradient in the log-probabilities, as one in the logits that they are made from."""
     return gradient - law.probs.detach() * gradient.sum(-1, keepdim=True)
 
@@ -43,7 +47,9 @@ def leave_one_out(terms: Float[Tensor, "n *rest"]) -> Float[Tensor, "n *rest"]:
     return (terms.sum(0) - terms) / (terms.shape[0] - 1)
 
 
-def squared_norm(law: Factors | Conditionals, gradient: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead"]:
+def squared_norm(
+    law: Factors | Conditionals, gradient: Float[Tensor, "*lead d k"]
+) -> Float[Tensor, "*lead"]:
     """The squared norm of a gradient in the logits; a Bernoulli variable has one logit."""
     return (gradient[..., 1:] if law.kind == "bits" else gradient).square().sum((-1, -2))
 

@@ -16,12 +16,17 @@ NOT_DIFFERENTIABLE = (
     "estimator (RLOO, RELAX, IndeCateR without `variables`, or with control='none'), or make f differentiable."
 )
 FLAT = frozenset(  # their derivative is 0, or torch has none
-    [*(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")), "RoundBackward1"]
+    [
+        *(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")),
+        "RoundBackward1",
+    ]
     + ["torch::autograd::NotImplemented"]
 )
 
 
-def evaluate(f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True) -> Float[Tensor, "n *batch"]:
+def evaluate(
+    f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True
+) -> Float[Tensor, "n *batch"]:
     """``f(x)`` for points ``[n, *batch, *event]``; f may write into its input without harm to the caller's."""
     check_function(f)
     return checked(f(x.clone()), x, law, validate=validate)
@@ -35,7 +40,11 @@ def evaluate_through(
     f may write into the points.
     """
     check_function(f)
-    origin = points.grad_fn if validate and not torch.compiler.is_compiling() and not transformed() else None
+    origin = (
+        points.grad_fn
+        if validate and not torch.compiler.is_compiling() and not transformed()
+        else None
+    )
     fx = checked(f(points), points, law, validate=validate)
     if origin is not None and not depends(fx, origin):
         raise ValueError(NOT_DIFFERENTIABLE)
@@ -43,7 +52,12 @@ def evaluate_through(
 
 
 def value_and_slope(
-    f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True, learns: bool = False
+    f: Function,
+    x: Tensor,
+    law: Factors | Conditionals,
+    *,
+    validate: bool = True,
+    learns: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
@@ -63,7 +77,11 @@ def value_and_slope(
         origin = points.grad_fn
         fx = checked(f(points), x, law, validate=validate)
         some = origin is not None and depends(fx, origin)
-        slope = torch.autograd.grad(fx.sum(), leaf, retain_graph=True, allow_unused=True)[0] if some else None
+        slope = (
+            torch.autograd.grad(fx.sum(), leaf, retain_graph=True, allow_unused=True)[0]
+            if some
+            else None
+        )
     if slope is None and torch.is_grad_enabled():
         raise ValueError(NOT_DIFFERENTIABLE)
     if slope is None:
@@ -91,19 +109,27 @@ def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
     return False
 
 
-def checked(fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool) -> Float[Tensor, "n *batch"]:
+def checked(
+    fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool
+) -> Float[Tensor, "n *batch"]:
     """``fx`` if it is what the contract asks of f; else an error that says what f returned and what to do."""
     expected = x.shape[:1] + law.batch_shape
     if not isinstance(fx, Tensor):
-        raise TypeError(f"f must return a tensor of shape {tuple(expected)}, but it returned {type(fx).__name__}.")
+        raise TypeError(
+            f"f must return a tensor of shape {tuple(expected)}, but it returned {type(fx).__name__}."
+        )
     if fx.shape != expected:
         raise ValueError(_wrong_shape(fx, x, law, expected))
     if fx.device != x.device:
-        raise ValueError(f"f must return its values on {x.device}, where its input lies, but they lie on {fx.device}.")
+        raise ValueError(
+            f"f must return its values on {x.device}, where its input lies, but they lie on {fx.device}."
+        )
     if fx.dtype == torch.bool:
         return fx.to(law.real)
     if not fx.is_floating_point():
-        raise TypeError(f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` (or `.double()`).")
+        raise TypeError(
+            f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` (or `.double()`)."
+        )
     check_finite(fx, "f must return", validate)
     return fx
 
@@ -130,4 +156,6 @@ def _wrong_shape(fx: Tensor, x: Tensor, law: Factors | Conditionals, expected: t
                 f"{message} It seems to treat the last {missing} batch dimension{'s' * (missing > 1)} of q as variables of one "
                 f"event: wrap the law as Independent(q, {missing})."
             )
-    return f"{message} Reduce the event dimensions {tuple(law.event_shape)} and keep the leading ones."
+    return (
+        f"{message} Reduce the event dimensions {tuple(law.event_shape)} and keep the leading ones."
+    )

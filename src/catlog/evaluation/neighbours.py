@@ -58,7 +58,9 @@ def differences(
                 table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
             _check_table(table, index.shape + (law.k,))
             table = table.to(fx.dtype)
-            table = table - table.gather(-1, index.unsqueeze(-1))  # its own f(x), rounded as its neighbours are
+            table = table - table.gather(
+                -1, index.unsqueeze(-1)
+            )  # its own f(x), rounded as its neighbours are
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
@@ -67,7 +69,9 @@ def differences(
             if may_look(validate, table) and not getattr(f, "table_checked", False):
                 compare_with_f(f, table, x, fx, law, index, variable, fresh)
             return table
-        return _evaluated(f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate)
+        return _evaluated(
+            f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate
+        )
 
 
 def _evaluated(
@@ -104,7 +108,11 @@ def _evaluated(
         category = (own + offset) % torch.tensor(law.cardinalities, device=device)[variable]
     else:
         category = (own + offset) % k
-    possible = law.possible.flatten(-2).expand((n, *law.batch_shape, law.d * k)).gather(-1, variable * k + category)
+    possible = (
+        law.possible.flatten(-2)
+        .expand((n, *law.batch_shape, law.d * k))
+        .gather(-1, variable * k + category)
+    )
     category = torch.where(possible, category, own)
 
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
@@ -132,11 +140,17 @@ def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
     return 1024
 
 
-def chunks(rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None, f: Function) -> list[slice]:
+def chunks(
+    rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None, f: Function
+) -> list[slice]:
     """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
     if rows == 0:
         return []
-    size = default_chunk_size(x, law) * (1 if x.is_cuda else getattr(f, "ranks", 1)) if chunk_size is None else chunk_size
+    size = (
+        default_chunk_size(x, law) * (1 if x.is_cuda else getattr(f, "ranks", 1))
+        if chunk_size is None
+        else chunk_size
+    )
     count = ceil(rows / max(1, size // max(1, law.batch_size)))
     step = ceil(rows / count)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]

@@ -5,7 +5,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def run(owner: str, network: nn.Module, inputs: Float[Tensor, "..."], shape: tuple[int, ...]) -> Float[Tensor, "..."]:
+def run(
+    owner: str, network: nn.Module, inputs: Float[Tensor, "..."], shape: tuple[int, ...]
+) -> Float[Tensor, "..."]:
     """``network(inputs)`` of this shape (a last dimension of 1 is dropped), in the network's type and back in the inputs'."""
     dtype = next((each.dtype for each in network.parameters()), inputs.dtype)
     out = network(inputs.to(dtype))
@@ -13,5 +15,7 @@ def run(owner: str, network: nn.Module, inputs: Float[Tensor, "..."], shape: tup
         out = out.squeeze(-1)
     if not isinstance(out, Tensor) or out.shape != torch.Size(shape):
         given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(f"{owner}: `network` must return shape {tuple(shape)} or {(*shape, 1)}, but it returned {given}.")
+        raise ValueError(
+            f"{owner}: `network` must return shape {tuple(shape)} or {(*shape, 1)}, but it returned {given}."
+        )
     return out.to(inputs.dtype)

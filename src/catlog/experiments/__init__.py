@@ -8,6 +8,17 @@ from .run import execute, folder_for
 
 Experiment = Gradients | Optimisation | DVAE | Addition
 
-EXPERIMENTS: dict[str, type[Experiment]] = {each.name: each for each in (Gradients, Optimisation, DVAE, Addition)}
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    each.name: each for each in (Gradients, Optimisation, DVAE, Addition)
+}
 
-__all__ = ["DVAE", "EXPERIMENTS", "Addition", "Experiment", "Gradients", "Optimisation", "execute", "folder_for"]
+__all__ = [
+    "DVAE",
+    "EXPERIMENTS",
+    "Addition",
+    "Experiment",
+    "Gradients",
+    "Optimisation",
+    "execute",
+    "folder_for",
+]

@@ -82,10 +82,14 @@ class AdditionTask:
 
     def __init__(self, config: Addition) -> None:
         self.config, device = config, config.prepare()
-        samples = 100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
+        samples = (
+            100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
+        )
         self.E = chosen_estimator(config, config.labels, device, samples=samples)
         if self.E.differentiates_f:
-            raise ValueError(f"--estimator: {config.estimator} needs the derivative of f, but that of an indicator is zero.")
+            raise ValueError(
+                f"--estimator: {config.estimator} needs the derivative of f, but that of an indicator is zero."
+            )
         sequences = data.addition(data.load(config.data), config.digits)
         self.train, self.test = sequences.train.to(device), sequences.test.to(device)
         self.network = lenet()
@@ -115,7 +119,9 @@ class AdditionTask:
     def loss(self, index: Tensor) -> Tensor:
         """-log of the estimated probability of the right sum. For IndeCateR that estimate is Rao-Blackwellised: seldom zero."""
         sums = self.train.sums[index]
-        q = Independent(Categorical(logits=self.logits(self.train.batch(index)), validate_args=False), 1)
+        q = Independent(
+            Categorical(logits=self.logits(self.train.batch(index)), validate_args=False), 1
+        )
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -(self.E(f, q) + 1e-8).log()
 
@@ -126,7 +132,9 @@ class AdditionTask:
     def measure(self, i: int) -> dict[str, float]:
         """Accuracy on the test sequences: of their sums, by the most probable digits, and of single digits."""
         rows = torch.arange(len(self.test), device=self.test.index.device)
-        read = torch.cat([self.logits(self.test.batch(part)).argmax(-1) for part in rows.split(250)])
+        read = torch.cat(
+            [self.logits(self.test.batch(part)).argmax(-1) for part in rows.split(250)]
+        )
         metrics = {
             "epoch": i / self.training.per_epoch,
             "accuracy": float((read.sum(-1) == self.test.sums).float().mean()),

@@ -119,14 +119,20 @@ class DVAETask:
             return Independent(Bernoulli(logits=logits, validate_args=False), 1)
         logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
         one_hot = relaxed or self.config.reads == "one-hot"
-        return Independent((OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False), 1)
+        return Independent(
+            (OneHotCategorical if one_hot else Categorical)(logits=logits, validate_args=False), 1
+        )
 
     def divergence(self, logits: Tensor) -> Tensor:
         """KL(q || uniform prior), in closed form."""
         if self.config.categories == 2:
             return (logits.sigmoid() * logits - softplus(logits) + log(2)).sum(-1)
-        log_p = logits.unflatten(-1, (self.config.variables, self.config.categories)).log_softmax(-1)
-        return (log_p.exp() * log_p + log(self.config.categories) / self.config.categories).sum((-1, -2))
+        log_p = logits.unflatten(-1, (self.config.variables, self.config.categories)).log_softmax(
+            -1
+        )
+        return (log_p.exp() * log_p + log(self.config.categories) / self.config.categories).sum(
+            (-1, -2)
+        )
 
     def reconstruction(self, images: Tensor, *, relaxed: bool) -> nn.Module:
         """Minus the log-likelihood of the images, as a function of latent points that knows its neighbours."""
@@ -156,13 +162,18 @@ class DVAETask:
         self.training.step(i)
 
     def measure(self, i: int) -> dict[str, float]:
-        metrics = {"epoch": i / self.training.per_epoch, "test": self.mean_bound(self.test, self.config.test_samples)}
+        metrics = {
+            "epoch": i / self.training.per_epoch,
+            "test": self.mean_bound(self.test, self.config.test_samples),
+        }
         if i > 0:
             metrics["train"] = self.training.mean_loss()
         if self.config.gradient_repeats > 1:
             index = self.training.index(0)
             encoder, decoder = (list(each.parameters()) for each in (self.encoder, self.decoder))
-            metrics |= gradient_statistics(lambda: self.loss(index).mean(), encoder, decoder, self.config.gradient_repeats)
+            metrics |= gradient_statistics(
+                lambda: self.loss(index).mean(), encoder, decoder, self.config.gradient_repeats
+            )
         return metrics
 
     @torch.no_grad()
@@ -172,7 +183,10 @@ class DVAETask:
         def mean(f: nn.Module, q: Distribution) -> Tensor:
             return f(q.sample((samples,))).mean(0)
 
-        parts = [self.bound(part, mean, relaxed=False).sum() for part in images.split(max(1, 10_000 // samples))]
+        parts = [
+            self.bound(part, mean, relaxed=False).sum()
+            for part in images.split(max(1, 10_000 // samples))
+        ]
         return float(torch.stack(parts).sum()) / len(images)
 
     def state_dict(self) -> dict[str, Any]:

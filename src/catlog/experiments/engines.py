@@ -84,7 +84,9 @@ def _with_threads(job: Job, threads: int, patience: float | None = None) -> Outc
 
 def _died(job: Job, retries: int) -> Outcome:
     often = "" if retries == 0 else f", and so did those of {retries} more attempts"
-    return Outcome(f"{job.folder}: its process died (killed, or out of memory){often}. Run the same command again to go on.")
+    return Outcome(
+        f"{job.folder}: its process died (killed, or out of memory){often}. Run the same command again to go on."
+    )
 
 
 def in_turn(todo: list[Job], tick: Tick) -> Outcomes:
@@ -112,7 +114,9 @@ def in_processes(todo: list[Job], tick: Tick, jobs: int, retries: int) -> Outcom
         while waiting or workers.busy:
             while waiting and workers.free:
                 job = waiting.popleft()
-                workers.give(job.folder, job, threads, inf)  # a stop may come twice: from here and the terminal
+                workers.give(
+                    job.folder, job, threads, inf
+                )  # a stop may come twice: from here and the terminal
             for folder, outcome in workers.results(timeout=0.5):
                 deaths[folder] += isinstance(outcome, Died)
                 if not isinstance(outcome, Died):
@@ -144,8 +148,12 @@ def on_ray(
     if gpus_per_run is None:
         gpus_per_run = 1.0 if gpus and todo[0].config.device != "cpu" else 0.0
     if gpus_per_run and not gpus:
-        raise ValueError(f"--gpus-per-run {gpus_per_run:g} was given, but the Ray cluster has no GPU.")
-    task = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus_per_run, max_retries=retries)(_with_threads)
+        raise ValueError(
+            f"--gpus-per-run {gpus_per_run:g} was given, but the Ray cluster has no GPU."
+        )
+    task = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus_per_run, max_retries=retries)(
+        _with_threads
+    )
     waiting, running = deque(todo), dict[Any, Job]()
     try:
         while waiting or running:
@@ -160,7 +168,9 @@ def on_ray(
                 except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError):
                     yield _died(job, retries)
                 except ray.exceptions.RayError as error:
-                    yield Outcome(f"{job.folder}: {type(error).__name__}: {str(error).splitlines()[0]}")
+                    yield Outcome(
+                        f"{job.folder}: {type(error).__name__}: {str(error).splitlines()[0]}"
+                    )
             tick()
     finally:
         for each in running:

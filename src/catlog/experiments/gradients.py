@@ -63,12 +63,21 @@ class GradientsTask:
         self.logits = torch.randn(d, k, generator=start).to(device)
         if config.function == "additive":
             chosen = torch.distributions.Categorical(logits=self.logits.cpu())
-            b = (torch.rand(d, 1, generator=start) > chosen.probs.cumsum(-1)).sum(-1).clamp(max=k - 1)
+            b = (
+                (torch.rand(d, 1, generator=start) > chosen.probs.cumsum(-1))
+                .sum(-1)
+                .clamp(max=k - 1)
+            )
             b, costs = b.to(device), (torch.arange(k) - b[:, None]).abs().float().to(device)
-            self.f: nn.Module = OnNumbers(lambda x: (x - b).abs().sum(-1), k) if one_hot else Additive(costs)
+            self.f: nn.Module = (
+                OnNumbers(lambda x: (x - b).abs().sum(-1), k) if one_hot else Additive(costs)
+            )
             multilinear: nn.Module = Additive(costs, one_hot=True)
         else:
-            couplings, fields = torch.randn(d, d, generator=start) / d**0.5, torch.randn(d, k, generator=start)
+            couplings, fields = (
+                torch.randn(d, d, generator=start) / d**0.5,
+                torch.randn(d, k, generator=start),
+            )
             self.f = Potts(couplings.to(device), fields.to(device), one_hot=one_hot)
             multilinear = Potts(couplings.to(device), fields.to(device), one_hot=True)
         # As a multilinear function of one-hot points, f at the probabilities is the expectation of f.
@@ -77,7 +86,12 @@ class GradientsTask:
         (self.exact,) = torch.autograd.grad(expectation.sum(), logits)
         zeros = torch.zeros_like
         number = self.exact.new_zeros(())
-        self.sums = {"g": zeros(self.exact), "g2": zeros(self.exact), "cosine": number.clone(), "cosine2": number.clone()}
+        self.sums = {
+            "g": zeros(self.exact),
+            "g2": zeros(self.exact),
+            "cosine": number.clone(),
+            "cosine2": number.clone(),
+        }
         self.learner = Learner(self.E)
 
     def step(self, i: int) -> None:
@@ -86,11 +100,15 @@ class GradientsTask:
         loss = self.E(self.f, law_for(self.E, logits)).sum()
         gradient = self.learner.gradient(loss, logits).double()
         self.learner.step()
-        cosine = torch.nn.functional.cosine_similarity(gradient.flatten(1), self.exact.flatten()[None])
+        cosine = torch.nn.functional.cosine_similarity(
+            gradient.flatten(1), self.exact.flatten()[None]
+        )
         self.sums["g"] += gradient.sum(0)
         self.sums["g2"] += gradient.square().sum(0)
         self.sums["cosine"] += cosine.sum()
-        self.sums["cosine2"] += (1 - cosine).square().sum()  # of the distance: no cancellation where it is tiny
+        self.sums["cosine2"] += (
+            (1 - cosine).square().sum()
+        )  # of the distance: no cancellation where it is tiny
 
     def measure(self, i: int) -> dict[str, float]:
         r"""The paper's "bias", mean(1 - cos), and "variance", var(cos); and the true ones, relative to :math:`\lVert g\rVert`."""
@@ -101,7 +119,9 @@ class GradientsTask:
         variance = (self.sums["g2"] - n * mean.square()).clamp(min=0) / (n - 1)
         distance = 1 - self.sums["cosine"] / n
         norm2 = self.exact.square().sum()
-        bias2 = ((mean - self.exact).square() - variance / n).sum()  # less the noise left in the mean
+        bias2 = (
+            (mean - self.exact).square() - variance / n
+        ).sum()  # less the noise left in the mean
         return {
             "estimates": n,
             "evaluations": self.E.evaluations(law_for(self.E, self.logits)),

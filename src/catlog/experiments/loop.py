@@ -38,7 +38,9 @@ class Task(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-Watcher = Callable[[int, int, Mapping[str, float]], None]  # (iterations done, of how many, last metrics)
+Watcher = Callable[
+    [int, int, Mapping[str, float]], None
+]  # (iterations done, of how many, last metrics)
 
 
 def loop(
@@ -115,7 +117,9 @@ def loop(
             elif time.perf_counter() - told_at > 0.2:
                 told_at = time.perf_counter()
                 watch(done, task.iterations, row)
-            if (ranks.size == 1 or logged or done % AGREE_EVERY == 0) and ranks.any(asked_to_stop()):
+            if (ranks.size == 1 or logged or done % AGREE_EVERY == 0) and ranks.any(
+                asked_to_stop()
+            ):
                 seconds += time.perf_counter() - began
                 save(done)
                 raise KeyboardInterrupt

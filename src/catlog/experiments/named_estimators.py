@@ -18,7 +18,9 @@ from .settings import Settings
 Labels = Mapping[str, tuple[str, dict[str, Any]]]
 
 
-def make_estimator(name: str, samples: int | None, options: tuple[str, ...], labels: Labels) -> Estimator:
+def make_estimator(
+    name: str, samples: int | None, options: tuple[str, ...], labels: Labels
+) -> Estimator:
     """The estimator called ``name`` (a label of this experiment, or a class), with ``options`` such as ``draws=latin``.
 
     >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"fresh": True})})
@@ -38,7 +40,9 @@ def make_estimator(name: str, samples: int | None, options: tuple[str, ...], lab
         given[key] = parsed(value)
     unknown = [key for key in given if key not in fields]
     if unknown:
-        raise ValueError(f"{listed} has no setting {', '.join(unknown)}. It has {', '.join(fields)}.")
+        raise ValueError(
+            f"{listed} has no setting {', '.join(unknown)}. It has {', '.join(fields)}."
+        )
     return cls(**given)
 
 
@@ -50,12 +54,19 @@ def check_known(name: str, labels: Labels) -> None:
 
 
 def chosen_estimator(
-    config: Settings, labels: Labels, device: torch.device, *, samples: int | None = None, bounds: bool = False
+    config: Settings,
+    labels: Labels,
+    device: torch.device,
+    *,
+    samples: int | None = None,
+    bounds: bool = False,
 ) -> Estimator:
     """The estimator that a configuration asks for, on its device; ``bounds``: also one that bounds a likelihood instead."""
     E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
     if isinstance(E, VIMCO) and not bounds:
-        raise ValueError("--estimator: VIMCO bounds a likelihood by log-weights; here is none. Use it with `catlog run dvae`.")
+        raise ValueError(
+            "--estimator: VIMCO bounds a likelihood by log-weights; here is none. Use it with `catlog run dvae`."
+        )
     return E.to(device) if isinstance(E, nn.Module) else E
 
 
@@ -99,7 +110,10 @@ class Learner:
             self.optimiser.step()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"estimator": own_state(self.E), "optimiser": self.optimiser.state_dict() if self.optimiser else {}}
+        return {
+            "estimator": own_state(self.E),
+            "optimiser": self.optimiser.state_dict() if self.optimiser else {},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_own_state(self.E, state["estimator"])
@@ -121,7 +135,9 @@ def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
     elif logits.shape[-1] == 2:
         base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
     else:
-        raise ValueError(f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} categories here.")
+        raise ValueError(
+            f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} categories here."
+        )
     return Independent(base, 1)
 
 

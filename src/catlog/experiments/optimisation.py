@@ -63,11 +63,17 @@ class OptimisationTask:
             self.temperature.fill_(float(self.E.temperature))
             self.E = replace(self.E, temperature=self.temperature)
         one_hot = takes_one_hot(self.E)
-        self.rate = config.learning_rate or config.rates.get(config.estimator, 5.0 if self.E.unbiased else 0.01)
+        self.rate = config.learning_rate or config.rates.get(
+            config.estimator, 5.0 if self.E.unbiased else 0.01
+        )
         self.logits = torch.randn(config.variables, 2, device=device).requires_grad_()
         self.average = torch.zeros_like(self.logits)
         costs = (torch.arange(2.0) - 0.499).square().expand(config.variables, 2) / config.variables
-        self.f = OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2) if one_hot else Additive(costs.to(device))
+        self.f = (
+            OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2)
+            if one_hot
+            else Additive(costs.to(device))
+        )
         self.exact = Additive(costs.double().to(device), one_hot=True)
         self.learner = Learner(self.E)
 
@@ -92,10 +98,18 @@ class OptimisationTask:
         with torch.random.fork_rng(devices=[self.logits.device] if self.logits.is_cuda else []):
             estimates = torch.stack([self.gradient() for _ in range(4)])
         spread = estimates.var(-1, correction=0).mean()
-        return {"value": value, "gradient_variance": float(estimates.var(0).sum()), "gradient_spread": float(spread)}
+        return {
+            "value": value,
+            "gradient_variance": float(estimates.var(0).sum()),
+            "gradient_spread": float(spread),
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"logits": self.logits.detach(), "average": self.average, "temperature": self.temperature}
+        state = {
+            "logits": self.logits.detach(),
+            "average": self.average,
+            "temperature": self.temperature,
+        }
         return {**state, "learner": self.learner.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

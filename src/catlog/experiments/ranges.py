@@ -15,13 +15,19 @@ class Range:
     most: float | None = None
 
     def holds(self, value: float) -> bool:
-        low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        low = (self.least is None or value >= self.least) and (
+            self.above is None or value > self.above
+        )
         return math.isfinite(value) and low and (self.most is None or value <= self.most)
 
     def __str__(self) -> str:
         if self.above is not None:
             return f"above {self.above}"
-        return f"of at least {self.least}" if self.most is None else f"between {self.least} and {self.most}"
+        return (
+            f"of at least {self.least}"
+            if self.most is None
+            else f"between {self.least} and {self.most}"
+        )
 
 
 Count = Annotated[int, Range(least=1)]
@@ -59,8 +65,12 @@ def check(name: str, value: object, annotation: Any) -> None:
     kinds = _alternatives(annotation)
     if any(_fits(value, kind, within) for kind, within in kinds):
         return
-    known = any(_fits(value, str if get_origin(kind) is Literal else kind, None) for kind, _ in kinds)
-    raise (ValueError if known else TypeError)(f"{name} must be {expected(annotation)}, but {value!r} was given.")
+    known = any(
+        _fits(value, str if get_origin(kind) is Literal else kind, None) for kind, _ in kinds
+    )
+    raise (ValueError if known else TypeError)(
+        f"{name} must be {expected(annotation)}, but {value!r} was given."
+    )
 
 
 def converted(name: str, text: str, annotation: Any) -> Any:
@@ -108,7 +118,9 @@ def _fits(value: object, kind: Any, within: Range | None) -> bool:
     if get_origin(kind) is tuple:
         return isinstance(value, tuple)
     if kind in (int, float):
-        number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+        number = isinstance(value, int if kind is int else (int, float)) and not isinstance(
+            value, bool
+        )
         return number and (within is None or within.holds(value))  # type: ignore[arg-type]
     return isinstance(value, kind) if isinstance(kind, type) else True
 
@@ -133,4 +145,6 @@ def _told(kind: Any, within: Range | None) -> str:
         return "None"
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
-    return NAMES.get(kind, f"a {getattr(kind, '__name__', kind)}") + ("" if within is None else f" {within}")
+    return NAMES.get(kind, f"a {getattr(kind, '__name__', kind)}") + (
+        "" if within is None else f" {within}"
+    )

@@ -66,7 +66,9 @@ class Ranks:
 
 def launched() -> int:
     """How many ranks torchrun has started."""
-    return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else 1
+    return (
+        int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else 1
+    )
 
 
 @contextlib.contextmanager
@@ -78,7 +80,9 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
     cuda, began = device.type == "cuda", not dist.is_initialized()
     if began:
         if cuda:
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+            torch.cuda.set_device(
+                int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+            )
         dist.init_process_group("nccl" if cuda else "gloo")
     try:
         messages = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None

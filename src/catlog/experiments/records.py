@@ -37,7 +37,9 @@ def _read_csv(path: Path) -> list[Row]:
             columns = [unguarded(name) for name in next(reader, [])]
             for line in filter(None, reader):
                 if len(line) != len(columns):
-                    raise csv.Error(f"line {reader.line_num} has {len(line)} cells, but there are {len(columns)} columns")
+                    raise csv.Error(
+                        f"line {reader.line_num} has {len(line)} cells, but there are {len(columns)} columns"
+                    )
                 rows.append(dict(zip(columns, map(_cell, line), strict=True)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged, or no CSV file: {error}.") from error
@@ -56,7 +58,9 @@ def read_all(sources: Iterable[Path | str]) -> list[Row]:
     return [row for source in sources for row in read(source)]
 
 
-def write(rows: list[Row], path: Path | str, *, digits: int = 6, leave_out: Iterable[str] = ()) -> None:
+def write(
+    rows: list[Row], path: Path | str, *, digits: int = 6, leave_out: Iterable[str] = ()
+) -> None:
     """Write rows as CSV: no column that never varies away from None, numbers with so many significant digits.
 
     A text that begins like a formula is written behind an apostrophe, which :func:`read` takes away.
@@ -64,7 +68,11 @@ def write(rows: list[Row], path: Path | str, *, digits: int = 6, leave_out: Iter
     check("--digits", digits, Digits)
     refuse_run_file(path)
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    columns = [key for key in columns if key not in set(leave_out) and any(row.get(key) not in (None, [], ()) for row in rows)]
+    columns = [
+        key
+        for key in columns
+        if key not in set(leave_out) and any(row.get(key) not in (None, [], ()) for row in rows)
+    ]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = io.StringIO()

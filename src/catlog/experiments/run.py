@@ -66,7 +66,9 @@ def execute(
     with contextlib.ExitStack() as stack:
         us = stack.enter_context(ranks(config.torch_device))
         if us.size > 1 and not config.divides:
-            raise ValueError(f"{config.name} has no batches to divide among {us.size} ranks: run it without torchrun.")
+            raise ValueError(
+                f"{config.name} has no batches to divide among {us.size} ranks: run it without torchrun."
+            )
         us.from_first(lambda: stack.enter_context(home.held()))
         us.from_first(lambda: home.accept(record(config), resume=resume))
         if (done := us.from_first(home.summary)) is not None:
@@ -79,14 +81,24 @@ def execute(
             watch = lambda done, total, row: None  # noqa: E731
         elif tensorboard:
             watch = _with_events(home.path, watch, stack)
-        return loop(task, home, checkpoint_every=checkpoint_every, watch=watch, ranks=us, tell=tell, patience=patience)
+        return loop(
+            task,
+            home,
+            checkpoint_every=checkpoint_every,
+            watch=watch,
+            ranks=us,
+            tell=tell,
+            patience=patience,
+        )
 
 
 def _with_events(path: Path, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError("--tensorboard needs the package tensorboard: pip install 'catlog[tensorboard]'.") from error
+        raise ImportError(
+            "--tensorboard needs the package tensorboard: pip install 'catlog[tensorboard]'."
+        ) from error
     writer = stack.enter_context(SummaryWriter(str(path)))
 
     def both(done: int, total: int, row: Mapping[str, float]) -> None:

@@ -34,8 +34,17 @@ from ..files.atomic import unfinished, write_atomically
 
 KEPT = 2
 LOCK = "run.lock"
-FILES = re.compile(r"run\.lock|(config|provenance|summary)\.json|(sessions|metrics)\.jsonl|checkpoint-\d+\.(pt|sha256)")
-MADE_WITH = ("catlog", "commit", "torch", "python", "device", "threads")  # where one of them differs, so may the last bits
+FILES = re.compile(
+    r"run\.lock|(config|provenance|summary)\.json|(sessions|metrics)\.jsonl|checkpoint-\d+\.(pt|sha256)"
+)
+MADE_WITH = (
+    "catlog",
+    "commit",
+    "torch",
+    "python",
+    "device",
+    "threads",
+)  # where one of them differs, so may the last bits
 
 Tell = Callable[[str], None]
 
@@ -49,7 +58,9 @@ class Folder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._good: list[Path] | None = None  # checkpoints that are known to be whole, the newest last
+        self._good: list[Path] | None = (
+            None  # checkpoints that are known to be whole, the newest last
+        )
 
     @property
     def config_path(self) -> Path:
@@ -72,9 +83,13 @@ class Folder:
             try:
                 lock.acquire(timeout=patience, poll_interval=0.05)
             except Timeout as error:
-                raise ValueError(f"{self.path} is being run by another process. Wait for it, or stop it.") from error
+                raise ValueError(
+                    f"{self.path} is being run by another process. Wait for it, or stop it."
+                ) from error
         try:
-            for part in unfinished(self.path):  # of processes that were killed: only the holder writes here
+            for part in unfinished(
+                self.path
+            ):  # of processes that were killed: only the holder writes here
                 part.unlink(missing_ok=True)
             yield
         finally:
@@ -92,9 +107,13 @@ class Folder:
             )
         if there != wanted:
             keys = sorted(key for key in {*there, *wanted} if there.get(key) != wanted.get(key))
-            raise ValueError(f"{self.path} holds another run (its {', '.join(keys)} differ). Give another --folder.")
+            raise ValueError(
+                f"{self.path} holds another run (its {', '.join(keys)} differ). Give another --folder."
+            )
         if not resume:
-            raise ValueError(f"{self.path} holds this run already. Pass --resume to go on with it, or another --folder.")
+            raise ValueError(
+                f"{self.path} holds this run already. Pass --resume to go on with it, or another --folder."
+            )
 
     def create(self, config: Mapping[str, Any]) -> None:
         """Write down what is run here, and with what, unless that is done."""
@@ -107,13 +126,19 @@ class Folder:
 
     def begun(self) -> bool:
         """Whether there is something to lose: a checkpoint, or metrics of more than the start."""
-        return any(self._checkpoints()) or self.summary_path.exists() or any(row.get("iteration") for row in self.metrics())
+        return (
+            any(self._checkpoints())
+            or self.summary_path.exists()
+            or any(row.get("iteration") for row in self.metrics())
+        )
 
     def config(self) -> dict[str, Any]:
         try:
             return json.loads(self.config_path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ValueError(f"{self.config_path} cannot be read ({error}). Is {self.path} the folder of a run?") from error
+            raise ValueError(
+                f"{self.config_path} cannot be read ({error}). Is {self.path} the folder of a run?"
+            ) from error
 
     def recorded(self) -> dict[str, Any] | None:
         """The configuration that is run here: config.json's, else that of the last session, else that of a checkpoint."""
@@ -122,7 +147,11 @@ class Folder:
         for session in reversed(self.sessions()):
             if "config" in session:
                 return session["config"]
-        found = (saved.get("config") for path in self._checkpoints() if (saved := _load(path)) is not None)
+        found = (
+            saved.get("config")
+            for path in self._checkpoints()
+            if (saved := _load(path)) is not None
+        )
         return next((config for config in found if config is not None), None)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -152,7 +181,11 @@ class Folder:
 
     def sessions(self) -> list[dict[str, Any]]:
         """The lines that are whole."""
-        return [row for row in _lines(self.path / "sessions.jsonl") if row is not None and {"began", "iteration"} <= row.keys()]
+        return [
+            row
+            for row in _lines(self.path / "sessions.jsonl")
+            if row is not None and {"began", "iteration"} <= row.keys()
+        ]
 
     def log(self, row: Mapping[str, float]) -> None:
         """Append one line to the metrics; a number that is not finite is written as null."""
@@ -203,7 +236,15 @@ class Folder:
             self._good = [each for each in reversed(self._checkpoints()) if _load(each) is not None]
         buffer = io.BytesIO()
         lines = len(self.metrics())
-        torch.save({"iteration": iteration, "lines": lines, "config": _json(self.config_path), "state": state}, buffer)
+        torch.save(
+            {
+                "iteration": iteration,
+                "lines": lines,
+                "config": _json(self.config_path),
+                "state": state,
+            },
+            buffer,
+        )
         content = buffer.getvalue()
         path = self.path / f"checkpoint-{iteration:09d}.pt"
         with told_when_full(self.path):
@@ -229,9 +270,16 @@ class Folder:
                 passed.append(f"{path.name} is of another run")
             elif saved["lines"] > len(rows):
                 passed.append(f"the metrics of {path.name} are lost")
-                _remove(path)  # else it would fit again as soon as there are as many metrics, made in another way
+                _remove(
+                    path
+                )  # else it would fit again as soon as there are as many metrics, made in another way
             else:
-                iteration, state, lines, self._good = saved["iteration"], saved["state"], saved["lines"], [path]
+                iteration, state, lines, self._good = (
+                    saved["iteration"],
+                    saved["state"],
+                    saved["lines"],
+                    [path],
+                )
                 break
         self._rewrite(rows[:lines])
         if passed:
@@ -251,7 +299,11 @@ class Folder:
     def summary(self) -> dict[str, Any] | None:
         """The last metrics of a complete run; None where it is not complete, or its end is damaged and has to be run again."""
         summary, last = _json(self.summary_path), self.last()
-        whole = summary is not None and last is not None and summary.get("iteration") == last.get("iteration")
+        whole = (
+            summary is not None
+            and last is not None
+            and summary.get("iteration") == last.get("iteration")
+        )
         return summary if whole else None
 
     def finished(self) -> bool:
@@ -261,12 +313,19 @@ class Folder:
 def refuse_run_file(path: Path | str) -> None:
     """Raise where ``path``, to be written to, is a file of a run."""
     path = Path(path).resolve()
-    if FILES.fullmatch(path.name) and any((path.parent / name).exists() for name in (LOCK, "config.json", "metrics.jsonl")):
-        raise ValueError(f"{path} is a file of the run in {path.parent}, which would be lost. Give another file to write to.")
+    if FILES.fullmatch(path.name) and any(
+        (path.parent / name).exists() for name in (LOCK, "config.json", "metrics.jsonl")
+    ):
+        raise ValueError(
+            f"{path} is a file of the run in {path.parent}, which would be lost. Give another file to write to."
+        )
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value if value is not None and math.isfinite(value) else None for key, value in row.items()}
+    return {
+        key: value if value is not None and math.isfinite(value) else None
+        for key, value in row.items()
+    }
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -345,7 +404,9 @@ def made_with() -> dict[str, Any]:
         "commit": _commit(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else platform.processor() or "CPU",
         "threads": torch.get_num_threads(),
     }
 
@@ -358,6 +419,8 @@ def _commit() -> str:
         return ""
     try:
         asked = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
-        return subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(
+            asked, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

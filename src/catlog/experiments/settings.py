@@ -32,7 +32,9 @@ class Settings(Checked):
     @property
     def torch_device(self) -> torch.device:
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("--device cuda was given, but torch sees no GPU. Use --device cpu, or auto.")
+            raise ValueError(
+                "--device cuda was given, but torch sees no GPU. Use --device cpu, or auto."
+            )
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)

@@ -30,13 +30,22 @@ def grid(base: Any, axes: list[str]) -> list[Any]:
     for axis in axes:
         name, equals, given = axis.partition("=")
         if not equals or name not in known:
-            raise ValueError(f"--grid: {axis!r} must be field=value,value,... with a field of {', '.join(known)}.")
+            raise ValueError(
+                f"--grid: {axis!r} must be field=value,value,... with a field of {', '.join(known)}."
+            )
         if name in values:
-            raise ValueError(f"--grid: {name} is given twice. Give all of its values in one axis: {name}=value,value,...")
-        values[name] = [converted(f"--grid: {name}", each, hints[name]) for each in given.split(",")]
+            raise ValueError(
+                f"--grid: {name} is given twice. Give all of its values in one axis: {name}=value,value,..."
+            )
+        values[name] = [
+            converted(f"--grid: {name}", each, hints[name]) for each in given.split(",")
+        ]
         if len(set(values[name])) < len(values[name]):
             raise ValueError(f"--grid: {axis!r} has a value twice.")
-    return [replace(base, **dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())]
+    return [
+        replace(base, **dict(zip(values, chosen, strict=True)))
+        for chosen in product(*values.values())
+    ]
 
 
 def sweep(
@@ -66,9 +75,13 @@ def sweep(
     ``address`` (or RAY_ADDRESS), which must see the same ``root``, or one started here for ``jobs`` runs at a time.
     """
     if launched() > 1:
-        raise ValueError("A sweep is started without torchrun: its runs are processes of their own (--jobs, --engine ray).")
+        raise ValueError(
+            "A sweep is started without torchrun: its runs are processes of their own (--jobs, --engine ray)."
+        )
     if engine == "local" and (address is not None or gpus_per_run is not None):
-        raise ValueError("--address and --gpus-per-run need --engine ray: runs that are local share what is here.")
+        raise ValueError(
+            "--address and --gpus-per-run need --engine ray: runs that are local share what is here."
+        )
     check("--jobs", jobs, Count | None)
     check("--cpus-per-run", cpus_per_run, Count)
     check("--gpus-per-run", gpus_per_run, NotNegative | None)
@@ -76,10 +89,18 @@ def sweep(
     check("--deadline", deadline, NotNegative | None)
     check("--checkpoint-every", checkpoint_every, NotNegative)
     until = None if deadline is None else time.time() + deadline
-    folders = {folder_for(config, Path(root).resolve()): config for config in configs}  # equal ones once
-    todo = [Job(config, path, until, checkpoint_every) for path, config in folders.items() if not Folder(path).finished()]
+    folders = {
+        folder_for(config, Path(root).resolve()): config for config in configs
+    }  # equal ones once
+    todo = [
+        Job(config, path, until, checkpoint_every)
+        for path, config in folders.items()
+        if not Folder(path).finished()
+    ]
     if engine == "ray":
-        outcomes = on_ray(todo, lambda: watch(configs), jobs, retries, address, cpus_per_run, gpus_per_run)
+        outcomes = on_ray(
+            todo, lambda: watch(configs), jobs, retries, address, cpus_per_run, gpus_per_run
+        )
     elif jobs is None:
         outcomes = in_turn(todo, lambda: watch(configs))
     else:
@@ -121,7 +142,9 @@ class Standing:
         self.at_first = sum(run.fraction for run in self.look())
 
     def look(self) -> list[Progress]:
-        return [self._done.get(path) or self._look(path, name) for path, name in self.folders.items()]
+        return [
+            self._done.get(path) or self._look(path, name) for path, name in self.folders.items()
+        ]
 
     def left(self, runs: list[Progress]) -> float | None:
         """Seconds until all are done, at the speed so far."""

@@ -13,7 +13,9 @@ from .named_estimators import load_own_state, own_parameters, own_state
 from .ranks import training_group
 
 
-def adam(parameters: Iterable[Tensor], learning_rate: float, E: Estimator, device: torch.device) -> torch.optim.Adam:
+def adam(
+    parameters: Iterable[Tensor], learning_rate: float, E: Estimator, device: torch.device
+) -> torch.optim.Adam:
     """Adam with Keras' epsilon; the own parameters of an estimator that learns are a second group."""
     groups: list[dict[str, Any]] = [{"params": list(parameters)}]
     if own := own_parameters(E):
@@ -42,14 +44,18 @@ class Training:
         compile: bool | None = None,
     ) -> None:
         if not 1 <= batch <= examples:
-            raise ValueError(f"--batch must be between 1 and the {examples} examples, but {batch} was given.")
+            raise ValueError(
+                f"--batch must be between 1 and the {examples} examples, but {batch} was given."
+            )
         self.model, self.E, self.optimiser = model, E, optimiser
         self.examples, self.batch, self.seed, self.device = examples, batch, seed, device
         self.per_epoch = examples // batch
         self.group = training_group()
         self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
         if batch % self.ranks:
-            raise ValueError(f"--batch must be a multiple of the number of ranks, {self.ranks}, but {batch} was given.")
+            raise ValueError(
+                f"--batch must be a multiple of the number of ranks, {self.ranks}, but {batch} was given."
+            )
         self.compiled = compiled_step(loss, optimiser, compile=compile, group=self.group)
         self.total = torch.zeros((), device=device)
         self.steps = 0
@@ -111,7 +117,10 @@ def glorot(*modules: nn.Module) -> None:
 
 
 def gradient_statistics(
-    loss: Callable[[], Tensor], parameters: list[nn.Parameter], others: list[nn.Parameter], repeats: int
+    loss: Callable[[], Tensor],
+    parameters: list[nn.Parameter],
+    others: list[nn.Parameter],
+    repeats: int,
 ) -> dict[str, float]:
     r"""The gradient of one minibatch, estimated ``repeats`` times: noise over draws, and what the paper calls variance.
 

@@ -58,7 +58,11 @@ class Workers:
 
     def results(self, timeout: float) -> Iterator[tuple[Any, Any]]:
         """What has come in, after at most so many seconds of waiting: results under their keys, or ``Died()``."""
-        watched = {each: key for key, worker in self._busy.items() for each in (worker.connection, worker.process.sentinel)}
+        watched = {
+            each: key
+            for key, worker in self._busy.items()
+            for each in (worker.connection, worker.process.sentinel)
+        }
         for key in dict.fromkeys(watched[each] for each in wait_for(list(watched), timeout)):  # type: ignore[index]
             worker = self._busy.pop(key)
             try:

@@ -42,7 +42,10 @@ def unfinished(folder: Path) -> list[Path]:
 def _remove_abandoned(path: Path) -> None:
     for part in unfinished(path.parent):
         with contextlib.suppress(OSError):
-            if part.name.startswith(f"{path.name}.") and part.stat().st_mtime < time.time() - ABANDONED:
+            if (
+                part.name.startswith(f"{path.name}.")
+                and part.stat().st_mtime < time.time() - ABANDONED
+            ):
                 part.unlink()
 
 

@@ -41,7 +41,15 @@ def _whole(path: Path) -> dict[str, Tensor] | None:
                 return None
         content.seek(0)
         kept = torch.load(content, weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile):
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        KeyError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ):
         return None
     tensors = isinstance(kept, dict) and all(isinstance(each, Tensor) for each in kept.values())
     return kept if tensors else None

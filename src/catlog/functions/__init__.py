@@ -97,7 +97,9 @@ def _picked(table: Float[Tensor, "n *batch d k"], variables: Variables | None) -
     return table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))
 
 
-def _changes(table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None) -> Tensor:
+def _changes(
+    table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None
+) -> Tensor:
     """``table`` at the given variables, less its entry of every variable's own category."""
     own = x.argmax(-1) if one_hot else x.long()
     table = _picked(table, variables)
@@ -130,7 +132,9 @@ class Additive(nn.Module):
     def __init__(self, costs: Float[Tensor, "*batch d k"], one_hot: bool = False) -> None:
         super().__init__()
         if costs.dim() < 2:
-            raise ValueError(f"Additive: `costs` must have shape [*batch, d, k], but {tuple(costs.shape)} was given.")
+            raise ValueError(
+                f"Additive: `costs` must have shape [*batch, d, k], but {tuple(costs.shape)} was given."
+            )
         self.one_hot = one_hot
         self.costs: Tensor
         _hold(self, costs=costs)
@@ -140,8 +144,12 @@ class Additive(nn.Module):
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         _check_own(self, Additive)
-        costs = _wide(self.costs).expand(x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:])
-        return Additive.forward(self, x)[..., None, None] + _changes(costs, x, self.one_hot, variables)
+        costs = _wide(self.costs).expand(
+            x.shape[: x.dim() - (2 if self.one_hot else 1)] + self.costs.shape[-2:]
+        )
+        return Additive.forward(self, x)[..., None, None] + _changes(
+            costs, x, self.one_hot, variables
+        )
 
 
 class Pairwise(nn.Module):
@@ -164,11 +172,16 @@ class Pairwise(nn.Module):
     """
 
     def __init__(
-        self, couplings: Float[Tensor, "d k d k"], fields: Float[Tensor, "d k"] | None = None, one_hot: bool = False
+        self,
+        couplings: Float[Tensor, "d k d k"],
+        fields: Float[Tensor, "d k"] | None = None,
+        one_hot: bool = False,
     ) -> None:
         super().__init__()
         if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
-            raise ValueError(f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given.")
+            raise ValueError(
+                f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given."
+            )
         if fields is not None and fields.shape != couplings.shape[:2]:
             raise ValueError(
                 f"Pairwise: `fields` must have shape {tuple(couplings.shape[:2])}, but {tuple(fields.shape)} was given."
@@ -176,7 +189,11 @@ class Pairwise(nn.Module):
         self.one_hot = one_hot
         self.couplings: Tensor
         self.fields: Tensor
-        _hold(self, couplings=couplings, fields=couplings.new_zeros(couplings.shape[:2]) if fields is None else fields)
+        _hold(
+            self,
+            couplings=couplings,
+            fields=couplings.new_zeros(couplings.shape[:2]) if fields is None else fields,
+        )
 
     def _felt(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x as one-hot, and the cost that the couplings add to each category of each variable, given the others."""
@@ -216,7 +233,9 @@ class Potts(nn.Module):
     tensor([1., 3.])
     """
 
-    def __init__(self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False) -> None:
+    def __init__(
+        self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False
+    ) -> None:
         super().__init__()
         if fields.dim() != 2 or couplings.shape != (fields.shape[0],) * 2:
             raise ValueError(
@@ -267,7 +286,11 @@ class OfSum(nn.Module):
     """
 
     def __init__(
-        self, g: Callable[[Tensor], Tensor], categories: int, weights: Float[Tensor, "d"] | None = None, one_hot: bool = False
+        self,
+        g: Callable[[Tensor], Tensor],
+        categories: int,
+        weights: Float[Tensor, "d"] | None = None,
+        one_hot: bool = False,
     ) -> None:
         super().__init__()
         check_count("OfSum", "categories", categories)
@@ -279,7 +302,11 @@ class OfSum(nn.Module):
         """Every variable's number, and their weighted sum."""
         x = _wide(x)
         with _full_precision(x):
-            number = x @ torch.arange(self.categories, dtype=x.dtype, device=x.device) if self.one_hot else x
+            number = (
+                x @ torch.arange(self.categories, dtype=x.dtype, device=x.device)
+                if self.one_hot
+                else x
+            )
         return number, (number if self.weights is None else number * _wide(self.weights)).sum(-1)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
@@ -346,7 +373,11 @@ class BernoulliCrossEntropy(nn.Module):
         buffers: dict[int, Tensor] = {}
 
         def softplus(hidden: Tensor) -> Tensor:
-            if torch.is_grad_enabled() or torch.compiler.is_compiling() or hidden.dtype != weight.dtype:
+            if (
+                torch.is_grad_enabled()
+                or torch.compiler.is_compiling()
+                or hidden.dtype != weight.dtype
+            ):
                 return nn.functional.softplus(linear(hidden))
             rows = hidden.flatten(0, -2)
             if len(rows) not in buffers:
@@ -405,7 +436,11 @@ class FirstLayerLinear(nn.Module):
         precision: str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(network, nn.Sequential) or len(network) == 0 or not isinstance(network[0], nn.Linear):
+        if (
+            not isinstance(network, nn.Sequential)
+            or len(network) == 0
+            or not isinstance(network[0], nn.Linear)
+        ):
             raise TypeError(
                 f"FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, but {network!r} was given."
             )
@@ -423,7 +458,10 @@ class FirstLayerLinear(nn.Module):
 
     def _check_network(self) -> None:
         """Raise where the table would leave something out."""
-        for name, module, kind in (("network", self.network, nn.Sequential), ("network[0]", self.network[0], nn.Linear)):
+        for name, module, kind in (
+            ("network", self.network, nn.Sequential),
+            ("network[0]", self.network[0], nn.Linear),
+        ):
             if how := _changed(module, kind):
                 raise TypeError(
                     f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but {how}, which the table does not know of. "
@@ -434,7 +472,9 @@ class FirstLayerLinear(nn.Module):
     def _check_rows(self) -> None:
         """Raise where the network mixes points."""
         for name, module in self.network.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+                module.training or module.running_mean is None
+            ):
                 raise ValueError(
                     f"FirstLayerLinear: `network` normalises by the batch in {type(module).__name__} at {name!r}, so that f(x) "
                     "depends on the points beside x. Call `network.eval()`, or use LayerNorm or GroupNorm."
@@ -451,7 +491,13 @@ class FirstLayerLinear(nn.Module):
         (known.add if checked else known.discard)(self._reads())
 
     def _reads(self) -> tuple[object, ...]:
-        return self.one_hot, self.categories, self.event_dims, self.precision, type(self.head).__qualname__
+        return (
+            self.one_hot,
+            self.categories,
+            self.event_dims,
+            self.precision,
+            type(self.head).__qualname__,
+        )
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._reduce(self.network(self._input(x)))
@@ -473,9 +519,15 @@ class FirstLayerLinear(nn.Module):
 
     def _rest(self) -> Callable[[Tensor], Tensor]:
         """What follows the first layer, as a function of a tensor that it may write into."""
-        modules = list(self.network)[1:]  # children() would leave out a module that comes a second time
+        modules = list(self.network)[
+            1:
+        ]  # children() would leave out a module that comes a second time
         reduce: Callable[[Tensor], Tensor] = self._reduce
-        if _exactly(self.head, BernoulliCrossEntropy) and modules and _exactly(modules[-1], nn.Linear):
+        if (
+            _exactly(self.head, BernoulliCrossEntropy)
+            and modules
+            and _exactly(modules[-1], nn.Linear)
+        ):
             reduce = cast(BernoulliCrossEntropy, self.head).after(cast(nn.Linear, modules.pop()))
 
         def values(hidden: Tensor) -> Tensor:
@@ -493,28 +545,48 @@ class FirstLayerLinear(nn.Module):
         flat = self._input(x)
         if self._fits_kernel(flat, variables):
             return self._by_kernel(flat, variables)
-        weight = first.weight  # read once: where it is parametrised, every look at it may be another
+        weight = (
+            first.weight
+        )  # read once: where it is parametrised, every look at it may be another
         base = nn.functional.linear(flat, weight, first.bias)
         k = x.shape[-1] if self.one_hot else self.categories
         own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
-        variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape) if variables is None else variables
+        variable = (
+            torch.arange(own.shape[-1], device=x.device).expand(own.shape)
+            if variables is None
+            else variables
+        )
         own = own if variables is None else own.gather(-1, variables)
         slots = own.shape[-1]
 
         # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole batches without a copy.
-        slot = torch.arange(slots, device=x.device).repeat_interleave(k - 1, output_size=slots * (k - 1))
+        slot = torch.arange(slots, device=x.device).repeat_interleave(
+            k - 1, output_size=slots * (k - 1)
+        )
         offset = torch.arange(1, k, device=x.device).repeat(slots)
         category = (own[..., slot] + offset) % k
         if self._skips_units(base, len(slot)):
-            change, which = category - own[..., slot], slot if variables is None else variable[..., slot]
+            change, which = (
+                category - own[..., slot],
+                slot if variables is None else variable[..., slot],
+            )
             size = self.chunk_size or 1024
-            parts = [self._by_units(base, *part) for part in zip(change.split(size, -1), which.split(size, -1), strict=True)]
+            parts = [
+                self._by_units(base, *part)
+                for part in zip(change.split(size, -1), which.split(size, -1), strict=True)
+            ]
             table = parts[0][0].unsqueeze(-1).expand(*own.shape[:-1], slots * k)
-            return table.scatter(-1, slot * k + category, torch.cat([moved for _, moved in parts], -1)).unflatten(-1, (slots, k))
-        moved_from, moved_to, which = (each.movedim(-1, 0) for each in (own[..., slot], category, variable[..., slot]))
+            return table.scatter(
+                -1, slot * k + category, torch.cat([moved for _, moved in parts], -1)
+            ).unflatten(-1, (slots, k))
+        moved_from, moved_to, which = (
+            each.movedim(-1, 0) for each in (own[..., slot], category, variable[..., slot])
+        )
         columns = weight.mT.contiguous()
         if variables is None and not self.one_hot:
-            which = which[(slice(None),) + (slice(0, 1),) * (which.dim() - 1)]  # the same column for the whole batch
+            which = which[
+                (slice(None),) + (slice(0, 1),) * (which.dim() - 1)
+            ]  # the same column for the whole batch
         values = [base.new_zeros((0, *base.shape[:-1]))]
         for part in self._parts(len(slot), base):
             if self.one_hot:
@@ -525,7 +597,9 @@ class FirstLayerLinear(nn.Module):
                 hidden = torch.addcmul(base, change, columns[which[part]])
             values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(x))))
         still, moved = rest(base)[..., None], torch.cat(values).movedim(0, -1)
-        kind = torch.promote_types(still.dtype, moved.dtype)  # autocast may have made them different
+        kind = torch.promote_types(
+            still.dtype, moved.dtype
+        )  # autocast may have made them different
         table = still.to(kind).expand(*own.shape[:-1], slots * k)
         return table.scatter(-1, slot * k + category, moved.to(kind)).unflatten(-1, (slots, k))
 
@@ -533,14 +607,20 @@ class FirstLayerLinear(nn.Module):
         """Whether :meth:`_by_units` gives this table, and pays."""
         alternate = self._alternates() and not self.one_hot
         fits = alternate and cast(BernoulliCrossEntropy, self.head).targets.dim() < base.dim()
-        plain = base.device.type == "cpu" and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype and base.itemsize >= 4
+        plain = (
+            base.device.type == "cpu"
+            and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype
+            and base.itemsize >= 4
+        )
         eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         return fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
 
     def _alternates(self) -> bool:
         """Whether the network is plain linear layers with plain ReLUs between them, before a plain cross-entropy."""
         layers = list(self.network)
-        fits = all(_exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers))
+        fits = all(
+            _exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers)
+        )
         return fits and len(layers) % 2 == 1 and _exactly(self.head, BernoulliCrossEntropy)
 
     def _by_units(self, base: Tensor, change: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
@@ -559,19 +639,40 @@ class FirstLayerLinear(nn.Module):
         straight, slope = (targets * logits).sum(-1, keepdim=True), targets @ layers[-1].weight
 
         change = change.flatten(0, -2).to(base.dtype)
-        columns = first.weight[:, which] if which.dim() == 1 else None  # else other variables for every point
+        columns = (
+            first.weight[:, which] if which.dim() == 1 else None
+        )  # else other variables for every point
         weights = [layer.weight.mT.contiguous() for layer in layers]
         moved, m = torch.empty_like(change), change.shape[-1]
-        group = max(1, min(len(change), 2 * torch.get_num_threads(), self.chunk_size // m if self.chunk_size else len(change)))
-        hidden, kept = ([base.new_empty(group * len(weight) * m) for weight in weights] for _ in range(2))
-        rows, out = [base.new_empty(group * weight.numel()) for weight in weights], base.new_empty(group * m * logits.shape[-1])
+        group = max(
+            1,
+            min(
+                len(change),
+                2 * torch.get_num_threads(),
+                self.chunk_size // m if self.chunk_size else len(change),
+            ),
+        )
+        hidden, kept = (
+            [base.new_empty(group * len(weight) * m) for weight in weights] for _ in range(2)
+        )
+        rows, out = (
+            [base.new_empty(group * weight.numel()) for weight in weights],
+            base.new_empty(group * m * logits.shape[-1]),
+        )
         row = rows[0]
         for start in range(0, len(change), group):
             part = slice(start, min(start + group, len(change)))
             points = torch.arange(part.stop - start).unsqueeze(1)
-            moves = first.weight[:, which.flatten(0, -2)[part]].movedim(1, 0) if columns is None else columns
+            moves = (
+                first.weight[:, which.flatten(0, -2)[part]].movedim(1, 0)
+                if columns is None
+                else columns
+            )
             for i, weight in enumerate(weights):
-                here, h_out = at[i][part].unsqueeze(2), _start(hidden[i], len(points), len(weight), m)
+                here, h_out = (
+                    at[i][part].unsqueeze(2),
+                    _start(hidden[i], len(points), len(weight), m),
+                )
                 if i == 0:
                     h = torch.addcmul(here, moves, change[part].unsqueeze(1), out=h_out)
                 else:
@@ -580,11 +681,20 @@ class FirstLayerLinear(nn.Module):
                 most = int((highest != 0).sum(1).max())
                 on = highest.topk(most, 1, sorted=False).indices
                 unit = (points * len(weight) + on).flatten()
-                h = torch.index_select(h.flatten(0, 1), 0, unit, out=_start(kept[i], len(unit), m)).unflatten(0, on.shape)
+                h = torch.index_select(
+                    h.flatten(0, 1), 0, unit, out=_start(kept[i], len(unit), m)
+                ).unflatten(0, on.shape)
                 h -= here.relu().gather(1, on.unsqueeze(2))
-                row = torch.index_select(weight, 0, on.flatten(), out=_start(rows[i], len(unit), weight.shape[1]))
+                row = torch.index_select(
+                    weight, 0, on.flatten(), out=_start(rows[i], len(unit), weight.shape[1])
+                )
                 row = row.unflatten(0, on.shape)
-            new = torch.baddbmm(logits[part].unsqueeze(1), h.mT, row, out=_start(out, len(points), m, logits.shape[-1]))
+            new = torch.baddbmm(
+                logits[part].unsqueeze(1),
+                h.mT,
+                row,
+                out=_start(out, len(points), m, logits.shape[-1]),
+            )
             torch.sum(torch.logaddexp(new, zero, out=new), 2, out=moved[part])
             moved[part] -= (slope[part].gather(1, on).unsqueeze(1) @ h).squeeze(1) + straight[part]
         still = torch.logaddexp(logits, zero).sum(-1, keepdim=True) - straight
@@ -597,13 +707,19 @@ class FirstLayerLinear(nn.Module):
         if len(self.network) != 5 or not self._alternates():
             return False
         slots = (flat if variables is None else variables).shape[-1]
-        if cast(BernoulliCrossEntropy, self.head).targets.dim() >= flat.dim() or not usable(flat, slots):
+        if cast(BernoulliCrossEntropy, self.head).targets.dim() >= flat.dim() or not usable(
+            flat, slots
+        ):
             return False
         return self.precision != "float32" if self.precision else tf32_allowed()
 
     def _by_kernel(self, flat: Tensor, variables: Variables | None) -> Tensor:
         first, second, last = (cast(nn.Linear, self.network[i]) for i in (0, 2, 4))
-        targets = cast(BernoulliCrossEntropy, self.head).targets.expand(*flat.shape[1:-1], -1).reshape(-1, last.out_features)
+        targets = (
+            cast(BernoulliCrossEntropy, self.head)
+            .targets.expand(*flat.shape[1:-1], -1)
+            .reshape(-1, last.out_features)
+        )
         with _full_precision(flat):  # the kernels have precisions of their own
             values = bernoulli_table(
                 flat.flatten(0, -2),

@@ -26,12 +26,20 @@ FEWEST = 63  # changes of a point, for which the kernels are made
 
 def tf32_allowed() -> bool:
     """Whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
-    return torch.backends.cuda.matmul.allow_tf32  # torch.compile reads this one by itself, torch.get_float32_matmul_precision not
+    return (
+        torch.backends.cuda.matmul.allow_tf32
+    )  # torch.compile reads this one by itself, torch.get_float32_matmul_precision not
 
 
 def usable(x: Tensor, slots: int) -> bool:
     """Whether the kernels take (and are made for) these points, and so many changes of each."""
-    return AVAILABLE and x.is_cuda and x.dtype == torch.float32 and 0 < x.numel() < 2**30 and slots >= FEWEST
+    return (
+        AVAILABLE
+        and x.is_cuda
+        and x.dtype == torch.float32
+        and 0 < x.numel() < 2**30
+        and slots >= FEWEST
+    )
 
 
 @torch.library.custom_op("catlog::bernoulli_table", mutates_args=())
@@ -60,9 +68,13 @@ def bernoulli_table(
     index = torch.arange(x.shape[1], device=x.device).expand(x.shape) if which is None else which
     sign = 1 - 2 * x.gather(1, index)
     base = linear(x, w1, b1).unsqueeze(1)
-    hidden = linear(torch.cat([base + sign.unsqueeze(-1) * w1.mT[index], base], 1).relu(), w2, b2).relu()
+    hidden = linear(
+        torch.cat([base + sign.unsqueeze(-1) * w1.mT[index], base], 1).relu(), w2, b2
+    ).relu()
     repeats = len(x) // max(1, len(slope))
-    straight = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1) + offset.repeat(repeats).unsqueeze(1)
+    straight = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1) + offset.repeat(
+        repeats
+    ).unsqueeze(1)
     return softplus(linear(hidden, w3, b3)).sum(-1) - straight
 
 

@@ -72,24 +72,40 @@ def _tile(
     acc = tl.zeros((BM, BN), tl.float32)
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
-        hidden = tl.load(h + r[:, None] * stride + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0)
-        weight = tl.load(w + j[:, None] * K + k[None, :], mask=(j[:, None] < OUT) & (k[None, :] < K), other=0.0)
+        hidden = tl.load(
+            h + r[:, None] * stride + k[None, :],
+            mask=(r[:, None] < rows) & (k[None, :] < K),
+            other=0.0,
+        )
+        weight = tl.load(
+            w + j[:, None] * K + k[None, :], mask=(j[:, None] < OUT) & (k[None, :] < K), other=0.0
+        )
         if RELU:
             hidden = _relu(hidden)
         acc = tl.dot(hidden, weight.T, acc, input_precision="tf32x3")
     if BIAS:
         acc += tl.load(b + j, mask=j < OUT, other=0.0)[None, :]
-    tl.store(out + r[:, None] * WIDE + j[None, :], tl.where(j[None, :] < OUT, acc, REST), mask=r[:, None] < rows)
+    tl.store(
+        out + r[:, None] * WIDE + j[None, :],
+        tl.where(j[None, :] < OUT, acc, REST),
+        mask=r[:, None] < rows,
+    )
 
 
 @triton.jit
-def _transposed(w, columns, sizes, block, inputs, H1, W1: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr):
+def _transposed(
+    w, columns, sizes, block, inputs, H1, W1: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr
+):
     """Columns of w as rows, and the size of each one's largest entry."""
     i = block * BR + tl.arange(0, BR)
     largest = tl.zeros((BR,), tl.float32)
     for start in range(0, W1, BK):
         k = start + tl.arange(0, BK)
-        values = tl.load(w + k[:, None] * inputs + i[None, :], mask=(k[:, None] < H1) & (i[None, :] < inputs), other=0.0)
+        values = tl.load(
+            w + k[:, None] * inputs + i[None, :],
+            mask=(k[:, None] < H1) & (i[None, :] < inputs),
+            other=0.0,
+        )
         tl.store(columns + i[:, None] * W1 + k[None, :], values.T, mask=i[:, None] < inputs)
         largest = tl.maximum(largest, tl.max(tl.abs(values), 0))
     tl.store(sizes + i, _size(largest), mask=i < inputs)
@@ -102,7 +118,9 @@ def _largest(w, largest, block, rows, K, BR: tl.constexpr, BK: tl.constexpr):
     most = tl.zeros((BR, BK), tl.float32)
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
-        values = tl.load(w + r[:, None] * K + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0)
+        values = tl.load(
+            w + r[:, None] * K + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0
+        )
         most = tl.maximum(most, tl.abs(values))
     tl.store(largest + block, tl.max(tl.max(most, 1), 0))
 
@@ -120,8 +138,13 @@ def _halved(
     r = block * BR + tl.arange(0, BR)
     for start in range(0, WIDE, BK):
         k = start + tl.arange(0, BK)
-        values = tl.load(w + r[:, None] * K + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0)
-        tl.store(half + r[:, None] * WIDE + k[None, :], (values * (1.0 / power)).to(half.dtype.element_ty))
+        values = tl.load(
+            w + r[:, None] * K + k[None, :], mask=(r[:, None] < rows) & (k[None, :] < K), other=0.0
+        )
+        tl.store(
+            half + r[:, None] * WIDE + k[None, :],
+            (values * (1.0 / power)).to(half.dtype.element_ty),
+        )
 
 
 @triton.jit
@@ -163,7 +186,20 @@ def _first(
     elif block < tiles + blocks2:
         _halved(w2, half2, largest2, scales, block - tiles, H2, H1, W1, RAISE2, BLOCKS2, BR, BK)
     elif block < tiles + blocks2 + blocks3:
-        _halved(w3, half3, largest3, scales + 1, block - tiles - blocks2, OUT, H2, W2, RAISE3, BLOCKS3, BR, BK)
+        _halved(
+            w3,
+            half3,
+            largest3,
+            scales + 1,
+            block - tiles - blocks2,
+            OUT,
+            H2,
+            W2,
+            RAISE3,
+            BLOCKS3,
+            BR,
+            BK,
+        )
     else:
         block -= tiles + blocks2 + blocks3
         k = block % (W1 // BW) * BW + tl.arange(0, BW)
@@ -186,7 +222,11 @@ def _first(
             change = _relu(moved) - _relu(at_point)
             change = (change * (1.0 / size)[:, None]).to(changes.dtype.element_ty)
             r = point * (slots + 1) + slot
-            tl.store(changes + r.to(tl.int64)[:, None] * W1 + k[None, :], change, mask=slot[:, None] <= slots)
+            tl.store(
+                changes + r.to(tl.int64)[:, None] * W1 + k[None, :],
+                change,
+                mask=slot[:, None] <= slots,
+            )
             tl.store(units + r, size, mask=slot <= slots)
 
 
@@ -203,7 +243,9 @@ def _second(
     """
     block = tl.program_id(0)
     if block < tiles:
-        _tile(z2, w3, b3, own, block, points, W2, H2, OUT, W3, float("-inf"), True, BIAS, BM, BK, BN)
+        _tile(
+            z2, w3, b3, own, block, points, W2, H2, OUT, W3, float("-inf"), True, BIAS, BM, BK, BN
+        )
     else:
         block -= tiles
         groups = tl.cdiv(slots + 1, BR)
@@ -219,7 +261,10 @@ def _second(
             where = changes + r.to(tl.int64)[:, None] * W2 + n[None, :]
             at_point = tl.load(z2 + point * W2 + n)[None, :]
             steep = tl.load(slope + target * H2 + n, mask=n < H2, other=0.0)[None, :]
-            hidden = at_point + tl.load(where, mask=live[:, None], other=0.0).to(tl.float32) * unit[:, None]
+            hidden = (
+                at_point
+                + tl.load(where, mask=live[:, None], other=0.0).to(tl.float32) * unit[:, None]
+            )
             hidden = _relu(hidden)
             straight += hidden * steep
             change = (hidden - _relu(at_point)) * (1.0 / unit)[:, None]
@@ -231,7 +276,9 @@ def _second(
 def _of_points(table, width, first, last, point, n, end, MANY: tl.constexpr):
     """Of every row's point its row of ``table``, at columns n; the tile's rows are of two points or, with MANY, of several."""
     if MANY:
-        values = tl.load(table + point[:, None] * width + n[None, :], mask=n[None, :] < end, other=0.0)
+        values = tl.load(
+            table + point[:, None] * width + n[None, :], mask=n[None, :] < end, other=0.0
+        )
     else:
         one = tl.load(table + first * width + n, mask=n < end, other=0.0)
         two = tl.load(table + last * width + n, mask=n < end, other=0.0)
@@ -250,7 +297,9 @@ def _column_sums(
     for k in range(0, W2, BK):
         products = tl.dot(a.load([row, k]), w.load([start, k]).T, products)
     j = start + tl.arange(0, BN)
-    return _softplus_sum(_of_points(own, W3, first, last, point, j, W3, MANY) + products * unit[:, None], BN)
+    return _softplus_sum(
+        _of_points(own, W3, first, last, point, j, W3, MANY) + products * unit[:, None], BN
+    )
 
 
 @triton.jit
@@ -273,10 +322,14 @@ def _last_fused(
     unit = tl.load(units + r, mask=r < rows, other=1.0) * (tl.load(scales) * tl.load(scales + 1))
     value = tl.zeros((BM,), tl.float32)
     for tile in range(split, FULL, SPLIT):
-        value += _column_sums(a, w, own, unit, point, first, last, row, tile * BN, W2, W3, MANY, BM, BN, BK)
+        value += _column_sums(
+            a, w, own, unit, point, first, last, row, tile * BN, W2, W3, MANY, BM, BN, BK
+        )
     if TAIL > 0:
         if split == FULL % SPLIT:
-            value += _column_sums(a, narrow, own, unit, point, first, last, row, FULL * BN, W2, W3, MANY, BM, TAIL, BK)
+            value += _column_sums(
+                a, narrow, own, unit, point, first, last, row, FULL * BN, W2, W3, MANY, BM, TAIL, BK
+            )
     tl.store(parts + split * rows + r, value, mask=r < rows)
 
 
@@ -299,7 +352,9 @@ def _last(
         for turn in tl.static_range(TURNS):
             j = start + turn * 128 + tl.arange(0, 128)
             inside = live[:, None] & (j[None, :] < OUT)
-            product = tl.load(products + r.to(tl.int64)[:, None] * WIDE + j[None, :], mask=inside, other=0.0)
+            product = tl.load(
+                products + r.to(tl.int64)[:, None] * WIDE + j[None, :], mask=inside, other=0.0
+            )
             at_point = tl.load(own + point * W3 + j, mask=j < W3, other=float("-inf"))[None, :]
             logits = at_point + product.to(tl.float32) * unit[:, None]
             total += tl.maximum(logits, 0.0)
@@ -322,7 +377,9 @@ chosen: dict[tuple[Any, ...], Config] = {}
 timings: dict[tuple[Any, ...], list[tuple[Config, float | str]]] = {}
 
 
-def _tuned(key: tuple[Any, ...], configs: list[Config], launch: Callable[[Config], Tensor]) -> Tensor:
+def _tuned(
+    key: tuple[Any, ...], configs: list[Config], launch: Callable[[Config], Tensor]
+) -> Tensor:
     """``launch`` with the fastest of the configurations, found at the first call with this key (not during a capture)."""
     if key in chosen:
         return launch(chosen[key])
@@ -336,7 +393,10 @@ def _tuned(key: tuple[Any, ...], configs: list[Config], launch: Callable[[Config
             torch.cuda.synchronize()
             times = []
             for _ in range(3):
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start, end = (
+                    torch.cuda.Event(enable_timing=True),
+                    torch.cuda.Event(enable_timing=True),
+                )
                 torch.cuda._sleep(2_000_000)  # about 1 ms, for the launches to be ahead of the GPU
                 start.record()
                 for _ in range(5):
@@ -378,19 +438,38 @@ class Layers:
         w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype, before: int = 0,
     ) -> None:  # fmt: skip
         self.x, self.which, self.slope, self.offset, self.before = x, which, slope, offset, before
-        self.w1, self.w2, self.w3, self.b1, self.b2, self.b3 = w1.contiguous(), w2.contiguous(), w3.contiguous(), b1, b2, b3
+        self.w1, self.w2, self.w3, self.b1, self.b2, self.b3 = (
+            w1.contiguous(),
+            w2.contiguous(),
+            w3.contiguous(),
+            b1,
+            b2,
+            b3,
+        )
         self.points, self.inputs = x.shape
         self.slots = (x if which is None else which).shape[1]
         self.rows = self.points * (self.slots + 1)
         (self.H2, self.H1), self.OUT, self.half = w2.shape, len(w3), half
         self.W1, self.W2, self.W3 = _filled(self.H1), _filled(self.H2), _filled(self.OUT)
         self.columns, self.sizes = self._new(self.inputs, self.W1), self._new(self.inputs)
-        self.base, self.z2, self.own = (self._new(self.points, width) for width in (self.W1, self.W2, self.W3))
-        self.largest2, self.largest3 = (self._new(triton.cdiv(height, 16)) for height in (self.H2, self.OUT))
-        self.half2, self.half3 = self._new(self.W2, self.W1, dtype=half), self._new(self.W3, self.W2, dtype=half)
+        self.base, self.z2, self.own = (
+            self._new(self.points, width) for width in (self.W1, self.W2, self.W3)
+        )
+        self.largest2, self.largest3 = (
+            self._new(triton.cdiv(height, 16)) for height in (self.H2, self.OUT)
+        )
+        self.half2, self.half3 = (
+            self._new(self.W2, self.W1, dtype=half),
+            self._new(self.W3, self.W2, dtype=half),
+        )
         self.scales, self.units = self._new(2), self._new(self.rows)
-        self.changes1, self.changes2 = self._new(self.rows, self.W1, dtype=half), self._new(self.rows, self.W2, dtype=half)
-        self.parts = self._new(1 + max(config.get("SPLIT", 0) for config in LAST), self.rows)  # the first is what is linear
+        self.changes1, self.changes2 = (
+            self._new(self.rows, self.W1, dtype=half),
+            self._new(self.rows, self.W2, dtype=half),
+        )
+        self.parts = self._new(
+            1 + max(config.get("SPLIT", 0) for config in LAST), self.rows
+        )  # the first is what is linear
 
     def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.x.device)
@@ -402,7 +481,10 @@ class Layers:
         return self.last().view(self.points, -1)
 
     def begin(self) -> None:
-        tiles, columns = triton.cdiv(self.points, 16) * (self.W1 // 32), triton.cdiv(self.inputs, 16)
+        tiles, columns = (
+            triton.cdiv(self.points, 16) * (self.W1 // 32),
+            triton.cdiv(self.inputs, 16),
+        )
         _begin[(tiles + columns + len(self.largest2) + len(self.largest3),)](
             self.x, self.w1, self.x if self.b1 is None else self.b1, self.w2, self.w3,
             self.base, self.columns, self.sizes, self.largest2, self.largest3,
@@ -412,7 +494,11 @@ class Layers:
         )  # fmt: skip
 
     def first(self) -> None:
-        tiles, BW, TURNS = triton.cdiv(self.points, 16) * (self.W2 // 32), 256 if self.W1 % 256 == 0 else 128, 8
+        tiles, BW, TURNS = (
+            triton.cdiv(self.points, 16) * (self.W2 // 32),
+            256 if self.W1 % 256 == 0 else 128,
+            8,
+        )
         blocks = triton.cdiv(self.points, TURNS) * triton.cdiv(self.slots + 1, 16) * (self.W1 // BW)
         _first[(tiles + (self.W2 + self.W3) // 16 + blocks,)](
             self.x, self.x if self.which is None else self.which, self.w2, self.x if self.b2 is None else self.b2, self.w3,

@@ -26,11 +26,17 @@ from typing import Any
 
 import torch
 
-REQUEST = struct.Struct("<Qq")  # its number; the process to end, or 0: start one, with the pipe that comes along
-REPLY = struct.Struct("<Qq")  # the request's number; the process started, or the exit code of the one ended
+REQUEST = struct.Struct(
+    "<Qq"
+)  # its number; the process to end, or 0: start one, with the pipe that comes along
+REPLY = struct.Struct(
+    "<Qq"
+)  # the request's number; the process started, or the exit code of the one ended
 STARTED, READY = "started", "ready"  # what a worker says before and after it imports f
 
-Answer = tuple[int, float | None, str, str]  # row; f there, or None and then what went wrong, and a traceback
+Answer = tuple[
+    int, float | None, str, str
+]  # row; f there, or None and then what went wrong, and a traceback
 
 
 # a worker
@@ -51,7 +57,14 @@ def serve(pipe: Any) -> None:
             pipe.send(answer(f, *pipe.recv()))
 
 
-def prepare(f: bytes, main: tuple[str, str] | None, path: list[str], argv: list[str], folder: str, streams: list[int]) -> Any:
+def prepare(
+    f: bytes,
+    main: tuple[str, str] | None,
+    path: list[str],
+    argv: list[str],
+    folder: str,
+    streams: list[int],
+) -> Any:
     """f, in the place that the parent process is in; ``main`` (how, name): the script to import first."""
     sys.path[:], sys.argv[:] = path, argv
     with contextlib.suppress(OSError):
@@ -83,7 +96,11 @@ def answer(f: Callable[..., Any], row: int, streams: list[int], given: bytes) ->
         value = float(f(*pickle.loads(given)))
     except Exception as error:
         return row, None, f"it raised {type(error).__name__}: {error}", traceback.format_exc()
-    return (row, value, "", "") if isfinite(value) else (row, None, f"it returned {value}, which is not a finite number", "")
+    return (
+        (row, value, "", "")
+        if isfinite(value)
+        else (row, None, f"it returned {value}, which is not a finite number", "")
+    )
 
 
 def reseed(streams: list[int]) -> None:
@@ -94,7 +111,9 @@ def reseed(streams: list[int]) -> None:
     numpy.random.seed(words[:4])  # noqa: NPY002 (f may use it)
     random.seed(words[4:8].tobytes())
     seed = int.from_bytes(words[8:10].tobytes(), "little")
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.4 ms: it asks for every kind of device
+    torch.default_generator.manual_seed(
+        seed
+    )  # torch.manual_seed takes 0.4 ms: it asks for every kind of device
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
@@ -112,7 +131,9 @@ def keep(handle: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     died = _told_of_deaths()
     try:
-        while os.getppid() == parent:  # the socket alone does not tell: others may have inherited its other end
+        while (
+            os.getppid() == parent
+        ):  # the socket alone does not tell: others may have inherited its other end
             came = wait([control, died], timeout=0.5)
             if died in came:
                 os.read(died, 4096)
@@ -149,7 +170,9 @@ def _fork(handle: int, control: socket.socket) -> int:
     """A new worker at the pipe ``handle``: the leader of a session of its own."""
     keeper = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's idle threads: they know about forks
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # numpy's idle threads: they know about forks
         pid = os.fork()
     if pid:
         os.close(handle)
@@ -231,7 +254,10 @@ def _children() -> list[int]:
     return found
 
 
-_DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+_DIE_WITH_PARENT, _ADOPT_ORPHANS = (
+    1,
+    36,
+)  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 
 
 def _prctl(option: int, value: int) -> None:

@@ -30,9 +30,17 @@ def pack(value: object) -> Packed:
     main = script()
     if data is None or main is None:
         missing = isinstance(trouble, ImportError)
-        way = "Install cloudpickle (pip install 'catlog[pool]'), or define it" if missing else "Define it"
-        where = "cannot be sent to a worker" + ("" if missing else f" ({type(trouble).__name__}: {trouble})")
-        raise TypeError(f"Pool: {value!r} {where}: it has no name in a module. {way} in a module that workers can import.")
+        way = (
+            "Install cloudpickle (pip install 'catlog[pool]'), or define it"
+            if missing
+            else "Define it"
+        )
+        where = "cannot be sent to a worker" + (
+            "" if missing else f" ({type(trouble).__name__}: {trouble})"
+        )
+        raise TypeError(
+            f"Pool: {value!r} {where}: it has no name in a module. {way} in a module that workers can import."
+        )
     return Packed(data, main)
 
 

@@ -38,7 +38,9 @@ class RowError(RuntimeError):
         import numpy
 
         self.row, self.point, self.reason = row, point, reason
-        shown = numpy.array2string(point, threshold=64, edgeitems=16, max_line_width=10**6, separator=", ")
+        shown = numpy.array2string(
+            point, threshold=64, edgeitems=16, max_line_width=10**6, separator=", "
+        )
         often = f" (tried {attempts} times)" if attempts > 1 else ""
         super().__init__(f"Pool: f failed at row {row}, where x = {shown}: {reason}{often}.")
 
@@ -137,7 +139,12 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -155,7 +162,9 @@ class Pool:
             self._lock.release()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._process != os.getpid():  # a copy of the pool in a forked process; the workers are its parent's
+        if (
+            self._process != os.getpid()
+        ):  # a copy of the pool in a forked process; the workers are its parent's
             self._begin()
         lead, event = x.shape[: x.dim() - self.event_dims], x.shape[x.dim() - self.event_dims :]
         points = x.detach().cpu().reshape(-1, *event).numpy()
@@ -164,7 +173,10 @@ class Pool:
             raise ValueError(
                 f"Pool: `batch` must have an entry for each of the {size} batch elements, but it has {len(self.batch)}."
             )
-        given = [(point,) if self.batch is None else (point, self.batch[row % size]) for row, point in enumerate(points)]
+        given = [
+            (point,) if self.batch is None else (point, self.batch[row % size])
+            for row, point in enumerate(points)
+        ]
         try:
             values = self._values(given)
         except _RowFailure as failure:
@@ -186,10 +198,14 @@ class Pool:
                     self._lose(worker)
                 return self._evaluated(given, closed)
             except BaseException as error:  # what the others do is of no use
-                for worker in [each for each in self._workers if each.row is not None or not each.ready]:
+                for worker in [
+                    each for each in self._workers if each.row is not None or not each.ready
+                ]:
                     self._lose(worker)
                 if isinstance(error, Exception) and self._closed != closed:
-                    raise RuntimeError("Pool: it was closed before all points were evaluated.") from None
+                    raise RuntimeError(
+                        "Pool: it was closed before all points were evaluated."
+                    ) from None
                 raise
 
     def _evaluated(self, given: list[tuple[Any, ...]], closed: int) -> list[float]:
@@ -219,12 +235,16 @@ class Pool:
 
     def _start(self, wanted: int) -> None:
         while len(self._workers) < wanted:
-            self._workers.append(self._kind(self._work, [self.seed, _rank(), 0, next(self._started)]))
+            self._workers.append(
+                self._kind(self._work, [self.seed, _rank(), 0, next(self._started)])
+            )
 
     def _answers(self) -> list[Answer]:
         """What came until the next deadline; a worker that is lost, or too late, leaves the pool, and its row has failed."""
         answers: list[Answer] = []
-        for worker in self._kind.wait(self._workers, min(each.deadline for each in self._workers) - time.monotonic()):
+        for worker in self._kind.wait(
+            self._workers, min(each.deadline for each in self._workers) - time.monotonic()
+        ):
             try:
                 came = worker.receive()
             except Lost as lost:
@@ -254,11 +274,17 @@ class Pool:
                 raise self._not_started(
                     f"to import f took longer than {self.start_timeout:g} s: give more in `start_timeout` if that is in order"
                 )
-            answers.append((worker.row, None, f"it took longer than the timeout of {self.timeout:g} s", ""))
+            answers.append(
+                (worker.row, None, f"it took longer than the timeout of {self.timeout:g} s", "")
+            )
         return answers
 
     def _not_started(self, reason: str) -> RuntimeError:
-        guard = ' In a script, start the work under `if __name__ == "__main__":`.' if self._kind.imports_main(self._work) else ""
+        guard = (
+            ' In a script, start the work under `if __name__ == "__main__":`.'
+            if self._kind.imports_main(self._work)
+            else ""
+        )
         return RuntimeError(f"Pool: a worker could not import f ({reason}).{guard}")
 
     def _lose(self, worker: "_Process | _Actor") -> None:
@@ -271,9 +297,13 @@ def check_seconds(name: str, value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given.")
+        raise TypeError(
+            f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given."
+        )
     if not value > 0:
-        raise ValueError(f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given.")
+        raise ValueError(
+            f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given."
+        )
 
 
 def _from_now(seconds: float | None) -> float:
@@ -321,7 +351,16 @@ class _Process(_Worker):
         finally:
             other.close()
         with contextlib.suppress(OSError):  # it died: told by `receive`
-            self.pipe.send((work.data, work.main, [str(each) for each in sys.path], sys.argv, os.getcwd(), streams))
+            self.pipe.send(
+                (
+                    work.data,
+                    work.main,
+                    [str(each) for each in sys.path],
+                    sys.argv,
+                    os.getcwd(),
+                    streams,
+                )
+            )
 
     @staticmethod
     def imports_main(work: Any) -> bool:
@@ -329,7 +368,9 @@ class _Process(_Worker):
 
     @staticmethod
     def wait(workers: list[Any], timeout: float) -> list[Any]:
-        came = wait_for([worker.pipe for worker in workers], None if timeout == inf else max(0.0, timeout))
+        came = wait_for(
+            [worker.pipe for worker in workers], None if timeout == inf else max(0.0, timeout)
+        )
         return [worker for worker in workers if worker.pipe in came]
 
     def died_idle(self) -> bool:
@@ -391,7 +432,9 @@ class _Actor(_Worker):
     @staticmethod
     def wait(workers: list[Any], timeout: float) -> list[Any]:
         coming = [worker.coming for worker in workers if worker.coming is not None]
-        came, _ = workers[0].ray.wait(coming, num_returns=1, timeout=None if timeout == inf else max(0.0, timeout))
+        came, _ = workers[0].ray.wait(
+            coming, num_returns=1, timeout=None if timeout == inf else max(0.0, timeout)
+        )
         return [worker for worker in workers if worker.coming in came]
 
     def died_idle(self) -> bool:
@@ -429,6 +472,8 @@ def joined_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     given = address or os.environ.get("RAY_ADDRESS")
-    settings: dict[str, Any] = {"address": given} if given else {"include_dashboard": False, **local}
+    settings: dict[str, Any] = (
+        {"address": given} if given else {"include_dashboard": False, **local}
+    )
     ray.init(log_to_driver=False, logging_level="error", **settings)
     return ray, True

@@ -66,7 +66,9 @@ class Keeper:
         other.close()
         self.lock, self.numbers = threading.Lock(), count()
         self.groups: set[int] = set()
-        self.close = weakref.finalize(self, _close, os.getpid(), self.socket, self.process, self.groups)
+        self.close = weakref.finalize(
+            self, _close, os.getpid(), self.socket, self.process, self.groups
+        )
 
     def living(self) -> bool:
         return self.close.alive and self.process.poll() is None
@@ -101,7 +103,9 @@ class Keeper:
                 raise Lost(f"the process that starts workers died: {error}") from None
 
 
-def _close(owner: int, control: socket.socket, process: "subprocess.Popen[bytes]", groups: set[int]) -> None:
+def _close(
+    owner: int, control: socket.socket, process: "subprocess.Popen[bytes]", groups: set[int]
+) -> None:
     """End a keeper and with it all workers; a copy of it in a forked process is only forgotten."""
     if os.getpid() != owner:
         process.returncode = 0  # it is not this process's child
@@ -129,7 +133,9 @@ class Spawner:
     """Workers by multiprocessing, for systems that cannot fork. What f itself started is not ended with its worker."""
 
     def start(self, pipe: Any) -> Any:
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(pipe,), daemon=True)
+        process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(pipe,), daemon=True
+        )
         process.start()
         return process
 

@@ -10,8 +10,12 @@ from torch import Tensor
 
 from ..estimator import Function
 
-COMPARED = 2**15  # numbers of a call that ranks compare, about: draws that differ do so in half of them
-Group = Any  # torch.distributed.ProcessGroup, which a build of torch without distributed does not have
+COMPARED = (
+    2**15
+)  # numbers of a call that ranks compare, about: draws that differ do so in half of them
+Group = (
+    Any  # torch.distributed.ProcessGroup, which a build of torch without distributed does not have
+)
 
 
 class Sharded:
@@ -54,7 +58,9 @@ class Sharded:
     @property
     def ranks(self) -> int:
         """How many ranks share the work."""
-        return dist.get_world_size(self.group) if dist.is_available() and dist.is_initialized() else 1
+        return (
+            dist.get_world_size(self.group) if dist.is_available() and dist.is_initialized() else 1
+        )
 
     @property
     def neighbours(self) -> Callable[..., Tensor] | None:
@@ -81,7 +87,9 @@ class Sharded:
         mine = own_rows(slots, self.group, x.device)
         if variables is None:
             variables = torch.arange(d, device=x.device).expand(*x.shape[:lead], d)
-        return self._shared(lambda: table(x, variables[..., mine]).movedim(-2, 0), x, slots).movedim(0, -2)
+        return self._shared(
+            lambda: table(x, variables[..., mine]).movedim(-2, 0), x, slots
+        ).movedim(0, -2)
 
     def _shared(self, evaluate: Callable[[], Tensor], x: Tensor, rows: int) -> Tensor:
         """The values of all ranks, in order, where ``evaluate`` gives this rank's."""
@@ -103,12 +111,18 @@ class Sharded:
 
     def _compare(self, x: Tensor, error: Exception | None) -> None:
         points = x.detach().flatten()[:: max(1, x.numel() // COMPARED)].round().long()
-        key = torch.arange(1, points.numel() + 1, device=x.device) * 0x5851F42D4C957F2D  # wraps around: exact in any order
-        own = torch.stack([key.new_tensor(error is not None), key.new_tensor(x.numel()), (points * key).sum()])
+        key = (
+            torch.arange(1, points.numel() + 1, device=x.device) * 0x5851F42D4C957F2D
+        )  # wraps around: exact in any order
+        own = torch.stack(
+            [key.new_tensor(error is not None), key.new_tensor(x.numel()), (points * key).sum()]
+        )
         every = _gathered(own.unsqueeze(0), self.ranks, self.group)
         failed = every[:, 0].nonzero().flatten().tolist()
         if failed and error is None:
-            raise RuntimeError(f"Sharded: f failed on rank {failed[0]} of the group; the error is told there.")
+            raise RuntimeError(
+                f"Sharded: f failed on rank {failed[0]} of the group; the error is told there."
+            )
         if not failed and bool((every != every[0]).any()):
             raise RuntimeError(
                 "Sharded: the ranks of a group must evaluate f at the same points, but their points differ. Give the estimator a "

@@ -15,8 +15,14 @@ from ..functions import BernoulliCrossEntropy, FirstLayerLinear
 from .problem import Problem, Size, bits, black_box, summary
 
 VERSION = 2  # of what is kept in the cache
-WIDTHS = {"small": (784, 64, 10), "large": (784, 384, 256, 200)}  # of the encoder; the decoder is its mirror image
-EPOCHS = {"small": 1, "large": 10}  # ten bits soon are all but certain, and then there is nothing left to estimate
+WIDTHS = {
+    "small": (784, 64, 10),
+    "large": (784, 384, 256, 200),
+}  # of the encoder; the decoder is its mirror image
+EPOCHS = {
+    "small": 1,
+    "large": 10,
+}  # ten bits soon are all but certain, and then there is nothing left to estimate
 IMAGES = 4
 POOLED, CALLS = IndeCateR(samples=64, variables=20, draws="latin"), 300
 
@@ -96,7 +102,9 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
 
     train, test = for_autoencoder(load("mnist-5000"))
     folder = cache_folder() / "problems"
-    state = remembered(folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed))
+    state = remembered(
+        folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed)
+    )
     model = _model(size)
     model.load_state_dict(state)
     model = (model.double() if size == "small" else model).requires_grad_(False)
@@ -104,8 +112,15 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
     encoder, decoder = model
     assert isinstance(encoder, nn.Sequential)
     assert isinstance(decoder, nn.Sequential)
-    trained = hashlib.sha256(b"".join(each.numpy().tobytes() for each in state.values())).hexdigest()[:16]
-    return encoder, FirstLayerLinear(decoder, BernoulliCrossEntropy(images)), images, folder / trained
+    trained = hashlib.sha256(
+        b"".join(each.numpy().tobytes() for each in state.values())
+    ).hexdigest()[:16]
+    return (
+        encoder,
+        FirstLayerLinear(decoder, BernoulliCrossEntropy(images)),
+        images,
+        folder / trained,
+    )
 
 
 def _model(size: Size) -> nn.ModuleList:
@@ -138,7 +153,9 @@ def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
         for index in torch.randperm(len(images), generator=generator).split(50):
             logits = encoder(images[index])
             f = FirstLayerLinear(decoder, BernoulliCrossEntropy(images[index]))
-            divergence = (logits.sigmoid() * logits - softplus(logits)).sum(-1)  # from the uniform prior, up to a constant
+            divergence = (logits.sigmoid() * logits - softplus(logits)).sum(
+                -1
+            )  # from the uniform prior, up to a constant
             optimiser.zero_grad()
             (E(f, bits(logits), generator=generator) + divergence).mean().backward()
             optimiser.step()

@@ -16,7 +16,9 @@ def parity(size: Size = "small", seed: int = 0) -> Problem:
     """
     d = {"small": 8, "large": 30}[size]
     (noise,) = normal(seed, (d,))
-    logits = (log(2 * d) + noise / 2) * noise.sign()  # each bit rather sure, or the expectation would vanish
+    logits = (
+        log(2 * d) + noise / 2
+    ) * noise.sign()  # each bit rather sure, or the expectation would vanish
 
     def f(x: Tensor) -> Tensor:
         return (1 - 2 * x).prod(-1)

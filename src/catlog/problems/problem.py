@@ -43,12 +43,16 @@ class Reference:
     def packed(self) -> dict[str, Tensor]:
         """A pooled reference as named tensors."""
         pairs = enumerate(zip(self.gradient, self.error, strict=True))
-        return {"value": self.value} | {f"{what}{i}": each for i, both in pairs for what, each in zip("ge", both, strict=True)}
+        return {"value": self.value} | {
+            f"{what}{i}": each for i, both in pairs for what, each in zip("ge", both, strict=True)
+        }
 
     @staticmethod
     def unpacked(packed: dict[str, Tensor]) -> "Reference":
         """The inverse of :meth:`packed`."""
-        gradient, error = (tuple(packed[f"{what}{i}"] for i in range(len(packed) // 2)) for what in "ge")
+        gradient, error = (
+            tuple(packed[f"{what}{i}"] for i in range(len(packed) // 2)) for what in "ge"
+        )
         return Reference(packed["value"], gradient, error, "pooled")
 
 
@@ -117,23 +121,34 @@ class Problem:
             return self._exactly(Exact(limit=self.limit)(self.f, self.q()), "enumeration")
         E = self.pooled
         if E is None:
-            raise ValueError(f"{self.name}: {self.points} points are too many to enumerate; give `expectation` or `pooled`.")
+            raise ValueError(
+                f"{self.name}: {self.points} points are too many to enumerate; give `expectation` or `pooled`."
+            )
         if self.cache is None:
             return self.pool(E, self.calls, watch)
         told = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
         path = self.cache / f"{self.name}-{self.calls}-{told}.pt"
-        return Reference.unpacked(remembered(path, lambda: self.pool(E, self.calls, watch).packed()))
+        return Reference.unpacked(
+            remembered(path, lambda: self.pool(E, self.calls, watch).packed())
+        )
 
     def _exactly(self, value: Tensor, how: Literal["closed form", "enumeration"]) -> Reference:
         gradient = torch.autograd.grad(value.sum(), self.parameters)
-        return Reference(value.detach(), gradient, tuple(torch.zeros_like(each) for each in gradient), how)
+        return Reference(
+            value.detach(), gradient, tuple(torch.zeros_like(each) for each in gradient), how
+        )
 
-    def pool(self, E: Estimator, calls: int, watch: Callable[[int, int], None] | None = None) -> Reference:
+    def pool(
+        self, E: Estimator, calls: int, watch: Callable[[int, int], None] | None = None
+    ) -> Reference:
         """The mean of ``calls`` estimates by E (at least 2), and its standard error."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         f = self.f if self.structured is None else self.structured
         value = torch.zeros(self.q().batch_shape, dtype=torch.float64)
-        mean, squares = ([torch.zeros_like(each, dtype=torch.float64) for each in self.parameters] for _ in range(2))
+        mean, squares = (
+            [torch.zeros_like(each, dtype=torch.float64) for each in self.parameters]
+            for _ in range(2)
+        )
         for call in range(1, calls + 1):
             estimate = E(f, self.q(), generator=generator)
             value += (estimate.detach() - value) / call
@@ -154,12 +169,16 @@ def summary(maker: Callable[..., Problem]) -> str:
 
 def bits(logits: Tensor) -> Distribution:
     """Independent bits: ``[*batch, d]``."""
-    return torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits, validate_args=False), 1)
+    return torch.distributions.Independent(
+        torch.distributions.Bernoulli(logits=logits, validate_args=False), 1
+    )
 
 
 def one_hot(logits: Tensor) -> Distribution:
     """Independent one-hot variables: ``[*batch, d, k]``."""
-    return torch.distributions.Independent(torch.distributions.OneHotCategorical(logits=logits, validate_args=False), 1)
+    return torch.distributions.Independent(
+        torch.distributions.OneHotCategorical(logits=logits, validate_args=False), 1
+    )
 
 
 def normal(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:

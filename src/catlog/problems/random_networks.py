@@ -18,8 +18,14 @@ def random_network(size: Size = "small", seed: int = 0) -> Problem:
     """
     d, hidden = {"small": (10, 16), "large": (100, 64)}[size]
     logits, weight, bias, last = normal(seed, (d,), (hidden, d), (hidden,), (1, hidden))
-    network = nn.Sequential(nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, 1, bias=False)).double().requires_grad_(False)
-    for parameter, value in zip(network.parameters(), (2 * weight / d**0.5, bias, last / hidden**0.5), strict=True):
+    network = (
+        nn.Sequential(nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, 1, bias=False))
+        .double()
+        .requires_grad_(False)
+    )
+    for parameter, value in zip(
+        network.parameters(), (2 * weight / d**0.5, bias, last / hidden**0.5), strict=True
+    ):
         parameter.copy_(value)
     f = FirstLayerLinear(network)
     return Problem(
@@ -49,7 +55,13 @@ def vq(size: Size = "small", seed: int = 0) -> Problem:
     d, k = {"small": (5, 4), "large": (32, 16)}[size]
     width, hidden, pixels, window = 4, 16, 8, 3
     z, codebook, first, bias, last, targets = normal(
-        seed, (d, width), (k, width), (window * width, hidden), (hidden,), (hidden, pixels), (d - window + 1, pixels)
+        seed,
+        (d, width),
+        (k, width),
+        (window * width, hidden),
+        (hidden,),
+        (hidden, pixels),
+        (d - window + 1, pixels),
     )
     first, last = first / (window * width) ** 0.5, last / hidden**0.5
 
@@ -67,12 +79,16 @@ def vq(size: Size = "small", seed: int = 0) -> Problem:
     def law(z: Tensor) -> Distribution:
         return one_hot(logits(z))
 
-    seen = codebook[torch.cartesian_prod(*[torch.arange(k)] * window)].mT.unsqueeze(1)  # every window of three codes
+    seen = codebook[torch.cartesian_prod(*[torch.arange(k)] * window)].mT.unsqueeze(
+        1
+    )  # every window of three codes
     table = costs(seen.expand(-1, d - window + 1, -1, -1)).mT.unflatten(-1, (k, k, k))
 
     def expectation(z: Tensor) -> Tensor:
         p = logits(z).softmax(-1)
-        return torch.einsum("...ja,...jb,...jc,jabc->...", p[..., :-2, :], p[..., 1:-1, :], p[..., 2:, :], table)
+        return torch.einsum(
+            "...ja,...jb,...jc,jabc->...", p[..., :-2, :], p[..., 1:-1, :], p[..., 2:, :], table
+        )
 
     return Problem(
         "vq",

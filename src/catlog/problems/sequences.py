@@ -60,7 +60,9 @@ def bayesian_network(size: Size = "small", seed: int = 0) -> Problem:
         nodes = {"a0": Node([], roots[..., 0, :]), "b0": Node([], roots[..., 1, :])}
         for t in range(1, rungs):
             for side, name in enumerate("ab"):
-                nodes[f"{name}{t}"] = Node([f"a{t - 1}", f"b{t - 1}"], tables[..., t - 1, side, :, :, :])
+                nodes[f"{name}{t}"] = Node(
+                    [f"a{t - 1}", f"b{t - 1}"], tables[..., t - 1, side, :, :, :]
+                )
         return BayesianNetwork(nodes, roots.shape[:-2])
 
     def f(x: Tensor) -> Tensor:
@@ -100,7 +102,9 @@ class ByDepth:
 
     def rows(self, depth: Tensor) -> Tensor:
         """Which row of the table serves this depth, as a one-hot vector; the last ones serve what is beyond."""
-        return one_hot(depth.clamp(-self.deepest, self.deepest) + self.deepest, self.table.shape[-2]).to(self.table.dtype)
+        return one_hot(
+            depth.clamp(-self.deepest, self.deepest) + self.deepest, self.table.shape[-2]
+        ).to(self.table.dtype)
 
     def all_logits(self, x: Tensor) -> Tensor:
         after = change(x).cumsum(-1)
@@ -142,7 +146,9 @@ def autoregressive(size: Size = "small", seed: int = 0) -> Problem:
 
     def expectation(table: Tensor) -> Tensor:
         steps = (ByDepth(table).rows(depths) @ table).softmax(-1)
-        weight = (depths == 0).to(table.dtype)  # of every depth: its probability times the reward so far
+        weight = (depths == 0).to(
+            table.dtype
+        )  # of every depth: its probability times the reward so far
         for _ in range(length):
             other, opens, closes = (weight.unsqueeze(-1) * steps).unbind(-1)
             weight = (other + opens.roll(1, -1) + closes.roll(-1, -1)) * reward

@@ -20,7 +20,10 @@ def law_of_sum(probs: Tensor, weights: Sequence[int] | None = None) -> Tensor:
     d, k = probs.shape[-2:]
     total = torch.ones(probs.shape[:-2] + (1,), dtype=probs.dtype)
     for i, weight in enumerate([1] * d if weights is None else weights):
-        moved = [pad(total * probs[..., i, j, None], (weight * j, weight * (k - 1 - j))) for j in range(k)]
+        moved = [
+            pad(total * probs[..., i, j, None], (weight * j, weight * (k - 1 - j)))
+            for j in range(k)
+        ]
         total = torch.stack(moved).sum(0)
     return total
 
@@ -33,7 +36,9 @@ def digit_sum(size: Size = "small", seed: int = 0) -> Problem:
     d = {"small": 3, "large": 16}[size]
     (logits,) = normal(seed, (d, 10))
     logits *= 2
-    target = int((logits.softmax(-1) @ torch.arange(10.0, dtype=torch.float64)).sum().round()) + d // 2
+    target = (
+        int((logits.softmax(-1) @ torch.arange(10.0, dtype=torch.float64)).sum().round()) + d // 2
+    )
     f = OfSum(lambda s: (s.round() == target).double(), categories=10, one_hot=True)
 
     def expectation(logits: Tensor) -> Tensor:
@@ -72,7 +77,9 @@ def knapsack(size: Size = "small", seed: int = 0) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         p = logits.sigmoid()
         over = (torch.arange(int(weights.sum()) + 1) - capacity).relu().double()
-        return p @ values - penalty * (law_of_sum(torch.stack([1 - p, p], -1), weights.tolist()) @ over)
+        return p @ values - penalty * (
+            law_of_sum(torch.stack([1 - p, p], -1), weights.tolist()) @ over
+        )
 
     return Problem(
         "knapsack",
@@ -99,7 +106,9 @@ def mixed(size: Size = "small", seed: int = 0) -> Problem:
     k = max(sizes)
     (logits,) = normal(seed, (2, d, k))
     # One category of every variable with three or more is masked, another one in each of the two laws.
-    masked = (torch.rand(2, d, k, generator=generator) * (torch.arange(k) < torch.tensor(sizes)[:, None])).argmax(-1)
+    masked = (
+        torch.rand(2, d, k, generator=generator) * (torch.arange(k) < torch.tensor(sizes)[:, None])
+    ).argmax(-1)
     mask = torch.arange(k) == torch.where(torch.tensor(sizes) > 2, masked, k)[..., None]
 
     def law(logits: Tensor) -> Categoricals:

@@ -96,7 +96,9 @@ def leads(method: str, stats: Mapping[str, Stat], against: Iterable[str]) -> Ver
     if own.seeds < 2 or any(stat.seeds < 2 for stat in there.values()):
         return Verdict("not testable", f"one seed is no evidence ({told})")
     ahead = [name for name, stat in there.items() if clearly_lower(stat, own)]
-    level = [name for name, stat in there.items() if not clearly_lower(own, stat) and name not in ahead]
+    level = [
+        name for name, stat in there.items() if not clearly_lower(own, stat) and name not in ahead
+    ]
     if ahead:
         return Verdict("does not hold", f"{' and '.join(ahead)} ahead ({told})")
     if level:
@@ -110,9 +112,18 @@ def leads(method: str, stats: Mapping[str, Stat], against: Iterable[str]) -> Ver
 def all_of(parts: Mapping[str, Verdict]) -> Verdict:
     """Holds if every part does; does not hold if one does not; else not testable."""
     outcomes = [part.outcome for part in parts.values()]
-    why = "\n".join(f"{name}: {_lead(part)}{part.why}" for name, part in parts.items() if part.outcome != "not run")
+    why = "\n".join(
+        f"{name}: {_lead(part)}{part.why}"
+        for name, part in parts.items()
+        if part.outcome != "not run"
+    )
     if not outcomes or all(outcome == "not run" for outcome in outcomes):
-        return Verdict("not run", f"{next(part.why for part in parts.values())} ({'; '.join(parts)})" if parts else "no run")
+        return Verdict(
+            "not run",
+            f"{next(part.why for part in parts.values())} ({'; '.join(parts)})"
+            if parts
+            else "no run",
+        )
     if "does not hold" in outcomes:
         return Verdict("does not hold", why)
     missing = [name for name, part in parts.items() if part.outcome == "not run"]
@@ -122,7 +133,9 @@ def all_of(parts: Mapping[str, Verdict]) -> Verdict:
 
 
 def _lead(part: Verdict) -> str:
-    return {"holds": "yes, ", "does not hold": "no, ", "not testable": "", "not run": ""}[part.outcome]
+    return {"holds": "yes, ", "does not hold": "no, ", "not testable": "", "not run": ""}[
+        part.outcome
+    ]
 
 
 # --- synthetic gradients
@@ -133,12 +146,19 @@ def size_name(size: tuple[int, int]) -> str:
 
 
 def gradients_at(runs: Sequence[Run], size: tuple[int, int], function: str) -> dict[str, list[Run]]:
-    return by_method(pick(runs, "gradients", function=function, variables=size[0], categories=size[1]))
+    return by_method(
+        pick(runs, "gradients", function=function, variables=size[0], categories=size[1])
+    )
 
 
 def much_lower_variance(runs: Sequence[Run], function: str, bias: str, variance: str) -> Verdict:
     """IndeCateR has the lowest bias metric and at most a tenth of every other's variance metric, at every size."""
-    return all_of({size_name(size): _much_lower(gradients_at(runs, size, function), bias, variance) for size in SIZES})
+    return all_of(
+        {
+            size_name(size): _much_lower(gradients_at(runs, size, function), bias, variance)
+            for size in SIZES
+        }
+    )
 
 
 def _much_lower(methods: Mapping[str, list[Run]], bias: str, variance: str) -> Verdict:
@@ -148,13 +168,30 @@ def _much_lower(methods: Mapping[str, list[Run]], bias: str, variance: str) -> V
     if (estimates := final(methods["IndeCateR"], "estimates").mean) < 100:
         return Verdict("not testable", f"{estimates:.0f} estimates are too few")
     own = final(methods["IndeCateR"], variance).mean
-    ratios = {name: final(methods[name], variance).mean / own if own > 0 else math.inf for name in others}
-    nearer = [name for name in others if final(methods[name], bias).mean < final(methods["IndeCateR"], bias).mean]
-    told = "variance of " + ", ".join(f"{name} {_times(ratio)}" for name, ratio in ratios.items()) + " IndeCateR's"
+    ratios = {
+        name: final(methods[name], variance).mean / own if own > 0 else math.inf for name in others
+    }
+    nearer = [
+        name
+        for name in others
+        if final(methods[name], bias).mean < final(methods["IndeCateR"], bias).mean
+    ]
+    told = (
+        "variance of "
+        + ", ".join(f"{name} {_times(ratio)}" for name, ratio in ratios.items())
+        + " IndeCateR's"
+    )
     if nearer or min(ratios.values()) < 10:
-        return Verdict("does not hold", told + (f"; {', '.join(nearer)} nearer to the exact gradient" if nearer else ""))
+        return Verdict(
+            "does not hold",
+            told + (f"; {', '.join(nearer)} nearer to the exact gradient" if nearer else ""),
+        )
     missing = [name for name in ("REINFORCE", "RLOO", "GS") if name not in methods]
-    return Verdict("not testable", f"{', '.join(missing)} not run; {told}") if missing else Verdict("holds", told)
+    return (
+        Verdict("not testable", f"{', '.join(missing)} not run; {told}")
+        if missing
+        else Verdict("holds", told)
+    )
 
 
 def _times(ratio: float) -> str:
@@ -165,7 +202,11 @@ def additive_gradients(runs: Sequence[Run], times: Times = None) -> Verdict:
     verdict = much_lower_variance(runs, "additive", "cosine_distance", "cosine_variance")
     if verdict.outcome != "holds":
         return verdict
-    return Verdict("holds", "but trivially: f is additive, so one draw gives IndeCateR the exact gradient.\n" + verdict.why)
+    return Verdict(
+        "holds",
+        "but trivially: f is additive, so one draw gives IndeCateR the exact gradient.\n"
+        + verdict.why,
+    )
 
 
 def pairwise_gradients(runs: Sequence[Run], times: Times = None) -> Verdict:
@@ -174,35 +215,55 @@ def pairwise_gradients(runs: Sequence[Run], times: Times = None) -> Verdict:
 
 def variance_by_work(runs: Sequence[Run], times: Times = None) -> Verdict:
     """Variance times evaluations, which more draws do not change: IndeCateR's below REINFORCE's and RLOO's at every size."""
-    return all_of({size_name(size): _by_work(gradients_at(runs, size, "pairwise")) for size in SIZES})
+    return all_of(
+        {size_name(size): _by_work(gradients_at(runs, size, "pairwise")) for size in SIZES}
+    )
 
 
 def work(runs: Sequence[Run]) -> Stat:
     """Relative variance times evaluations of f."""
     return statistic(
-        run.points[-1].get("relative_variance", math.nan) * run.points[-1].get("evaluations", math.nan) for run in runs
+        run.points[-1].get("relative_variance", math.nan)
+        * run.points[-1].get("evaluations", math.nan)
+        for run in runs
     )
 
 
 def _by_work(methods: Mapping[str, list[Run]]) -> Verdict:
-    stats = {name: work(methods[name]) for name in ("IndeCateR", "REINFORCE", "RLOO") if name in methods}
+    stats = {
+        name: work(methods[name]) for name in ("IndeCateR", "REINFORCE", "RLOO") if name in methods
+    }
     if len(stats) < 3:
         return Verdict("not run", "IndeCateR, REINFORCE and RLOO were not all run")
     told = ", ".join(f"{name} {text(stat.mean, digits=3)}" for name, stat in stats.items())
-    return Verdict("holds" if min(stats, key=lambda name: stats[name].mean) == "IndeCateR" else "does not hold", told)
+    return Verdict(
+        "holds"
+        if min(stats, key=lambda name: stats[name].mean) == "IndeCateR"
+        else "does not hold",
+        told,
+    )
 
 
 def rloo_next(runs: Sequence[Run], times: Times = None) -> Verdict:
     """After IndeCateR, RLOO has the lowest mean cosine distance at every size."""
-    return all_of({size_name(size): _rloo_next(gradients_at(runs, size, "additive")) for size in SIZES})
+    return all_of(
+        {size_name(size): _rloo_next(gradients_at(runs, size, "additive")) for size in SIZES}
+    )
 
 
 def _rloo_next(methods: Mapping[str, list[Run]]) -> Verdict:
-    stats = {name: final(methods[name], "cosine_distance") for name in ("REINFORCE", "RLOO", "GS") if name in methods}
+    stats = {
+        name: final(methods[name], "cosine_distance")
+        for name in ("REINFORCE", "RLOO", "GS")
+        if name in methods
+    }
     if len(stats) < 3:
         return Verdict("not run", "REINFORCE, RLOO and GS were not all run")
     told = ", ".join(f"{name} {stat}" for name, stat in stats.items())
-    return Verdict("holds" if min(stats, key=lambda name: stats[name].mean) == "RLOO" else "does not hold", told)
+    return Verdict(
+        "holds" if min(stats, key=lambda name: stats[name].mean) == "RLOO" else "does not hold",
+        told,
+    )
 
 
 def estimate_time(runs: Sequence[Run]) -> Stat:
@@ -219,7 +280,11 @@ def gradients_time(runs: Sequence[Run], times: Times = None) -> Verdict:
     parts = {}
     for size in SIZES:
         methods = gradients_at(runs, size, "additive")
-        taken = {name: stat.mean for name in ESTIMATORS if name in methods and (stat := estimate_time(methods[name])).seeds}
+        taken = {
+            name: stat.mean
+            for name in ESTIMATORS
+            if name in methods and (stat := estimate_time(methods[name])).seeds
+        }
         parts[size_name(size)] = within(taken, 10, "ms per estimate")
     return all_of(parts)
 
@@ -229,7 +294,9 @@ def within(taken: Mapping[str, float], factor: float, unit: str) -> Verdict:
     if len(taken) < 2:
         return Verdict("not run", "fewer than two methods were timed")
     ratio = max(taken.values()) / max(min(taken.values()), 1e-12)
-    told = ", ".join(f"{name} {text(value, digits=3)}" for name, value in taken.items()) + f" {unit}"
+    told = (
+        ", ".join(f"{name} {text(value, digits=3)}" for name, value in taken.items()) + f" {unit}"
+    )
     quick = min(taken, key=lambda name: taken[name])
     told += f": a factor of {text(ratio, digits=3)}, {quick} quickest"
     return Verdict("holds" if ratio < factor else "does not hold", told)
@@ -266,14 +333,18 @@ def lowest_variance(runs: Sequence[Run], times: Times = None) -> Verdict:
     verdict = leads("IndeCateR", stats, OPTIMISERS)
     if verdict.outcome != "holds":
         return verdict
-    return Verdict("holds", "but trivially: f is additive, so IndeCateR's gradient is exact.\n" + verdict.why)
+    return Verdict(
+        "holds", "but trivially: f is additive, so IndeCateR's gradient is exact.\n" + verdict.why
+    )
 
 
 def quickest(runs: Sequence[Run], times: Times = None) -> Verdict:
     methods = optimisers(runs)
     stats = {name: statistic(steps_to(run) for run in its) for name, its in methods.items()}
     if stats.get("IndeCateR", Stat(0, 0, 0)).mean == math.inf:
-        return Verdict("not testable", "IndeCateR itself did not cover 90 % of the way: too few iterations")
+        return Verdict(
+            "not testable", "IndeCateR itself did not cover 90 % of the way: too few iterations"
+        )
     return leads("IndeCateR", stats, OPTIMISERS)
 
 
@@ -288,14 +359,20 @@ def relaxation_struggles(runs: Sequence[Run], times: Times = None) -> Verdict:
         for name, its in methods.items()
         if name in (*OPTIMISERS, "IndeCateR")
     }
-    told = ", ".join(f"{name} {100 * stat.mean:.0f} %" for name, stat in share.items()) + " of the way"
+    told = (
+        ", ".join(f"{name} {100 * stat.mean:.0f} %" for name, stat in share.items()) + " of the way"
+    )
     last = all(clearly_lower(share["GS-F"], stat) for name, stat in share.items() if name != "GS-F")
     return Verdict("holds" if last and share["GS-F"].mean < 0.5 else "does not hold", told)
 
 
 def optimisation_time(runs: Sequence[Run], times: Times = None) -> Verdict:
-    methods = {name: its for name, its in optimisers(runs).items() if name in ("IndeCateR", *OPTIMISERS)}
-    taken = {name: stat.mean for name, its in methods.items() if (stat := milliseconds(its, times)).seeds}
+    methods = {
+        name: its for name, its in optimisers(runs).items() if name in ("IndeCateR", *OPTIMISERS)
+    }
+    taken = {
+        name: stat.mean for name, its in methods.items() if (stat := milliseconds(its, times)).seeds
+    }
     return within(taken, 2, "ms per step")
 
 
@@ -318,11 +395,15 @@ def horizon(methods: Mapping[str, list[Run]], x: str, times: Times = None) -> fl
 
 def epochs_at(methods: Mapping[str, list[Run]], where: float, x: str, times: Times = None) -> float:
     """How many epochs the methods have done where x is ``where``: the most of any."""
-    done = [stat.mean for its in methods.values() if (stat := at(its, "epoch", where, x, times)).seeds]
+    done = [
+        stat.mean for its in methods.values() if (stat := at(its, "epoch", where, x, times)).seeds
+    ]
     return max(done, default=0.0)
 
 
-def compare(methods: Mapping[str, list[Run]], metric: str, x: str, times: Times = None) -> tuple[float, dict[str, Stat]]:
+def compare(
+    methods: Mapping[str, list[Run]], metric: str, x: str, times: Times = None
+) -> tuple[float, dict[str, Stat]]:
     """The metric of all methods at one place, the farthest that all reach; methods whose times were not measured are left out."""
     timed = {name: its for name, its in methods.items() if not math.isnan(end(its, x, times))}
     where = horizon(timed, x, times)
@@ -338,7 +419,10 @@ def _train_at(methods: Mapping[str, list[Run]], x: str, times: Times) -> Verdict
         return Verdict("not run", "IndeCateR was not run with 200 bits")
     where, stats = compare(methods, "train", x, times)
     if (done := epochs_at(methods, where, x, times)) < FEW_EPOCHS:
-        return Verdict("not testable", f"in the time that all methods share, none did more than {text(done, digits=2)} epochs")
+        return Verdict(
+            "not testable",
+            f"in the time that all methods share, none did more than {text(done, digits=2)} epochs",
+        )
     verdict = leads("IndeCateR", stats, RIVALS)
     clock = "measured apart" if step_time(times, "dvae", "IndeCateR") else "by the runs' own clocks"
     return Verdict(verdict.outcome, f"after {text(where, digits=3)} s ({clock}): {verdict.why}")
@@ -376,9 +460,13 @@ def _overfits(runs: Sequence[Run]) -> Verdict:
     if curve is None or curve.x.size < 3:
         return Verdict("not run", "not run with 200 bits")
     best = int(curve.mean.argmin())
-    lowest, last = (Stat(float(curve.mean[i]), float(curve.error[i]), curve.seeds) for i in (best, -1))
+    lowest, last = (
+        Stat(float(curve.mean[i]), float(curve.error[i]), curve.seeds) for i in (best, -1)
+    )
     done = end(runs, "epoch")
-    told = f"best {text(lowest.mean)} at iteration {curve.x[best]:.0f}, {text(last.mean)} at the end"
+    told = (
+        f"best {text(lowest.mean)} at iteration {curve.x[best]:.0f}, {text(last.mean)} at the end"
+    )
     if last.mean - lowest.mean > 0.5 and clearly_lower(lowest, last):
         return Verdict("holds", told)
     if done < 500:
@@ -390,14 +478,20 @@ def best_test_omniglot(runs: Sequence[Run], times: Times = None) -> Verdict:
     methods = autoencoders(runs, "omniglot")
     if not {"IndeCateR", "RLOO-F"} <= methods.keys() or len(methods) < 3:
         return Verdict("not run", "IndeCateR, RLOO-F and a competitor were not all run on Omniglot")
-    stats = {name: statistic(float(np.nanmin(run.column("test"))) for run in its) for name, its in methods.items()}
+    stats = {
+        name: statistic(float(np.nanmin(run.column("test"))) for run in its)
+        for name, its in methods.items()
+    }
     told = ", ".join(f"{name} {stat}" for name, stat in stats.items())
     if (done := horizon(methods, "epoch")) < 500:
         return Verdict(
-            "not testable", f"the shortest run has {text(done)} epochs of 1000, so these are not the lowest yet: {told}"
+            "not testable",
+            f"the shortest run has {text(done)} epochs of 1000, so these are not the lowest yet: {told}",
         )
     others = [stat for name, stat in stats.items() if name not in ("IndeCateR", "RLOO-F")]
-    lower = all(clearly_lower(stats[name], stat) for name in ("IndeCateR", "RLOO-F") for stat in others)
+    lower = all(
+        clearly_lower(stats[name], stat) for name in ("IndeCateR", "RLOO-F") for stat in others
+    )
     return Verdict("holds" if lower else "does not hold", told)
 
 
@@ -418,11 +512,18 @@ def _comparable(methods: Mapping[str, list[Run]], metric: str) -> Verdict:
         return Verdict("not testable", f"only {text(done, digits=2)} epochs")
     own = stats.pop("IndeCateR").mean
     shares = {name: stat.mean / own for name, stat in stats.items()}
-    told = ", ".join(f"{name} {text(share, digits=2)}" for name, share in shares.items()) + " times IndeCateR's"
+    told = (
+        ", ".join(f"{name} {text(share, digits=2)}" for name, share in shares.items())
+        + " times IndeCateR's"
+    )
     lower = [name for name, share in shares.items() if share < 1 and name not in ("RLOO-F", "GS-F")]
     if not 0.5 <= shares["RLOO-F"] <= 2 or lower or shares.get("GS-F", 0.0) >= 1:
         return Verdict("does not hold", told)
-    return Verdict("holds", told) if "GS-F" in shares else Verdict("not testable", f"GS-F not run; {told}")
+    return (
+        Verdict("holds", told)
+        if "GS-F" in shares
+        else Verdict("not testable", f"GS-F not run; {told}")
+    )
 
 
 def relaxation_slower(runs: Sequence[Run], times: Times = None) -> Verdict:
@@ -431,13 +532,23 @@ def relaxation_slower(runs: Sequence[Run], times: Times = None) -> Verdict:
     for name in ("IndeCateR", "GS-F"):
         its = [run for run in pick(runs, "dvae", variables=200, categories=2) if run.method == name]
         given = step_time(times, "dvae", name)
-        stat = Stat(given, math.nan, 1) if given is not None else milliseconds(its) if its else Stat(math.nan, math.nan, 0)
+        stat = (
+            Stat(given, math.nan, 1)
+            if given is not None
+            else milliseconds(its)
+            if its
+            else Stat(math.nan, math.nan, 0)
+        )
         if stat.seeds:
             taken[name] = stat.mean
     if len(taken) < 2:
         return Verdict("not run", "GS-F and IndeCateR were not both timed with 200 bits")
     ratio = taken["GS-F"] / taken["IndeCateR"]
-    clock = "measured apart" if step_time(times, "dvae", "GS-F") is not None else "by the runs' own clocks"
+    clock = (
+        "measured apart"
+        if step_time(times, "dvae", "GS-F") is not None
+        else "by the runs' own clocks"
+    )
     told = f"{text(taken['GS-F'], digits=3)} against {text(taken['IndeCateR'], digits=3)} ms, a ratio of {ratio:.2f}, {clock}"
     return Verdict("holds" if ratio >= 1.6 else "does not hold", told)
 
@@ -447,10 +558,16 @@ def categorical(runs: Sequence[Run], times: Times = None) -> Verdict:
     parts = {}
     for data in ("fashion-mnist", "mnist", "omniglot"):
         methods = by_method(pick(runs, "dvae", data=data, variables=200, categories=10))
-        kept = {name: its for name, its in methods.items() if name in ("IndeCateR", "IndeCateR-D", "RLOO-F", "GS-F")}
+        kept = {
+            name: its
+            for name, its in methods.items()
+            if name in ("IndeCateR", "IndeCateR-D", "RLOO-F", "GS-F")
+        }
         if kept:
             parts[data] = _categorical(kept, times)
-    return all_of(parts) if parts else Verdict("not run", "no run with 200 variables of 10 categories")
+    return (
+        all_of(parts) if parts else Verdict("not run", "no run with 200 variables of 10 categories")
+    )
 
 
 def _categorical(methods: Mapping[str, list[Run]], times: Times) -> Verdict:
@@ -458,8 +575,13 @@ def _categorical(methods: Mapping[str, list[Run]], times: Times) -> Verdict:
         return Verdict("not run", "IndeCateR, IndeCateR-D and RLOO-F were not all run")
     where, stats = compare(methods, "test", "seconds", times)
     if (done := epochs_at(methods, where, "seconds", times)) < FEW_EPOCHS:
-        return Verdict("not testable", f"in the time that all methods share, none did more than {text(done, digits=2)} epochs")
-    told = f"after {text(where, digits=3)} s: " + ", ".join(f"{name} {stat}" for name, stat in stats.items())
+        return Verdict(
+            "not testable",
+            f"in the time that all methods share, none did more than {text(done, digits=2)} epochs",
+        )
+    told = f"after {text(where, digits=3)} s: " + ", ".join(
+        f"{name} {stat}" for name, stat in stats.items()
+    )
     if any(stat.seeds < 2 for stat in stats.values()):
         return Verdict("not testable", f"one seed is no evidence ({told})")
     order = sorted(stats, key=lambda name: stats[name].mean)
@@ -504,39 +626,57 @@ def only_per_variable(runs: Sequence[Run], times: Times = None, digits: int = 16
         return Verdict("not run", f"IndeCateR-D was not run on {digits} digits of MNIST")
     told = _told(methods, digits)
     rivals = [name for name in methods if name != "IndeCateR-D"]
-    also = [name for name in rivals if len(methods[name]) > 1 and len(set(solved(methods[name], digits))) == 1]
+    also = [
+        name
+        for name in rivals
+        if len(methods[name]) > 1 and len(set(solved(methods[name], digits))) == 1
+    ]
     if also:
         return Verdict("does not hold", f"{', '.join(also)} solved it in every run, too: {told}")
     missing = [name for name in ADDERS if name not in methods]
     few = [name for name, its in methods.items() if len(its) < 2 or not end(its, "epoch") >= 50]
     if missing or few:
-        reason = f"not run: {', '.join(missing)}" if missing else f"one seed or fewer than 50 epochs: {', '.join(few)}"
+        reason = (
+            f"not run: {', '.join(missing)}"
+            if missing
+            else f"one seed or fewer than 50 epochs: {', '.join(few)}"
+        )
         return Verdict("not testable", f"{reason} ({told})")
     good, n = solved(methods["IndeCateR-D"], digits)
     return Verdict("holds" if good == n else "does not hold", told)
 
 
-def per_variable_beats_shared(runs: Sequence[Run], times: Times = None, digits: int = 16) -> Verdict:
+def per_variable_beats_shared(
+    runs: Sequence[Run], times: Times = None, digits: int = 16
+) -> Verdict:
     stats = {name: final(its, "accuracy") for name, its in adders(runs, digits).items()}
     if not {"IndeCateR", "IndeCateR-D"} <= stats.keys():
-        return Verdict("not run", f"IndeCateR and IndeCateR-D were not both run on {digits} digits of MNIST")
+        return Verdict(
+            "not run", f"IndeCateR and IndeCateR-D were not both run on {digits} digits of MNIST"
+        )
     own, other = stats["IndeCateR-D"], stats["IndeCateR"]
     told = f"IndeCateR-D {own}, IndeCateR {other}"
-    done = horizon({name: adders(runs, digits)[name] for name in ("IndeCateR", "IndeCateR-D")}, "epoch")
+    done = horizon(
+        {name: adders(runs, digits)[name] for name in ("IndeCateR", "IndeCateR-D")}, "epoch"
+    )
     if min(own.seeds, other.seeds) < 2 or not done >= 50:
         return Verdict("not testable", f"one seed, or fewer than 50 epochs ({told})")
     return Verdict("holds" if clearly_lower(other, own) else "does not hold", told)
 
 
 def beyond(runs: Sequence[Run], times: Times = None) -> Verdict:
-    return all_of({f"{digits} digits": _solved_by_any(adders(runs, digits), digits) for digits in (24, 32)})
+    return all_of(
+        {f"{digits} digits": _solved_by_any(adders(runs, digits), digits) for digits in (24, 32)}
+    )
 
 
 def _solved_by_any(methods: Mapping[str, list[Run]], digits: int) -> Verdict:
     if not methods:
         return Verdict("not run", f"{digits} digits were not run on MNIST")
     told = _told(methods, digits)
-    if any(final(its, "accuracy").mean >= enough(digits) and len(its) > 1 for its in methods.values()):
+    if any(
+        final(its, "accuracy").mean >= enough(digits) and len(its) > 1 for its in methods.values()
+    ):
         return Verdict("holds", told)
     if any(len(its) < 2 or not end(its, "epoch") >= 50 for its in methods.values()):
         return Verdict("not testable", f"one seed, or fewer than 50 epochs ({told})")
@@ -719,7 +859,9 @@ def verdicts(runs: Sequence[Run], times: Times = None) -> list[tuple[Claim, Verd
     found = []
     for claim in CLAIMS:
         verdict = claim.judge(runs, times)
-        if verdict.outcome == "not run" and any(claim.experiment == section_of(run) for run in runs):
+        if verdict.outcome == "not run" and any(
+            claim.experiment == section_of(run) for run in runs
+        ):
             verdict = Verdict("not testable", f"at this size: {verdict.why}")
         found.append((claim, verdict))
     return found

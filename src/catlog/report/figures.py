@@ -15,7 +15,21 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ..experiments.records import Row
 from . import published
-from .runs import Array, Run, Series, Stat, by_method, collect, estimator, final, pick, series, setting, statistic, values
+from .runs import (
+    Array,
+    Run,
+    Series,
+    Stat,
+    by_method,
+    collect,
+    estimator,
+    final,
+    pick,
+    series,
+    setting,
+    statistic,
+    values,
+)
 
 P = ParamSpec("P")
 
@@ -36,7 +50,12 @@ LOOKS: dict[str, tuple[str, str]] = {
 }
 FURTHER = ("#117733", "#999933", "#661100", "#6699cc", "#aa4499", "#000000", "#ddaa33")
 
-DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "omniglot": "Omniglot", "mnist-5000": "MNIST, 5,000 images"}
+DATA = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "omniglot": "Omniglot",
+    "mnist-5000": "MNIST, 5,000 images",
+}
 METRICS = {
     "value": "expected value",
     "train": "negated train ELBO",
@@ -63,7 +82,9 @@ STYLE: dict[str, Any] = {
     "lines.markersize": 4.5,
 }
 BROKEN = ["-.", ":", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
-ROUNDING = 1e-10  # a variance below this share of the panel's largest is what rounding leaves of zero
+ROUNDING = (
+    1e-10  # a variance below this share of the panel's largest is what rounding leaves of zero
+)
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -106,27 +127,60 @@ def gradients_figure(rows: Iterable[Row], function: str = "additive") -> Figure:
     if not sizes:
         return nothing("gradients")
     methods = by_method(runs)
-    figure = Figure(figsize=(max(6.0, 4.2 * len(sizes)), 1.6 + 0.46 * len(methods)), layout="constrained")
+    figure = Figure(
+        figsize=(max(6.0, 4.2 * len(sizes)), 1.6 + 0.46 * len(methods)), layout="constrained"
+    )
     grid = figure.subplots(2, 2 * len(sizes), sharey=True, squeeze=False)
     pairs = (("cosine_distance", "cosine_variance"), ("relative_bias", "relative_variance"))
     for j, (d, k) in enumerate(sizes):
         here = by_method(pick(runs, "gradients", function=function, variables=d, categories=k))
         bars = published.GRADIENTS.get((d, k), {}) if function == "additive" else {}
-        for axes, metric in ((grid[i, 2 * j + m], pair[m]) for i, pair in enumerate(pairs) for m in range(2)):
+        for axes, metric in (
+            (grid[i, 2 * j + m], pair[m]) for i, pair in enumerate(pairs) for m in range(2)
+        ):
             _dots(axes, metric, here, list(methods), bars)
         grid[0, 2 * j].set_title(f"D = {d}, K = {k}", loc="left", fontweight="bold")
     for i in range(2):
         grid[i, 0].set_yticks(range(len(methods)), list(methods))
         grid[i, 0].set_ylabel(("the paper's metrics", "true metrics")[i])
-    handles = [Line2D([], [], color="0.3", marker="o", linestyle="", label="measured (± standard error over problems)")]
-    handles.append(Line2D([], [], color="0.3", marker="|", markersize=11, linestyle="", label="noise level of the bias"))
+    handles = [
+        Line2D(
+            [],
+            [],
+            color="0.3",
+            marker="o",
+            linestyle="",
+            label="measured (± standard error over problems)",
+        )
+    ]
+    handles.append(
+        Line2D(
+            [],
+            [],
+            color="0.3",
+            marker="|",
+            markersize=11,
+            linestyle="",
+            label="noise level of the bias",
+        )
+    )
     if any(size in published.GRADIENTS for size in sizes) and function == "additive":
-        handles.append(Line2D([], [], color="0.3", marker="D", fillstyle="none", linestyle="", label="published"))
+        handles.append(
+            Line2D(
+                [], [], color="0.3", marker="D", fillstyle="none", linestyle="", label="published"
+            )
+        )
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
-def _dots(axes: Axes, metric: str, here: Mapping[str, list[Run]], methods: list[str], bars: Mapping[str, published.Bar]) -> None:
+def _dots(
+    axes: Axes,
+    metric: str,
+    here: Mapping[str, list[Run]],
+    methods: list[str],
+    bars: Mapping[str, published.Bar],
+) -> None:
     """One metric of every method as dots."""
     logarithmic = metric.endswith("variance")
     drawn = [final(runs, metric) for runs in here.values()]
@@ -136,15 +190,37 @@ def _dots(axes: Axes, metric: str, here: Mapping[str, list[Run]], methods: list[
         if not stat.seeds:
             continue
         if stat.mean <= floor:
-            axes.text(0.03, y, "0 (rounding)", color=shape["color"], transform=axes.get_yaxis_transform(), va="center")
+            axes.text(
+                0.03,
+                y,
+                "0 (rounding)",
+                color=shape["color"],
+                transform=axes.get_yaxis_transform(),
+                va="center",
+            )
             continue
         error = 0.0 if math.isnan(stat.error) else stat.error
         left = min(error, 0.9 * stat.mean) if logarithmic else error
-        axes.errorbar(stat.mean, y, xerr=[[left], [error]], fmt=shape["marker"], color=shape["color"], capsize=2.5, markersize=7)
+        axes.errorbar(
+            stat.mean,
+            y,
+            xerr=[[left], [error]],
+            fmt=shape["marker"],
+            color=shape["color"],
+            capsize=2.5,
+            markersize=7,
+        )
         if metric == "relative_bias":
             axes.plot(_noise(here[method]).mean, y, "|", color=shape["color"], markersize=14)
         if method in bars and hasattr(bars[method], metric):
-            axes.plot(getattr(bars[method], metric), y, "D", fillstyle="none", color=shape["color"], markersize=9)
+            axes.plot(
+                getattr(bars[method], metric),
+                y,
+                "D",
+                fillstyle="none",
+                color=shape["color"],
+                markersize=9,
+            )
     if logarithmic and any(stat.mean > floor for stat in drawn):
         axes.set_xscale("log")
         _few_ticks(axes, [stat.mean for stat in drawn if stat.mean > floor])
@@ -158,7 +234,10 @@ def _dots(axes: Axes, metric: str, here: Mapping[str, list[Run]], methods: list[
 def _noise(runs: Sequence[Run]) -> Stat:
     """The relative bias that noise alone gives."""
     return statistic(
-        math.sqrt(max(0.0, run.points[-1].get("relative_variance", math.nan)) / run.points[-1].get("estimates", math.nan))
+        math.sqrt(
+            max(0.0, run.points[-1].get("relative_variance", math.nan))
+            / run.points[-1].get("estimates", math.nan)
+        )
         for run in runs
     )
 
@@ -173,7 +252,9 @@ def _few_ticks(axes: Axes, drawn: list[float]) -> None:
 
 
 @styled
-def optimisation_figure(rows: Iterable[Row], step_times: Mapping[str, float] | None = None, update: str = "own") -> Figure:
+def optimisation_figure(
+    rows: Iterable[Row], step_times: Mapping[str, float] | None = None, update: str = "own"
+) -> Figure:
     """Synthetic optimisation: the expected value against iterations and time, the gradient's variance against iterations.
 
     Both the variance over draws and what the published code calls variance (mostly the signal) are shown.
@@ -182,7 +263,12 @@ def optimisation_figure(rows: Iterable[Row], step_times: Mapping[str, float] | N
     if not runs:
         return nothing("optimisation")
     figure = Figure(figsize=(10, 6.2), layout="constrained")
-    panels = (("value", "iteration"), ("value", "seconds"), ("gradient_variance", "iteration"), ("gradient_spread", "iteration"))
+    panels = (
+        ("value", "iteration"),
+        ("value", "seconds"),
+        ("gradient_variance", "iteration"),
+        ("gradient_spread", "iteration"),
+    )
     for axes, (metric, x) in zip(figure.subplots(2, 2).flat, panels, strict=True):
         theirs = published.OPTIMISATION.get((update, metric), {}) if x == "iteration" else {}
         _curves(axes, runs, metric, x, step_times, theirs)
@@ -193,7 +279,10 @@ def optimisation_figure(rows: Iterable[Row], step_times: Mapping[str, float] | N
 
 @styled
 def dvae_figure(
-    rows: Iterable[Row], x: str = "iteration", step_times: Mapping[str, float] | None = None, categories: int | None = 2
+    rows: Iterable[Row],
+    x: str = "iteration",
+    step_times: Mapping[str, float] | None = None,
+    categories: int | None = 2,
 ) -> Figure:
     """Discrete autoencoder: a row per data set; negated train and test bound, and both variances, against ``x``.
 
@@ -203,19 +292,30 @@ def dvae_figure(
         step_times: milliseconds per step of each method; methods that have none are then left out where x is seconds.
         categories: of the latent variables; None: all runs with more than two.
     """
-    runs = [run for run in pick(collect(rows), "dvae") if _wanted(setting(run.config, "categories"), categories)]
-    sizes = sorted(values(runs, "data", "variables", "categories"), key=lambda size: (list(DATA).index(size[0]), *size[1:]))
+    runs = [
+        run
+        for run in pick(collect(rows), "dvae")
+        if _wanted(setting(run.config, "categories"), categories)
+    ]
+    sizes = sorted(
+        values(runs, "data", "variables", "categories"),
+        key=lambda size: (list(DATA).index(size[0]), *size[1:]),
+    )
     if not sizes:
         return nothing("dvae")
     figure = Figure(figsize=(14, 0.6 + 2.9 * len(sizes)), layout="constrained")
     overlaid = False
     for row, (data, d, k) in zip(figure.subplots(len(sizes), 4, squeeze=False), sizes, strict=True):
         here = pick(runs, "dvae", data=data, variables=d, categories=k)
-        for axes, metric in zip(row, ("train", "test", "gradient_variance", "gradient_spread"), strict=True):
+        for axes, metric in zip(
+            row, ("train", "test", "gradient_variance", "gradient_spread"), strict=True
+        ):
             overlay = published.DVAE.get((data, k, metric), {}) if d == 200 else {}
             _curves(axes, here, metric, x, step_times, overlay if x == "iteration" else {})
             overlaid |= bool(overlay) and x == "iteration"
-        row[0].set_title(f"{DATA[data]}: {d} variables, {k} categories", loc="left", fontweight="bold")
+        row[0].set_title(
+            f"{DATA[data]}: {d} variables, {k} categories", loc="left", fontweight="bold"
+        )
     _legend(figure, runs, overlaid)
     return figure
 
@@ -240,13 +340,26 @@ def addition_figure(rows: Iterable[Row]) -> Figure:
         overlay = published.ADDITION.get(digits, {}) if data == "mnist" else {}
         overlaid |= bool(overlay)
         axes.axhline(0.99**digits, color="0.55", linestyle="--", linewidth=1.2)
-        _curves(axes, pick(runs, "addition", data=data, digits=digits), "accuracy", "epoch", None, overlay)
+        _curves(
+            axes,
+            pick(runs, "addition", data=data, digits=digits),
+            "accuracy",
+            "epoch",
+            None,
+            overlay,
+        )
         axes.set_ylim(0, 1)
-        axes.set_title(f"{digits} digits" + ("" if data == "mnist" else f" ({DATA[data]})"), loc="left", fontweight="bold")
+        axes.set_title(
+            f"{digits} digits" + ("" if data == "mnist" else f" ({DATA[data]})"),
+            loc="left",
+            fontweight="bold",
+        )
         axes.set_ylabel(METRICS["accuracy"] if axes in grid[:, 0] else "")
     for axes in grid.flat[len(sizes) :]:
         axes.set_visible(False)
-    _legend(figure, runs, overlaid, [Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$")])
+    _legend(
+        figure, runs, overlaid, [Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$")]
+    )
     return figure
 
 
@@ -261,8 +374,14 @@ def _curves(
     """All methods of one panel, with the published curves as far as the panel reaches."""
     logarithmic = metric.startswith("gradient")
     methods = by_method(runs)
-    found = [each for its in methods.values() if (each := series(its, metric, x, step_times)) is not None]
-    floor = ROUNDING * max((float(np.median(each.mean)) for each in found), default=0.0) if logarithmic else -math.inf
+    found = [
+        each for its in methods.values() if (each := series(its, metric, x, step_times)) is not None
+    ]
+    floor = (
+        ROUNDING * max((float(np.median(each.mean)) for each in found), default=0.0)
+        if logarithmic
+        else -math.inf
+    )
     zero = [each.method for each in found if np.median(each.mean) <= floor]
     ends = [float(each.x[-1]) for each in found if each.x[-1] > 0]
     log_x = x == "epoch" or (x == "seconds" and bool(ends) and max(ends) > 8 * min(ends))
@@ -295,13 +414,18 @@ def _line(axes: Axes, curve: Series, shape: Mapping[str, Any], logarithmic: bool
         low = curve.mean - curve.error
         if logarithmic:
             low = np.maximum(low, 0.1 * curve.mean)
-        axes.fill_between(curve.x, low, curve.mean + curve.error, color=shape["color"], alpha=0.2, linewidth=0)
+        axes.fill_between(
+            curve.x, low, curve.mean + curve.error, color=shape["color"], alpha=0.2, linewidth=0
+        )
 
 
 def _scales(axes: Axes, drawn: list[Series], metric: str, log_x: bool) -> None:
     if not drawn:
         return
-    first, last = min(float(curve.x[0]) for curve in drawn), max(float(curve.x[-1]) for curve in drawn)
+    first, last = (
+        min(float(curve.x[0]) for curve in drawn),
+        max(float(curve.x[-1]) for curve in drawn),
+    )
     if metric.startswith("gradient"):
         axes.set_yscale("log")
         if axes.get_ylim()[1] > 10 * axes.get_ylim()[0]:
@@ -322,12 +446,17 @@ def _scales(axes: Axes, drawn: list[Series], metric: str, log_x: bool) -> None:
 
 def _range(drawn: list[Series]) -> tuple[float, float]:
     """Of a falling curve what is worth seeing: not the first tenth of the iterations, in which it drops from 500."""
-    starts = [float(np.interp(curve.x[0] + 0.1 * (curve.x[-1] - curve.x[0]), curve.x, curve.mean)) for curve in drawn]
+    starts = [
+        float(np.interp(curve.x[0] + 0.1 * (curve.x[-1] - curve.x[0]), curve.x, curve.mean))
+        for curve in drawn
+    ]
     low = min(float(curve.mean.min()) for curve in drawn)
     return low, max(*starts, low + 1.0)
 
 
-def _overlay(axes: Axes, overlay: Mapping[str, published.Curve], drawn: list[Series], metric: str) -> None:
+def _overlay(
+    axes: Axes, overlay: Mapping[str, published.Curve], drawn: list[Series], metric: str
+) -> None:
     """Published curves: thin, dashed, hollow marks; within the range of x and grown into that of y."""
     methods = {curve.method for curve in drawn}
     reach = max((float(curve.x[-1]) for curve in drawn), default=0.0)
@@ -338,7 +467,14 @@ def _overlay(axes: Axes, overlay: Mapping[str, published.Curve], drawn: list[Ser
         x, y = np.array(curve.x), np.array(curve.y)
         shape = look(method)
         axes.plot(
-            x, y, linestyle=(0, (4, 2)), linewidth=1, color=shape["color"], marker=shape["marker"], fillstyle="none", zorder=3
+            x,
+            y,
+            linestyle=(0, (4, 2)),
+            linewidth=1,
+            color=shape["color"],
+            marker=shape["marker"],
+            fillstyle="none",
+            zorder=3,
         )
         seen: Array = y[x <= reach * 1.05]
         if seen.size and metric in ("train", "test"):
@@ -349,17 +485,29 @@ def _overlay(axes: Axes, overlay: Mapping[str, published.Curve], drawn: list[Ser
             axes.set_ylim(low, high)
 
 
-def _legend(figure: Figure, runs: list[Run], overlaid: bool, further: Sequence[Line2D] = ()) -> None:
+def _legend(
+    figure: Figure, runs: list[Run], overlaid: bool, further: Sequence[Line2D] = ()
+) -> None:
     """One legend for all panels."""
     methods = list(by_method(runs))
     handles = [Line2D([], [], label=method, **look(method, methods)) for method in methods]
     if overlaid:
-        shape: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1, "marker": "o", "fillstyle": "none"}
+        shape: dict[str, Any] = {
+            "linestyle": (0, (4, 2)),
+            "linewidth": 1,
+            "marker": "o",
+            "fillstyle": "none",
+        }
         handles.append(Line2D([], [], color="0.3", label="published", **shape))
     handles += further
     widest = max(len(str(handle.get_label())) for handle in handles)
     fitting = int(figure.get_figwidth() / (0.55 + 0.075 * widest))
-    figure.legend(handles=handles, loc="outside upper center", ncols=max(1, min(len(handles), fitting)), frameon=False)
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=max(1, min(len(handles), fitting)),
+        frameon=False,
+    )
 
 
 def nothing(what: str) -> Figure:
@@ -369,7 +517,9 @@ def nothing(what: str) -> Figure:
     return figure
 
 
-def figures(rows: Iterable[Row], step_times: Mapping[str, float] | None = None) -> dict[str, Figure]:
+def figures(
+    rows: Iterable[Row], step_times: Mapping[str, float] | None = None
+) -> dict[str, Figure]:
     """All figures that the rows allow, by the name of their file."""
     rows = list(rows)
     runs = collect(rows)
@@ -377,7 +527,9 @@ def figures(rows: Iterable[Row], step_times: Mapping[str, float] | None = None) 
     for (function,) in values(pick(runs, "gradients"), "function"):
         found[f"gradients-{function}"] = gradients_figure(rows, function)
     for (update,) in values(pick(runs, "optimisation"), "update"):
-        found["optimisation" + ("" if update == "own" else f"-{update}")] = optimisation_figure(rows, step_times, update)
+        found["optimisation" + ("" if update == "own" else f"-{update}")] = optimisation_figure(
+            rows, step_times, update
+        )
     kinds = {(setting(run.config, "categories") > 2) for run in pick(runs, "dvae")}
     for name, categories in (("dvae", 2), ("dvae-categorical", None)):
         if (categories is None) in kinds:
@@ -388,7 +540,9 @@ def figures(rows: Iterable[Row], step_times: Mapping[str, float] | None = None) 
     return found
 
 
-def save_all(rows: Iterable[Row], folder: Path | str, step_times: Mapping[str, float] | None = None) -> list[Path]:
+def save_all(
+    rows: Iterable[Row], folder: Path | str, step_times: Mapping[str, float] | None = None
+) -> list[Path]:
     """Write all figures as PNG files and return where they are."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,35 @@ from ..experiments.run_folder import refuse_run_file
 from ..files.atomic import write_atomically
 from . import figures as plots
 from . import published
-from .claims import Claim, Times, Verdict, compare, covered, enough, estimate_time, solved, steps_to, verdicts, work
+from .claims import (
+    Claim,
+    Times,
+    Verdict,
+    compare,
+    covered,
+    enough,
+    estimate_time,
+    solved,
+    steps_to,
+    verdicts,
+    work,
+)
 from .figures import DATA
-from .runs import Run, at, by_method, collect, end, final, late, milliseconds, pick, section_of, statistic, text, values
+from .runs import (
+    Run,
+    at,
+    by_method,
+    collect,
+    end,
+    final,
+    late,
+    milliseconds,
+    pick,
+    section_of,
+    statistic,
+    text,
+    values,
+)
 
 PAPER = "De Smet et al., Differentiable Sampling of Categorical Distributions Using the CatLog-Derivative Trick, 2023"
 
@@ -78,10 +104,19 @@ def summary(rows: Iterable[Row]) -> list[dict[str, str]]:
     listed = []
     for experiment, (name, metric, sizes) in HEADLINES.items():
         for size in values(pick(runs, experiment), *sizes):
-            for method, its in by_method(pick(runs, experiment, **dict(zip(sizes, size, strict=True)))).items():
+            for method, its in by_method(
+                pick(runs, experiment, **dict(zip(sizes, size, strict=True)))
+            ).items():
                 setting = " ".join(map(str, (experiment, *size)))
                 result = f"{name} {final(its, metric)}"
-                listed.append({"experiment": setting, "method": method, "seeds": str(len(its)), "result": result})
+                listed.append(
+                    {
+                        "experiment": setting,
+                        "method": method,
+                        "seeds": str(len(its)),
+                        "result": result,
+                    }
+                )
     return listed
 
 
@@ -99,7 +134,9 @@ HEADLINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 def gradients_tables(runs: Sequence[Run], times: Times) -> list[Table]:
     tables = []
-    for function, d, k in sorted(values(runs, "function", "variables", "categories"), key=lambda size: (size[0], -size[1])):
+    for function, d, k in sorted(
+        values(runs, "function", "variables", "categories"), key=lambda size: (size[0], -size[1])
+    ):
         bars = published.GRADIENTS.get((d, k), {}) if function == "additive" else {}
         methods = by_method(pick(runs, "gradients", function=function, variables=d, categories=k))
         rows = [_gradients_row(method, its, bars.get(method)) for method, its in methods.items()]
@@ -126,7 +163,10 @@ def _gradients_row(method: str, its: Sequence[Run], bar: published.Bar | None) -
 
 
 def optimisation_tables(runs: Sequence[Run], times: Times) -> list[Table]:
-    told = {"own": "each variable by its own gradient", "published": "all by the first variable's gradient, as published"}
+    told = {
+        "own": "each variable by its own gradient",
+        "published": "all by the first variable's gradient, as published",
+    }
     tables = []
     for d, update in values(runs, "variables", "update"):
         methods = by_method(pick(runs, "optimisation", variables=d, update=update))
@@ -144,7 +184,9 @@ def _optimisation_row(method: str, its: Sequence[Run], times: Times) -> Cells:
         "value at the end": text(value.mean, value.error, digits=7),
         "of the way": f"{100 * statistic(float(covered(run)[-1]) for run in its).mean:.1f} %",
         "iterations to 90\u00a0%": str(statistic(steps_to(run) for run in its)),
-        "variance over draws": str(statistic(float(np.nanmean(run.column("gradient_variance"))) for run in its)),
+        "variance over draws": str(
+            statistic(float(np.nanmean(run.column("gradient_variance"))) for run in its)
+        ),
         "the paper's “variance” at the end": str(late(its, "gradient_spread")),
         "ms per step": text(milliseconds(its, times).mean, digits=3),
     }
@@ -152,11 +194,15 @@ def _optimisation_row(method: str, its: Sequence[Run], times: Times) -> Cells:
 
 def dvae_tables(runs: Sequence[Run], times: Times) -> list[Table]:
     found = []
-    for data, d, k in sorted(values(runs, "data", "variables", "categories"), key=lambda size: list(DATA).index(size[0])):
+    for data, d, k in sorted(
+        values(runs, "data", "variables", "categories"), key=lambda size: list(DATA).index(size[0])
+    ):
         methods = by_method(pick(runs, "dvae", data=data, variables=d, categories=k))
         name = f"{DATA[data]}, {d} variables of {k} categories"
         theirs = published.DVAE_MS.get((data, k), {}) if d == 200 else {}
-        rows = [_dvae_row(method, its, times, theirs.get(method)) for method, its in methods.items()]
+        rows = [
+            _dvae_row(method, its, times, theirs.get(method)) for method, its in methods.items()
+        ]
         found += [Table(f"{name}: where each method ended", rows), _equals(name, methods, times)]
         if d == 200 and (data, k, "train") in published.DVAE:
             found.append(_beside(name, methods, data, k))
@@ -186,7 +232,9 @@ def _equals(name: str, methods: Mapping[str, list[Run]], times: Times) -> Table:
         for metric in ("train", "test"):
             where, stats = compare(methods, metric, x, times)
             for method in methods if stats else ():
-                rows[method][f"{metric} after {text(where, digits=digits)} {unit}"] = str(stats.get(method, "-"))
+                rows[method][f"{metric} after {text(where, digits=digits)} {unit}"] = str(
+                    stats.get(method, "-")
+                )
     listed = list(rows.values()) if len(methods) > 1 else []
     return Table(f"{name}: at equal iterations, and at equal time", listed)
 
@@ -203,7 +251,9 @@ def _beside(name: str, methods: Mapping[str, list[Run]], data: str, k: int) -> T
                 ours, theirs = at(its, metric, x), published.DVAE[data, k, metric][method].at(x)
                 row[metric] = str(ours)
                 row[f"published {metric}"] = "" if theirs is None else text(theirs)
-                row[f"{metric}: ours less theirs"] = "" if theirs is None else f"{ours.mean - theirs:+.1f}"
+                row[f"{metric}: ours less theirs"] = (
+                    "" if theirs is None else f"{ours.mean - theirs:+.1f}"
+                )
             rows.append(row)
     return Table(f"{name}: beside the published curves (5 runs, read off a picture)", rows)
 
@@ -213,13 +263,18 @@ def addition_tables(runs: Sequence[Run], times: Times) -> list[Table]:
     for data, digits in values(runs, "data", "digits"):
         curves = published.ADDITION.get(digits, {}) if data == "mnist" else {}
         methods = by_method(pick(runs, "addition", data=data, digits=digits))
-        rows = [_addition_row(method, its, digits, times, curves.get(method)) for method, its in methods.items()]
+        rows = [
+            _addition_row(method, its, digits, times, curves.get(method))
+            for method, its in methods.items()
+        ]
         caption = f"{digits} digits of {DATA[data]}: 0.99^{digits} is {0.99**digits:.3f}, solved from {enough(digits):.3f}"
         tables.append(Table(caption, rows))
     return tables
 
 
-def _addition_row(method: str, its: Sequence[Run], digits: int, times: Times, curve: published.Curve | None) -> Cells:
+def _addition_row(
+    method: str, its: Sequence[Run], digits: int, times: Times, curve: published.Curve | None
+) -> Cells:
     theirs = curve.at(min(end(its, "epoch"), 100.0)) if curve else None
     good, n = solved(its, digits)
     return {
@@ -245,15 +300,22 @@ def _span(runs: Sequence[Run]) -> str:
 # --- figures
 
 
-def gradients_figures(rows: list[Row], runs: Sequence[Run], times: Times) -> list[tuple[str, Figure]]:
+def gradients_figures(
+    rows: list[Row], runs: Sequence[Run], times: Times
+) -> list[tuple[str, Figure]]:
     told = {"additive": "the paper's additive f", "pairwise": "f with interactions"}
     return [
-        (f"Synthetic gradients, {told[function]}: bias and variance of each estimator.", plots.gradients_figure(rows, function))
+        (
+            f"Synthetic gradients, {told[function]}: bias and variance of each estimator.",
+            plots.gradients_figure(rows, function),
+        )
         for (function,) in values(pick(runs, "gradients"), "function")
     ]
 
 
-def optimisation_figures(rows: list[Row], runs: Sequence[Run], times: Times) -> list[tuple[str, Figure]]:
+def optimisation_figures(
+    rows: list[Row], runs: Sequence[Run], times: Times
+) -> list[tuple[str, Figure]]:
     told = {"own": "", "published": " with the published code's mistaken update"}
     return [
         (
@@ -264,7 +326,9 @@ def optimisation_figures(rows: list[Row], runs: Sequence[Run], times: Times) -> 
     ]
 
 
-def dvae_figures(categorical: bool) -> Callable[[list[Row], Sequence[Run], Times], list[tuple[str, Figure]]]:
+def dvae_figures(
+    categorical: bool,
+) -> Callable[[list[Row], Sequence[Run], Times], list[tuple[str, Figure]]]:
     def figures(rows: list[Row], runs: Sequence[Run], times: Times) -> list[tuple[str, Figure]]:
         what = "Autoencoder with categorical variables" if categorical else "Discrete autoencoder"
         categories = None if categorical else 2
@@ -279,8 +343,15 @@ def dvae_figures(categorical: bool) -> Callable[[list[Row], Sequence[Run], Times
     return figures
 
 
-def addition_figures(rows: list[Row], runs: Sequence[Run], times: Times) -> list[tuple[str, Figure]]:
-    return [("MNIST addition: test accuracy of the sum by epochs, one panel per number of digits.", plots.addition_figure(rows))]
+def addition_figures(
+    rows: list[Row], runs: Sequence[Run], times: Times
+) -> list[tuple[str, Figure]]:
+    return [
+        (
+            "MNIST addition: test accuracy of the sum by epochs, one panel per number of digits.",
+            plots.addition_figure(rows),
+        )
+    ]
 
 
 def image(figure: Figure, alt: str) -> str:
@@ -373,7 +444,9 @@ def page(rows: list[Row], times: Times = None, provenance: Mapping[str, str] | N
 
 
 def _header(runs: Sequence[Run], times: Times) -> str:
-    links = " ".join(f'<a href="#{section.key}">{escape(section.title)}</a>' for section in SECTIONS)
+    links = " ".join(
+        f'<a href="#{section.key}">{escape(section.title)}</a>' for section in SECTIONS
+    )
     clock = (
         "Time axes are iterations times the step time of each method, measured apart in one run."
         if times
@@ -409,16 +482,26 @@ def _badge(verdict: Verdict) -> str:
 
 
 def _section(
-    section: Section, rows: list[Row], runs: Sequence[Run], times: Times, judged: Sequence[tuple[Claim, Verdict]]
+    section: Section,
+    rows: list[Row],
+    runs: Sequence[Run],
+    times: Times,
+    judged: Sequence[tuple[Claim, Verdict]],
 ) -> str:
     here = [run for run in runs if section_of(run) == section.key]
-    parts = [f'<section aria-labelledby="{section.key}"><h2 id="{section.key}">{escape(section.title)}</h2>']
+    parts = [
+        f'<section aria-labelledby="{section.key}"><h2 id="{section.key}">{escape(section.title)}</h2>'
+    ]
     parts.append(f"<p>{escape(section.about)}</p>")
     if here:
         parts += [image(figure, alt) for alt, figure in section.figures(rows, here, times)]
     else:
-        parts.append(f'<p class="missing">Not run. <code>catlog sweep {_command(section)}</code> does.</p>')
-    parts += [_claim(claim, verdict) for claim, verdict in judged if claim.experiment == section.key]
+        parts.append(
+            f'<p class="missing">Not run. <code>catlog sweep {_command(section)}</code> does.</p>'
+        )
+    parts += [
+        _claim(claim, verdict) for claim, verdict in judged if claim.experiment == section.key
+    ]
     if here:
         tables = section.tables(here, times)
         parts.append("<details open><summary>Numbers</summary>")
@@ -433,7 +516,11 @@ def _command(section: Section) -> str:
 
 def _claim(claim: Claim, verdict: Verdict) -> str:
     lines = verdict.why.split("\n")
-    why = escape(lines[0]) if len(lines) == 1 else "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    why = (
+        escape(lines[0])
+        if len(lines) == 1
+        else "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    )
     return f"""<article class="claim {verdict.outcome.replace(" ", "-")}" id="{claim.key}-claim">
 <h3>{escape(claim.says)}</h3>
 <p class="where">{escape(claim.where)}</p>
@@ -462,7 +549,10 @@ def _table(table: Table, key: str) -> str:
 def _footer(provenance: Mapping[str, str] | None) -> str:
     given = dict(provenance) if provenance else {"catlog": __version__}
     given["page made"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in given.items())
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in given.items()
+    )
     return f"""</main>
 <footer><h2>Provenance</h2><dl>{items}</dl>
 <p>docs/reproduction.md says how each experiment differs from the published code, and how to run it again.</p></footer>"""

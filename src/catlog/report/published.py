@@ -41,7 +41,11 @@ class Curve:
 
 
 def _curves(
-    x: tuple[float, ...], rows: dict[str, tuple[float, ...]], error: float, *, relative: bool = False
+    x: tuple[float, ...],
+    rows: dict[str, tuple[float, ...]],
+    error: float,
+    *,
+    relative: bool = False,
 ) -> dict[str, Curve]:
     return {label: Curve(x[-len(y) :], y, error, relative) for label, y in rows.items()}
 
@@ -71,7 +75,16 @@ DVAE: dict[tuple[str, int, str], dict[str, Curve]] = {
             "RLOO-F": (146.5, 136.8, 129.8, 127.6, 127.0, 127.6, 128.7, 130.4, 131.3),
             "GS-F": (149.2, 140.0, 134.3, 131.5, 129.7, 128.8, 128.1, 127.8, 127.7),
             "GS-S": (153.4, 144.9, 138.3, 135.1, 133.3, 131.9, 131.0, 130.3, 129.9),
-            "RLOO-S": (155.8, 151.4, 148.1, 145.8, 144.2, 142.9, 142.0, 141.5),  # at 10K: above the picture's 160
+            "RLOO-S": (
+                155.8,
+                151.4,
+                148.1,
+                145.8,
+                144.2,
+                142.9,
+                142.0,
+                141.5,
+            ),  # at 10K: above the picture's 160
         },
         error=0.15,
     ),
@@ -111,7 +124,13 @@ DVAE: dict[tuple[str, int, str], dict[str, Curve]] = {
 
 # Milliseconds per iteration, on one GTX 1080 Ti (Omniglot); from the same curve drawn against iterations and against time, +-2 %.
 DVAE_MS: dict[tuple[str, int], dict[str, float]] = {
-    ("omniglot", 2): {"IndeCateR": 12.95, "RLOO-S": 9.8, "GS-S": 10.15, "RLOO-F": 22.7, "GS-F": 24.65},
+    ("omniglot", 2): {
+        "IndeCateR": 12.95,
+        "RLOO-S": 9.8,
+        "GS-S": 10.15,
+        "RLOO-F": 22.7,
+        "GS-F": 24.65,
+    },
     ("fashion-mnist", 10): {"IndeCateR-D": 47.0, "IndeCateR": 37.0, "RLOO-F": 141.5, "GS-F": 161.0},
 }
 
@@ -139,7 +158,17 @@ ADDITION: dict[int, dict[str, Curve]] = {
     20: _curves(
         _EPOCHS,
         {
-            "IndeCateR-D": (0.035, 0.06, 0.09, 0.435, 0.745, 0.77, 0.80, 0.82, 0.665),  # one run of five fails after epoch 87
+            "IndeCateR-D": (
+                0.035,
+                0.06,
+                0.09,
+                0.435,
+                0.745,
+                0.77,
+                0.80,
+                0.82,
+                0.665,
+            ),  # one run of five fails after epoch 87
             "RLOO-F": (0.04, 0.075, 0.08, 0.13, 0.26, 0.39, 0.66, 0.667, 0.68),
         },
         error=0.005,
@@ -147,7 +176,17 @@ ADDITION: dict[int, dict[str, Curve]] = {
     24: _curves(
         _EPOCHS,
         {
-            "IndeCateR-D": (0.03, 0.05, 0.067, 0.085, 0.21, 0.47, 0.73, 0.76, 0.70),  # the last: dips between 0.62 and 0.775
+            "IndeCateR-D": (
+                0.03,
+                0.05,
+                0.067,
+                0.085,
+                0.21,
+                0.47,
+                0.73,
+                0.76,
+                0.70,
+            ),  # the last: dips between 0.62 and 0.775
             "RLOO-F": (0.04, 0.05, 0.06, 0.09, 0.115, 0.20, 0.39, 0.50, 0.51),
         },
         error=0.005,
@@ -179,6 +218,10 @@ GRADIENTS: dict[tuple[int, int], dict[str, Bar]] = {
 # 2000 iterations, with the mistaken update (all variables moved by the gradient of the first).
 _LOGGED = (5.0, 10.0, 20.0, 50.0, 100.0, 145.0)
 OPTIMISATION: dict[tuple[str, str], dict[str, Curve]] = {
-    ("published", "value"): {"IndeCateR": Curve(_LOGGED, (0.250136, 0.250255, 0.250494, 0.250799, 0.250895, 0.250929))},
-    ("published", "gradient_spread"): {"IndeCateR": Curve(_LOGGED, (3.15e-12, 3.49e-12, 2.65e-12, 1.17e-12, 5.17e-13, 3.26e-13))},
+    ("published", "value"): {
+        "IndeCateR": Curve(_LOGGED, (0.250136, 0.250255, 0.250494, 0.250799, 0.250895, 0.250929))
+    },
+    ("published", "gradient_spread"): {
+        "IndeCateR": Curve(_LOGGED, (3.15e-12, 3.49e-12, 2.65e-12, 1.17e-12, 5.17e-13, 3.26e-13))
+    },
 }

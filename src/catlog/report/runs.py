@@ -46,7 +46,10 @@ class Run:
 
     def column(self, metric: str) -> Array:
         """The metric at each point, NaN where it was not logged."""
-        return np.array([math.nan if point.get(metric) is None else point[metric] for point in self.points], dtype=np.float64)
+        return np.array(
+            [math.nan if point.get(metric) is None else point[metric] for point in self.points],
+            dtype=np.float64,
+        )
 
     @property
     def length(self) -> int:
@@ -130,9 +133,16 @@ def collect(rows: Iterable[Row]) -> list[Run]:
         groups.setdefault((kind, *(str(row.get(name)) for name in names[kind])), []).append(row)
     longest: dict[tuple[str, ...], Run] = {}
     for group in groups.values():
-        points = list({int(row["iteration"]): row for row in sorted(group, key=lambda row: int(row["iteration"]))}.values())
+        points = list(
+            {
+                int(row["iteration"]): row
+                for row in sorted(group, key=lambda row: int(row["iteration"]))
+            }.values()
+        )
         first = points[0]
-        run = Run(first["experiment"], label(first), int(setting(first, "seed") or 0), first, points)
+        run = Run(
+            first["experiment"], label(first), int(setting(first, "seed") or 0), first, points
+        )
         check_sizes(first)
         sizes = [str(setting(first, size)) for size in EXPERIMENTS[run.experiment].sizes]
         key = (run.experiment, run.method, str(run.seed), *sizes)
@@ -146,7 +156,11 @@ def check_sizes(row: Row) -> None:
     experiment = EXPERIMENTS[row["experiment"]]
     hints = annotations(experiment)
     for size in experiment.sizes:
-        check(f"{size} of a run of {experiment.name} with {row['estimator']}", setting(row, size), hints[size])
+        check(
+            f"{size} of a run of {experiment.name} with {row['estimator']}",
+            setting(row, size),
+            hints[size],
+        )
 
 
 def pick(runs: Iterable[Run], experiment: str, **settings: Any) -> list[Run]:
@@ -154,7 +168,8 @@ def pick(runs: Iterable[Run], experiment: str, **settings: Any) -> list[Run]:
     return [
         run
         for run in runs
-        if run.experiment == experiment and all(setting(run.config, name) == value for name, value in settings.items())
+        if run.experiment == experiment
+        and all(setting(run.config, name) == value for name, value in settings.items())
     ]
 
 
@@ -203,8 +218,13 @@ def step_times(rows: Iterable[Row]) -> dict[str, float]:
     rows = list(rows)
     for row in rows:
         if not row.get("method") or not isinstance(row.get("ms"), int | float):
-            raise ValueError(f"--step-times: columns method and ms (a number) are needed, but a line has {row}.")
-    return {"/".join(str(row[key]) for key in ("problem", "method") if row.get(key)): float(row["ms"]) for row in rows}
+            raise ValueError(
+                f"--step-times: columns method and ms (a number) are needed, but a line has {row}."
+            )
+    return {
+        "/".join(str(row[key]) for key in ("problem", "method") if row.get(key)): float(row["ms"])
+        for row in rows
+    }
 
 
 def step_time(times: Mapping[str, float] | None, problem: str, method: str) -> float | None:
@@ -227,18 +247,29 @@ def problem_of(run: Run) -> str:
         return f"optimisation, {size['variables']} variables"
     if run.experiment == "dvae":
         fewer = "" if size["variables"] == 200 else f", {size['variables']} variables"
-        return "dvae" + fewer + ("" if size["categories"] == 2 else f", {size['categories']} categories")
+        return (
+            "dvae"
+            + fewer
+            + ("" if size["categories"] == 2 else f", {size['categories']} categories")
+        )
     return run.experiment
 
 
 def section_of(run: Run) -> str:
     """The part of a report that a run belongs to: its experiment, but ``categorical`` for a DVAE of more than two categories."""
-    return "categorical" if run.experiment == "dvae" and setting(run.config, "categories") > 2 else run.experiment
+    return (
+        "categorical"
+        if run.experiment == "dvae" and setting(run.config, "categories") > 2
+        else run.experiment
+    )
 
 
 def timed_apart(times: Mapping[str, float] | None, problem: str) -> bool:
     """Whether there are step times for a problem."""
-    return any(key.startswith(f"{problem}/") or (problem == "dvae" and "/" not in key) for key in times or ())
+    return any(
+        key.startswith(f"{problem}/") or (problem == "dvae" and "/" not in key)
+        for key in times or ()
+    )
 
 
 def axis(run: Run, x: str, times: Mapping[str, float] | None = None) -> Array:
@@ -249,12 +280,24 @@ def axis(run: Run, x: str, times: Mapping[str, float] | None = None) -> Array:
     return run.column(x)
 
 
-def series(runs: Sequence[Run], metric: str, x: str = "iteration", times: Mapping[str, float] | None = None) -> Series | None:
+def series(
+    runs: Sequence[Run], metric: str, x: str = "iteration", times: Mapping[str, float] | None = None
+) -> Series | None:
     """The curve of one method's runs; None where there is nothing to draw."""
     columns = [
-        dict(zip(run.column("iteration"), zip(axis(run, x, times), run.column(metric), strict=True), strict=True)) for run in runs
+        dict(
+            zip(
+                run.column("iteration"),
+                zip(axis(run, x, times), run.column(metric), strict=True),
+                strict=True,
+            )
+        )
+        for run in runs
     ]
-    columns = [{i: (a, y) for i, (a, y) in each.items() if math.isfinite(a) and math.isfinite(y)} for each in columns]
+    columns = [
+        {i: (a, y) for i, (a, y) in each.items() if math.isfinite(a) and math.isfinite(y)}
+        for each in columns
+    ]
     columns = [each for each in columns if each]
     if not columns:
         return None
@@ -263,11 +306,19 @@ def series(runs: Sequence[Run], metric: str, x: str = "iteration", times: Mappin
         return None
     table = np.array([[each[i] for i in shared] for each in columns])  # [seed, point, (x, y)]
     n = len(columns)
-    error = table[:, :, 1].std(0, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(shared), math.nan)
+    error = (
+        table[:, :, 1].std(0, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(shared), math.nan)
+    )
     return Series(runs[0].method, table[:, :, 0].mean(0), table[:, :, 1].mean(0), error, n)
 
 
-def at(runs: Sequence[Run], metric: str, where: float, x: str = "iteration", times: Mapping[str, float] | None = None) -> Stat:
+def at(
+    runs: Sequence[Run],
+    metric: str,
+    where: float,
+    x: str = "iteration",
+    times: Mapping[str, float] | None = None,
+) -> Stat:
     """The metric where x is ``where``, on the line between two logged points; seeds that did not get there do not count."""
     found = []
     for run in runs:
@@ -280,13 +331,18 @@ def at(runs: Sequence[Run], metric: str, where: float, x: str = "iteration", tim
 
 def final(runs: Sequence[Run], metric: str) -> Stat:
     """The last value of each run."""
-    return statistic(float(column[-1]) if (column := finite(run.column(metric))).size else math.nan for run in runs)
+    return statistic(
+        float(column[-1]) if (column := finite(run.column(metric))).size else math.nan
+        for run in runs
+    )
 
 
 def late(runs: Sequence[Run], metric: str, share: float = 0.25) -> Stat:
     """The mean over the last quarter of each run."""
     return statistic(
-        float(column[-max(1, round(share * column.size)) :].mean()) if (column := finite(run.column(metric))).size else math.nan
+        float(column[-max(1, round(share * column.size)) :].mean())
+        if (column := finite(run.column(metric))).size
+        else math.nan
         for run in runs
     )
 
@@ -302,7 +358,11 @@ def milliseconds(runs: Sequence[Run], times: Mapping[str, float] | None = None) 
     given = step_time(times, problem_of(runs[0]), runs[0].method)
     if given is not None:
         return Stat(given, math.nan, 1)
-    return statistic(1000 * run.points[-1].get("seconds", math.nan) / (run.length - 1) for run in runs if run.length > 1)
+    return statistic(
+        1000 * run.points[-1].get("seconds", math.nan) / (run.length - 1)
+        for run in runs
+        if run.length > 1
+    )
 
 
 def finite(column: Array) -> Array:

@@ -59,7 +59,9 @@ def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
     return (keys < keys.unsqueeze(1)).sum(1) if len(keys) <= COUNTED else keys.argsort(0)
 
 
-def categories(law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]) -> Int64[Tensor, "n *lead d"]:
+def categories(
+    law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]
+) -> Int64[Tensor, "n *lead d"]:
     """The category whose interval of the CDF holds ``u``; an impossible one is never returned, even for u = 1."""
     if isinstance(law, Conditionals):
         with torch.no_grad():
@@ -85,9 +87,15 @@ def base_draws(
     given, x = x.detach(), x.detach().to(law.dtype)
     if may_look(validate, x):
         if law.kind == "bits" and not bool(((given == 0) | (given == 1)).all()):
-            raise ValueError("x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given.")
-        if law.kind == "one-hot" and not bool((((given == 0) | (given == 1)).all(-1) & ((given == 1).sum(-1) == 1)).all()):
-            raise ValueError("x must hold one-hot vectors, a single 1 among zeros, but others were given.")
+            raise ValueError(
+                "x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given."
+            )
+        if law.kind == "one-hot" and not bool(
+            (((given == 0) | (given == 1)).all(-1) & ((given == 1).sum(-1) == 1)).all()
+        ):
+            raise ValueError(
+                "x must hold one-hot vectors, a single 1 among zeros, but others were given."
+            )
         _check_possible(law, law.index(x))
     return x
 
@@ -103,7 +111,9 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     check_device("x", x, law.device)
     if x.is_complex() or (law.kind == "index" and (x.is_floating_point() or x.dtype == torch.bool)):
-        raise TypeError(f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given.")
+        raise TypeError(
+            f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given."
+        )
 
 
 def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> None:
@@ -115,7 +125,9 @@ def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch 
             possible = law.log_prob(index) > -torch.inf
     if may_look(True, possible) and not bool(possible.all()):
         bad = tuple((~possible).nonzero()[0].tolist())
-        raise ValueError(f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero.")
+        raise ValueError(
+            f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero."
+        )
 
 
 def draw(

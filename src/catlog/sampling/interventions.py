@@ -36,7 +36,9 @@ def moves_per_variable(q: Ordered, categories: int | None) -> list[int]:
     return [0 if i in q.fixed else min(size - 1, most) for i, size in enumerate(q.cardinalities)]
 
 
-def noise_shape(q: Ordered, n: int, suffix: Suffix, categories: int | None, moves: int) -> tuple[int, ...]:
+def noise_shape(
+    q: Ordered, n: int, suffix: Suffix, categories: int | None, moves: int
+) -> tuple[int, ...]:
     """Shape of the uniforms that one sweep needs: a group per move or one for all, and one to draw from the remainders."""
     groups = (1 + moves if suffix == "independent" else 1) + (categories is not None)
     tail = (max(q.cardinalities),) if suffix == "gumbel" else ()
@@ -57,7 +59,9 @@ def sweep(
     variable is an ancestor draw the block anew, the others copy the base; then the block's own variables found new groups.
     """
     n, batch = noise.shape[1], q.batch_shape
-    points = torch.zeros((1, n, *batch, len(q.cardinalities)), dtype=torch.int64, device=noise.device)
+    points = torch.zeros(
+        (1, n, *batch, len(q.cardinalities)), dtype=torch.int64, device=noise.device
+    )
     counts = moves_per_variable(q, categories)
     clamped: list[int] = []
     category: list[Tensor] = []
@@ -66,12 +70,16 @@ def sweep(
     previous = None
     for block, variables in enumerate(q.blocks):
         where = span(variables)
-        active = [0] + [g for g, variable in enumerate(clamped, 1) if variable in q.ancestors[block]]
+        active = [0] + [
+            g for g, variable in enumerate(clamped, 1) if variable in q.ancestors[block]
+        ]
         lead = torch.Size([len(active) * n, *batch])
         some = points if len(active) == len(points) else points[active]
         raw, state = q.next_logits(block, some.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (len(active), n))
-        drawn = _drawn(log_probs, noise, active, where, suffix, None if x is None else x[..., where])
+        drawn = _drawn(
+            log_probs, noise, active, where, suffix, None if x is None else x[..., where]
+        )
         points[..., where] = drawn[0]
         if len(active) == len(points):
             points[..., where] = drawn
@@ -95,11 +103,26 @@ def sweep(
         points = torch.cat([points, *founded])
         if q.incremental:
             base = torch.arange(n, device=noise.device)
-            state = rows_of(state, torch.cat([torch.arange(lead[0], device=noise.device), base.repeat(counts[variables[0]])]))
+            state = rows_of(
+                state,
+                torch.cat(
+                    [torch.arange(lead[0], device=noise.device), base.repeat(counts[variables[0]])]
+                ),
+            )
             previous = points[..., variables[0]].flatten(0, 1)
-    moves = torch.tensor(clamped, dtype=torch.int64, device=noise.device).view(-1, *[1] * (1 + len(batch))).expand(-1, n, *batch)
+    moves = (
+        torch.tensor(clamped, dtype=torch.int64, device=noise.device)
+        .view(-1, *[1] * (1 + len(batch)))
+        .expand(-1, n, *batch)
+    )
     nothing = torch.zeros((0, n, *batch), dtype=noise.dtype, device=noise.device)
-    return Clamped(points[0], points[1:], moves, torch.cat([nothing.long(), *category]), torch.cat([nothing, *weight]))
+    return Clamped(
+        points[0],
+        points[1:],
+        moves,
+        torch.cat([nothing.long(), *category]),
+        torch.cat([nothing, *weight]),
+    )
 
 
 def sweep_chosen(
@@ -124,7 +147,9 @@ def sweep_chosen(
     for block, variables in enumerate(q.blocks):
         for i in variables:
             reached[i, sorted(q.ancestors[block])] = True
-    points = torch.zeros((1 + groups, n, *q.batch_shape, len(sizes)), dtype=torch.int64, device=device)
+    points = torch.zeros(
+        (1 + groups, n, *q.batch_shape, len(sizes)), dtype=torch.int64, device=device
+    )
     category = torch.zeros_like(variable)
     lead = torch.Size([(1 + groups) * n, *q.batch_shape])
     state = q.start(lead) if q.incremental else None
@@ -134,15 +159,22 @@ def sweep_chosen(
         where = span(variables)
         raw, state = q.next_logits(block, points.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (1 + groups, n))
-        drawn = _drawn(log_probs, noise, everyone, where, suffix, None if x is None else x[..., where])
+        drawn = _drawn(
+            log_probs, noise, everyone, where, suffix, None if x is None else x[..., where]
+        )
         for position, i in enumerate(variables):
             base = drawn[0, ..., position]
             to = (base + offset) % sizes[i]
-            allowed = log_probs[0, ..., position, :].gather(-1, to.movedim(0, -1)).movedim(-1, 0) > -torch.inf
+            allowed = (
+                log_probs[0, ..., position, :].gather(-1, to.movedim(0, -1)).movedim(-1, 0)
+                > -torch.inf
+            )
             to = torch.where(allowed, to, base)
             own = variable == i
             points[0, ..., i] = base
-            points[1:, ..., i] = torch.where(own, to, torch.where(reached[i][variable], drawn[1:, ..., position], base))
+            points[1:, ..., i] = torch.where(
+                own, to, torch.where(reached[i][variable], drawn[1:, ..., position], base)
+            )
             category = torch.where(own, to, category)
         previous = points[..., variables[0]].flatten(0, 1)
     weight = torch.ones(category.shape, dtype=at_least_float32(q.real), device=device)
@@ -163,7 +195,9 @@ def _drawn(
         drawn = (log_probs - (-u.log()).log()).argmax(-1)
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     if suffix == "independent":
-        drawn = choose(log_probs.exp(), (noise if len(active) == len(noise) else noise[active])[..., where])
+        drawn = choose(
+            log_probs.exp(), (noise if len(active) == len(noise) else noise[active])[..., where]
+        )
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     u = noise[:1, ..., where]
     if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
@@ -188,7 +222,9 @@ def _others(
     if categories is None or categories + 1 >= k - 1:
         to = (own + torch.arange(1, k, device=own.device).view(-1, *[1] * own.dim())) % k
         allowed = log_probs.gather(-1, to.movedim(0, -1)).movedim(-1, 0) > -torch.inf
-        return torch.where(allowed, to, own), torch.ones(to.shape, dtype=log_probs.dtype, device=own.device)
+        return torch.where(allowed, to, own), torch.ones(
+            to.shape, dtype=log_probs.dtype, device=own.device
+        )
     others = log_probs.scatter(-1, own.unsqueeze(-1), -torch.inf)
     top_log_prob, top = others.topk(categories, -1)
     rest = others.scatter(-1, top, -torch.inf).exp()
@@ -199,5 +235,7 @@ def _others(
     sampled = torch.where(some, sampled, own)
     top = torch.where(top_log_prob > -torch.inf, top, own.unsqueeze(-1))
     to = torch.cat([top, sampled.unsqueeze(-1)], -1).movedim(-1, 0)
-    weight = torch.cat([torch.ones_like(top_log_prob), torch.where(some, total / p, 0.0).unsqueeze(-1)], -1)
+    weight = torch.cat(
+        [torch.ones_like(top_log_prob), torch.where(some, total / p, 0.0).unsqueeze(-1)], -1
+    )
     return to, weight.movedim(-1, 0)

@@ -26,12 +26,20 @@ class Case:
     theta: Tensor
     law: Callable[[Tensor], Distribution]
     points: Tensor  # [points, *event], as q.sample() writes them
-    features: Callable[[Tensor], Tensor]  # [..., *event] to [..., 6] reals, one-hot where the law is of integers
+    features: Callable[
+        [Tensor], Tensor
+    ]  # [..., *event] to [..., 6] reals, one-hot where the law is of integers
 
     @property
     def kind(self) -> str:
         """As an estimator's ``laws`` calls it."""
-        kinds = {"bits": "bits", "integer": "index", "one-hot": "one-hot", "masked": "mixed", "mixed": "mixed"}
+        kinds = {
+            "bits": "bits",
+            "integer": "index",
+            "one-hot": "one-hot",
+            "masked": "mixed",
+            "mixed": "mixed",
+        }
         return next(kind for word, kind in kinds.items() if word in self.name)
 
     def probabilities(self, theta: Tensor) -> Tensor:
@@ -71,7 +79,13 @@ def cases() -> list[Case]:
 
     index = _grid(3, 3)
     return [
-        Case("bits", _rand(3), lambda t: Independent(Bernoulli(logits=t), 1), _grid(2, 2, 2).double(), float_bits),
+        Case(
+            "bits",
+            _rand(3),
+            lambda t: Independent(Bernoulli(logits=t), 1),
+            _grid(2, 2, 2).double(),
+            float_bits,
+        ),
         Case(
             "bits by probs",
             _rand(3).sigmoid(),
@@ -86,7 +100,13 @@ def cases() -> list[Case]:
             _grid(2, 2).double().view(4, 1, 2),
             bits2d,
         ),
-        Case("integers", _rand(2, 3), lambda t: Independent(Categorical(logits=t), 1), index, one_hot_index),
+        Case(
+            "integers",
+            _rand(2, 3),
+            lambda t: Independent(Categorical(logits=t), 1),
+            index,
+            one_hot_index,
+        ),
         Case(
             "integers by probs",
             _rand(2, 3).exp(),
@@ -94,7 +114,13 @@ def cases() -> list[Case]:
             index,
             one_hot_index,
         ),
-        Case("one integer", _rand(3), lambda t: Categorical(logits=t), torch.arange(3), one_hot_single),
+        Case(
+            "one integer",
+            _rand(3),
+            lambda t: Categorical(logits=t),
+            torch.arange(3),
+            one_hot_single,
+        ),
         Case(
             "one-hot",
             _rand(2, 3),
@@ -109,7 +135,13 @@ def cases() -> list[Case]:
             torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]]),
             one_hot_index,
         ),
-        Case("mixed cardinalities", _rand(2, 3), lambda t: catlog.Categoricals(t, (3, 2)), _grid(3, 2), one_hot_index),
+        Case(
+            "mixed cardinalities",
+            _rand(2, 3),
+            lambda t: catlog.Categoricals(t, (3, 2)),
+            _grid(3, 2),
+            one_hot_index,
+        ),
     ]
 
 
@@ -123,7 +155,9 @@ def functions() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     }
 
 
-def expected(case: Case, f: Callable[[Tensor, Tensor], Tensor], c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def expected(
+    case: Case, f: Callable[[Tensor, Tensor], Tensor], c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """E[f], and its gradients in theta and in f's parameter c, summed over the points."""
     theta, c = case.theta.clone().requires_grad_(), c.clone().requires_grad_()
     value = (case.probabilities(theta) * f(case.features(case.points), c)).sum()
@@ -136,7 +170,9 @@ def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
     return case.points[choice], case.probabilities(case.theta)[choice].prod(0)
 
 
-def every_start(E: catlog.SlopeCateR, case: Case, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def every_start(
+    E: catlog.SlopeCateR, case: Case, x: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Outcomes times the intervals of the uniform in which the corrected variables stay the same, at their middles."""
     law = factors(case.law(case.theta))
     size = spread(law.probs) * E.sizes(law.d)
@@ -167,10 +203,15 @@ def expectation(
     extra = {}
     if getattr(E, "variables", None):
         d, n, m = 3 if "bits" in case.name else 2, len(x), E.variables
-        decks = torch.tensor(list(permutations(range(d))))  # the sampler deals the n draws' variables from one deck
+        decks = torch.tensor(
+            list(permutations(range(d)))
+        )  # the sampler deals the n draws' variables from one deck
         dealt = decks[:, torch.arange(n * m) % d].view(-1, n, m).movedim(1, 0)
         extra["chosen"] = dealt.repeat_interleave(x.shape[1], 1)
-        x, weight = x.repeat(1, len(decks), *([1] * (x.dim() - 2))), weight.repeat(len(decks)) / len(decks)
+        x, weight = (
+            x.repeat(1, len(decks), *([1] * (x.dim() - 2))),
+            weight.repeat(len(decks)) / len(decks),
+        )
     if isinstance(E, catlog.SlopeCateR):
         x, weight, extra["start"] = every_start(E, case, x, weight)
     q = case.law(theta.expand(x.shape[1], *theta.shape))

@@ -10,10 +10,22 @@ from catlog import ESTIMATORS
 OTHER_DRAWS = {"UnorderedSet", "SumAndSample", "MAPO", "GumbelRao", "IMLE", "DirectOptimisation"}
 
 # Estimators with continuous noise of their own, so that `x` cannot be given: judged by a z-test instead of by enumeration.
-CONTINUOUS = OTHER_DRAWS | {"GumbelSoftmax", "ARM", "DisARM", "ARMS", "ARSM", "CARMS", "DisARMTree", "REBAR", "RELAX"}
+CONTINUOUS = OTHER_DRAWS | {
+    "GumbelSoftmax",
+    "ARM",
+    "DisARM",
+    "ARMS",
+    "ARSM",
+    "CARMS",
+    "DisARMTree",
+    "REBAR",
+    "RELAX",
+}
 
 # Estimators whose value is no estimate of E[f], and what it estimates instead: judged in a test of their own.
-OTHER_TARGETS = {"VIMCO": "the importance-weighted bound of its draws, E[log mean exp f] (test_coupled.py)"}
+OTHER_TARGETS = {
+    "VIMCO": "the importance-weighted bound of its draws, E[log mean exp f] (test_coupled.py)"
+}
 
 # Estimators that make noise of a constant f; for all others its gradient is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
@@ -28,7 +40,10 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "REBAR": [{"samples": 1}, {"samples": 2, "temperature": 0.2}],
     "RELAX": [{"samples": 4}],
     "DoubleCV": [{"samples": 2, "alpha": 0.7}, {"samples": 3, "alpha": -0.4}],
-    "RODEO": [{"samples": 2, "alpha": -0.6, "beta": 0.4}, {"samples": 3, "alpha": 0.3, "beta": -0.2}],
+    "RODEO": [
+        {"samples": 2, "alpha": -0.6, "beta": 0.4},
+        {"samples": 3, "alpha": 0.3, "beta": -0.2},
+    ],
     "IndeCateR": [
         {"samples": 1},
         {"samples": 2, "chunk_size": 3},
@@ -39,8 +54,16 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"samples": 2, "variables": 2, "control": "none"},
     ],
     "SCateR": [{"samples": 1}, {"samples": 2, "chunk_size": 3}, {"samples": 1, "variables": 1}],
-    "CritiCateR": [{"samples": 2}, {"samples": 3, "folds": 3}, {"samples": 3, "folds": 2, "ridge": 0.1}],
-    "SlopeCateR": [{"samples": 2}, {"samples": 2, "corrections": 1}, {"samples": 1, "corrections": 3}],
+    "CritiCateR": [
+        {"samples": 2},
+        {"samples": 3, "folds": 3},
+        {"samples": 3, "folds": 2, "ridge": 0.1},
+    ],
+    "SlopeCateR": [
+        {"samples": 2},
+        {"samples": 2, "corrections": 1},
+        {"samples": 1, "corrections": 3},
+    ],
     "MemoryCateR": [{"samples": 2}, {"samples": 3, "size": 5}],
     "LEG": [{"samples": 1}, {"samples": 2, "chunk_size": 3}],
     "RAM": [{"samples": 1}],
@@ -71,7 +94,11 @@ def estimators(**wanted: bool) -> list[object]:
             E = cls(**options)
             told = {"continuous": name in CONTINUOUS, "of_mean": name not in OTHER_TARGETS}
             if all(told.get(key, getattr(E, key, None)) == value for key, value in wanted.items()):
-                listed.append(pytest.param(E, id=f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})"))
+                listed.append(
+                    pytest.param(
+                        E, id=f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})"
+                    )
+                )
     return listed
 
 

@@ -31,7 +31,9 @@ def applies(E: catlog.Estimator, case: Case) -> bool:
     law = factors(case.law(case.theta))
     if not supports(E, case.kind):
         return False
-    if getattr(E, "variables", None) and (law.d < E.variables or law.d == 1 or case.name == "bits, two event dims"):
+    if getattr(E, "variables", None) and (
+        law.d < E.variables or law.d == 1 or case.name == "bits, two event dims"
+    ):
         return False
     if isinstance(E, catlog.Exact):
         return True
@@ -45,20 +47,30 @@ def test_unbiased(E: catlog.Estimator, case: Case) -> None:
     if continuous(E) or not applies(E, case):
         pytest.skip("not for this law, too many outcomes, or continuous noise")
     for f in FUNCTIONS.values():
-        for got, exact in zip(expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True):
+        for got, exact in zip(
+            expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER), strict=True
+        ):
             torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
 
 
-def z_scores(E: catlog.Estimator, case: Case, f: Callable[[Tensor, Tensor], Tensor], repeats: int = 20_000) -> Tensor:
+def z_scores(
+    E: catlog.Estimator, case: Case, f: Callable[[Tensor, Tensor], Tensor], repeats: int = 20_000
+) -> Tensor:
     """How many standard errors the mean of many estimates (value; gradient) lies from the exact one, per number."""
     theta = case.theta.expand(repeats, *case.theta.shape).clone().requires_grad_()
-    value = E(lambda x: f(case.features(x), PARAMETER), case.law(theta), generator=torch.Generator().manual_seed(0))
+    value = E(
+        lambda x: f(case.features(x), PARAMETER),
+        case.law(theta),
+        generator=torch.Generator().manual_seed(0),
+    )
     (gradient,) = torch.autograd.grad(value.sum(), theta)
     exact = expected(case, f, PARAMETER)
     scores = []
     for got, wanted in ((value.detach(), exact[0]), (gradient, exact[1])):
         error = (got.mean(0) - wanted).abs() - 1e-12  # rounding, where the estimate does not vary
-        scores.append((error.clamp(min=0) / (got.std(0) / repeats**0.5).clamp(min=1e-300)).flatten())
+        scores.append(
+            (error.clamp(min=0) / (got.std(0) / repeats**0.5).clamp(min=1e-300)).flatten()
+        )
     return torch.cat(scores)
 
 
@@ -100,7 +112,9 @@ def test_unbiased_with_dependent_draws(draws: str, kind: str, options: dict[str,
         low, high = cell[:4], cell[4:]
         straight = torch.cartesian_prod(low, high)
         pairs = torch.cat([straight, straight.flip(-1)])
-    first, second = (each.flatten() for each in torch.meshgrid(*[torch.arange(len(pairs))] * 2, indexing="ij"))
+    first, second = (
+        each.flatten() for each in torch.meshgrid(*[torch.arange(len(pairs))] * 2, indexing="ij")
+    )
     u = torch.stack([pairs[first], pairs[second]], -1).movedim(1, 0)  # [n=2, outcomes, d=2]
 
     if kind == "bits":
@@ -109,7 +123,9 @@ def test_unbiased_with_dependent_draws(draws: str, kind: str, options: dict[str,
         def law(t: Tensor) -> Independent:
             return Independent(Bernoulli(probs=t), 1)
     else:
-        theta = torch.tensor([[1 / 8, 5 / 8, 2 / 8], [4 / 8, 1 / 8, 3 / 8]], dtype=torch.float64, requires_grad=True)
+        theta = torch.tensor(
+            [[1 / 8, 5 / 8, 2 / 8], [4 / 8, 1 / 8, 3 / 8]], dtype=torch.float64, requires_grad=True
+        )
 
         def law(t: Tensor) -> Independent:
             return Independent(OneHotCategorical(probs=t), 1)
@@ -129,7 +145,9 @@ def test_unbiased_with_dependent_draws(draws: str, kind: str, options: dict[str,
         got = E(f, q, x=x).mean()
     exact = catlog.Exact()(f, law(theta))
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
-    torch.testing.assert_close(*(torch.autograd.grad(each, theta)[0] for each in (got, exact)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each, theta)[0] for each in (got, exact)), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
@@ -154,7 +172,10 @@ def test_straight_through_is_unbiased_for_multilinear_f() -> None:
     def f(z: Tensor, c: Tensor) -> Tensor:
         return c[0] * z[..., 0] * z[..., 1] - c[1] * z[..., 1] * z[..., 2] + c[2] * z[..., 0]
 
-    got, exact = expectation(catlog.StraightThrough(), case, f, PARAMETER), expected(case, f, PARAMETER)
+    got, exact = (
+        expectation(catlog.StraightThrough(), case, f, PARAMETER),
+        expected(case, f, PARAMETER),
+    )
     for a, b in zip(got, exact, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
@@ -209,11 +230,18 @@ def test_batch_equals_loop(E: catlog.Estimator, kind: str) -> None:
     if continuous(E) or not supports(E, kind):
         pytest.skip("not for this law, or its draws cannot be injected")
     case = CASES[kind]
-    theta = (case.theta + torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())).requires_grad_()
+    theta = (
+        case.theta
+        + torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())
+    ).requires_grad_()
     scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
 
     def call(theta: Tensor, scale: Tensor, **options: Tensor) -> Tensor:
-        return E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER) * scale, case.law(theta), **options)
+        return E(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER) * scale,
+            case.law(theta),
+            **options,
+        )
 
     options: dict[str, Tensor] = {}
     if not isinstance(E, catlog.Exact):
@@ -268,7 +296,11 @@ def test_same_generator_same_result(E: catlog.Estimator) -> None:
         theta = case.theta.expand(50, *case.theta.shape).clone().requires_grad_()
         generator = torch.Generator().manual_seed(seed)
         fresh = deepcopy(E)  # one with a memory is to have the same each time
-        value = fresh(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(theta), generator=generator)
+        value = fresh(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
+            case.law(theta),
+            generator=generator,
+        )
         return value.detach(), torch.autograd.grad(value.sum(), theta)[0]
 
     state = torch.random.get_rng_state()
@@ -300,9 +332,13 @@ def test_dtypes(E: catlog.Estimator, dtype: torch.dtype, tolerance: float) -> No
     if not isinstance(E, catlog.Exact) and not continuous(E):
         options["x"] = case.law(narrow.double()).sample((E.rows(case.law(narrow)),))
     if getattr(E, "variables", None):
-        options["chosen"] = torch.rand(E.samples, 30, factors(case.law(narrow)).d).argsort(-1)[..., : E.variables]
+        options["chosen"] = torch.rand(E.samples, 30, factors(case.law(narrow)).d).argsort(-1)[
+            ..., : E.variables
+        ]
     if isinstance(E, catlog.SlopeCateR):
-        options["start"] = torch.full((1, 30), 0.8)  # away from where rounding decides which variable is looked at
+        options["start"] = torch.full(
+            (1, 30), 0.8
+        )  # away from where rounding decides which variable is looked at
     if isinstance(E, catlog.SlopeCateR | catlog.MemoryCateR):
         E = deepcopy(E).eval()
     results = []
@@ -333,7 +369,11 @@ def test_composes(E: catlog.Estimator) -> None:
 
     def run() -> Tensor:
         generator = torch.Generator().manual_seed(3)
-        return deepcopy(E)(lambda x: FUNCTIONS["network"](case.features(x), PARAMETER), case.law(theta), generator=generator)
+        return deepcopy(E)(
+            lambda x: FUNCTIONS["network"](case.features(x), PARAMETER),
+            case.law(theta),
+            generator=generator,
+        )
 
     value = run()
     (plain,) = torch.autograd.grad(value, theta)
@@ -351,12 +391,16 @@ def test_registry(name: str) -> None:
     assert ">>>" in cls.__doc__
     assert ".. math::" in cls.__doc__
     assert "Cost:" in cls.__doc__
-    assert all(f"{name}:" in cls.__doc__ for name in signature(cls).parameters), "an argument is not documented"
+    assert all(f"{name}:" in cls.__doc__ for name in signature(cls).parameters), (
+        "an argument is not documented"
+    )
     if not isinstance(E, nn.Module):
         with pytest.raises(FrozenInstanceError):
             E.validate = False
     else:
-        assert E.state_dict().keys() == {key for key, _ in (*E.named_parameters(), *E.named_buffers())}
+        assert E.state_dict().keys() == {
+            key for key, _ in (*E.named_parameters(), *E.named_buffers())
+        }
 
 
 def test_moving_average_baseline() -> None:
@@ -364,10 +408,14 @@ def test_moving_average_baseline() -> None:
     case, f = CASES["bits"], FUNCTIONS["sine"]
     baseline = catlog.MovingAverage(decay=0.5).double()
     baseline(torch.full((3,), 4.0, dtype=torch.float64))
-    torch.testing.assert_close(baseline.mean / baseline.weight, torch.tensor([4.0], dtype=torch.float64))
+    torch.testing.assert_close(
+        baseline.mean / baseline.weight, torch.tensor([4.0], dtype=torch.float64)
+    )
     copy = catlog.MovingAverage(decay=0.5).double()
     copy.load_state_dict(baseline.state_dict())
     got = expectation(catlog.Reinforce(1, baseline=baseline), case, f, PARAMETER)
-    torch.testing.assert_close(got[1], expectation(catlog.Reinforce(1, baseline=4.0), case, f, PARAMETER)[1])
+    torch.testing.assert_close(
+        got[1], expectation(catlog.Reinforce(1, baseline=4.0), case, f, PARAMETER)[1]
+    )
     torch.testing.assert_close(got[1], expected(case, f, PARAMETER)[1], rtol=0, atol=1e-12)
     assert baseline.mean / baseline.weight != copy.mean / copy.weight

@@ -68,7 +68,13 @@ class CritiCateR:
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("CritiCateR", "samples", self.samples, least=2, hint="The critic is fitted to the other draws.")
+        check_count(
+            "CritiCateR",
+            "samples",
+            self.samples,
+            least=2,
+            hint="The critic is fitted to the other draws.",
+        )
         check_count("CritiCateR", "folds", self.folds, least=2)
         check_positive("CritiCateR", "ridge", self.ridge)
 
@@ -79,25 +85,38 @@ class CritiCateR:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         ordered = structure(law)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         n = x.shape[0]
-        check_count("CritiCateR", "x.shape[0]", n, least=2, hint="The critic is fitted to the other draws.")
+        check_count(
+            "CritiCateR", "x.shape[0]", n, least=2, hint="The critic is fitted to the other draws."
+        )
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
-        log_probs = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
+        log_probs = ordered.log_conditionals(
+            index, self.validate
+        )  # [n, *batch, d, k], differentiable
         with torch.no_grad():
             # Draws to the right: [*batch, n, ...], so that regressions are batched matrix products.
             points = one_hot(index, law.k).to(log_probs.dtype).movedim(0, -3)
             probs = log_probs.exp().movedim(0, -3)
-            worth, advantage = self._critic(ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype))
+            worth, advantage = self._critic(
+                ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype)
+            )
         score = log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         summed_out = (log_probs.exp() * worth.movedim(-3, 0)).sum((-1, -2))
         base = fx.mean(0)
-        return attach(base, base + (summed_out + (advantage.movedim(-2, 0) * score).sum(-1)).mean(0))
+        return attach(
+            base, base + (summed_out + (advantage.movedim(-2, 0) * score).sum(-1)).mean(0)
+        )
 
     def _critic(
         self,
@@ -111,7 +130,10 @@ class CritiCateR:
         # A unit in which squares neither overflow nor vanish; a power of two, so that nothing is rounded by the held-out value.
         size = torch.where(largest > 0, largest, 1.0).log2().floor().exp2()
         folds = min(self.folds, n)
-        held_out = torch.arange(n, device=value.device) % folds == torch.arange(folds, device=value.device)[:, None]
+        held_out = (
+            torch.arange(n, device=value.device) % folds
+            == torch.arange(folds, device=value.device)[:, None]
+        )
         held_out = held_out.view(folds, *[1] * (value.dim() - 1), n)
         train = (~held_out).to(value.dtype)  # [folds, 1..., n]
         count = train.sum(-1, keepdim=True)
@@ -126,10 +148,16 @@ class CritiCateR:
             predicted, left_out, table = model.fit(centred)
             # The small multiple of the target's own variance keeps the ratio from being one of rounding errors.
             spread = (left_out.square() + 1e-3 * centred.square()).sum(-1)
-            shrink = ((left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)).clamp(0, 1)
+            shrink = (
+                (left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
+            ).clamp(0, 1)
             table = table * shrink[..., None, None]  # h_i(k), per fold
-            worth[..., where, :] = torch.einsum("f...n,f...ik->...nik", pick.expand_as(target), table)
-            advantage[..., where] = (pick * (target - mean - predicted * shrink[..., None])).sum(0).unsqueeze(-1)
+            worth[..., where, :] = torch.einsum(
+                "f...n,f...ik->...nik", pick.expand_as(target), table
+            )
+            advantage[..., where] = (
+                (pick * (target - mean - predicted * shrink[..., None])).sum(0).unsqueeze(-1)
+            )
             surprise = points[..., where, :] - probs[..., where, :]
             target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
             model.drop()

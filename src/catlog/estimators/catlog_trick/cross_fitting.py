@@ -13,7 +13,11 @@ from torch import Tensor
 
 from ...distributions.structured import span
 
-Fit = tuple[Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch n"], Float[Tensor, "folds *batch m k"]]
+Fit = tuple[
+    Float[Tensor, "folds *batch n"],
+    Float[Tensor, "folds *batch n"],
+    Float[Tensor, "folds *batch m k"],
+]
 
 
 def bearable(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
@@ -35,7 +39,9 @@ def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n
             [0.0000, 2.0000]])
     """
     one = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky_ex(gram).L, one.expand(gram.shape), upper=False)
+    return torch.linalg.solve_triangular(
+        torch.linalg.cholesky_ex(gram).L, one.expand(gram.shape), upper=False
+    )
 
 
 class ByDraws:
@@ -44,10 +50,14 @@ class ByDraws:
     Regressions are on all blocks of variables at first, and on all but the last after each :meth:`drop`.
     """
 
-    def __init__(self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float) -> None:
+    def __init__(
+        self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float
+    ) -> None:
         self.points, self.train, self.blocks = points, train, list(blocks)
         n, d = points.shape[-3:-1]
-        self.ridge = bearable(ridge, n, d, points.dtype) * torch.eye(n, dtype=points.dtype, device=points.device)
+        self.ridge = bearable(ridge, n, d, points.dtype) * torch.eye(
+            n, dtype=points.dtype, device=points.device
+        )
         self.agreement = self._agreement(slice(None))
 
     def _agreement(self, variables: slice | list[int]) -> Float[Tensor, "*batch n n"]:
@@ -63,7 +73,9 @@ class ByDraws:
         weight = (inverse @ target.unsqueeze(-1)).squeeze(-1)
         left_out = target - self.train * weight / inverse.diagonal(dim1=-2, dim2=-1)
         predicted = (self.agreement @ weight.unsqueeze(-1)).squeeze(-1)
-        table = torch.einsum("f...n,...nik->f...ik", weight, self.points[..., span(self.blocks[-1]), :])
+        table = torch.einsum(
+            "f...n,...nik->f...ik", weight, self.points[..., span(self.blocks[-1]), :]
+        )
         return predicted, left_out, table
 
     def drop(self) -> None:
@@ -73,14 +85,18 @@ class ByDraws:
 class ByCategories:
     """One unknown per variable and category, in drawing order; otherwise as :class:`ByDraws`."""
 
-    def __init__(self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float) -> None:
+    def __init__(
+        self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float
+    ) -> None:
         self.k, self.train = points.shape[-1], train
         self.sizes = [len(block) for block in blocks]
         order = span(tuple(i for block in blocks for i in block))
         features = points[..., order, :].flatten(-2)  # [*batch, n, d k]
         gram = features.mT @ (train.unsqueeze(-1) * features)
         n, size = features.shape[-2:]
-        gram = gram + bearable(ridge, size, n, points.dtype) * torch.eye(size, dtype=points.dtype, device=points.device)
+        gram = gram + bearable(ridge, size, n, points.dtype) * torch.eye(
+            size, dtype=points.dtype, device=points.device
+        )
         self.factor = inverse_factor(gram)
         self.white = self.factor @ features.mT
 

@@ -84,7 +84,9 @@ class IndeCateR:
         if self.variables is not None:
             check_count("IndeCateR", "variables", self.variables)
             if self.fresh:
-                raise ValueError("IndeCateR: `variables` and `fresh` exclude each other: fresh draws serve every variable.")
+                raise ValueError(
+                    "IndeCateR: `variables` and `fresh` exclude each other: fresh draws serve every variable."
+                )
 
     @property
     def differentiates_f(self) -> bool:
@@ -111,7 +113,15 @@ class IndeCateR:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         groups = (law.d,) if self.fresh else ()
-        x = base_draws(law, x, self.samples, self.draws, groups=groups, generator=generator, validate=self.validate)
+        x = base_draws(
+            law,
+            x,
+            self.samples,
+            self.draws,
+            groups=groups,
+            generator=generator,
+            validate=self.validate,
+        )
         slope = None
         if self.differentiates_f:
             relaxable(q, law, "IndeCateR(variables=..., control='taylor')")
@@ -120,7 +130,16 @@ class IndeCateR:
             fx = evaluate(f, x, law, validate=self.validate)
         if self.variables is not None or chosen is not None:
             chosen = self._chosen(law, x.shape[0], chosen, generator)
-        table = differences(f, x, fx, law, fresh=self.fresh, chosen=chosen, chunk_size=self.chunk_size, validate=self.validate)
+        table = differences(
+            f,
+            x,
+            fx,
+            law,
+            fresh=self.fresh,
+            chosen=chosen,
+            chunk_size=self.chunk_size,
+            validate=self.validate,
+        )
         if chosen is None:
             weight = mean_weight = table.mean(0)
         else:
@@ -131,19 +150,25 @@ class IndeCateR:
         value = base + (law.probs * mean_weight).sum((-1, -2)) / law.d
         return attach(value, base + (law.probs * weight).sum((-1, -2)))
 
-    def _chosen(self, law: Factors, n: int, chosen: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    def _chosen(
+        self, law: Factors, n: int, chosen: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
         """``[n, *batch, m]``: for every draw m different variables, dealt in turn from one shuffled deck of d."""
         m = self.variables
         check_count("IndeCateR", "variables", m, most=law.d, hint=f"q has {law.d} variables.")
         assert m is not None
         if chosen is not None:
             return check_chosen(chosen, n, m, law, self.validate)
-        deck = rand((*law.batch_shape, law.d), device=law.probs.device, generator=generator).argsort(-1)
+        deck = rand(
+            (*law.batch_shape, law.d), device=law.probs.device, generator=generator
+        ).argsort(-1)
         turn = torch.arange(n * m, device=deck.device) % law.d
         return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
 
 
-def _dealt(table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *batch m"], d: int) -> Float[Tensor, "*batch d k"]:
+def _dealt(
+    table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *batch m"], d: int
+) -> Float[Tensor, "*batch d k"]:
     """Mean over draws of the table, entries that were not looked at being 0 and the others weighted by d / m."""
     n, m, k = table.shape[0], table.shape[-2], table.shape[-1]
     where = chosen.movedim(0, -2).flatten(-2)
@@ -152,7 +177,9 @@ def _dealt(table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *batch
     return out.scatter_add(-2, where.unsqueeze(-1).expand(entries.shape), entries)
 
 
-def _taylor(law: Factors, x: Tensor, slope: Tensor, table: Tensor, chosen: Tensor) -> Float[Tensor, "*batch d k"]:
+def _taylor(
+    law: Factors, x: Tensor, slope: Tensor, table: Tensor, chosen: Tensor
+) -> Float[Tensor, "*batch d k"]:
     """Weights: the mean first-order prediction of every difference, corrected where the true one is known."""
     flat, slope = law.flat(x), law.flat(slope).to(table.dtype)
     if law.kind == "bits":

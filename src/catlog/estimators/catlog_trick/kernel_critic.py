@@ -27,7 +27,11 @@ def encoded(index: Int64[Tensor, "*lead d"], k: int) -> Float[Tensor, "*lead dk"
 
 
 def parts(
-    x: Float[Tensor, "c n dk"], points: Float[Tensor, "c m dk"], weight: Float[Tensor, "c 2 m"], rho: Float[Tensor, "c 2"], d: int
+    x: Float[Tensor, "c n dk"],
+    points: Float[Tensor, "c m dk"],
+    weight: Float[Tensor, "c 2 m"],
+    rho: Float[Tensor, "c 2"],
+    d: int,
 ) -> Float[Tensor, "c 2 n"]:
     """Both parts of the critic at x."""
     differ = d - x @ points.mT
@@ -44,7 +48,9 @@ def means(
     """The means of both parts under independent variables, differentiable in ``probs``."""
     rho = rho[..., None, None]
     gain = (1 + (1 / rho - 1) * probs.unsqueeze(1)).log()
-    return ((gain @ points.mT.unsqueeze(1) + d * rho.log()).exp() @ weight.unsqueeze(-1)).squeeze(-1)
+    return ((gain @ points.mT.unsqueeze(1) + d * rho.log()).exp() @ weight.unsqueeze(-1)).squeeze(
+        -1
+    )
 
 
 def fitted(
@@ -60,7 +66,9 @@ def fitted(
     h = torch.arange(d + 1, dtype=points.dtype, device=points.device)
     diagonal = torch.diag_embed(RIDGE + (~used).to(points.dtype))
     best = torch.full_like(mean, -torch.inf)
-    weight = torch.zeros((*mean.shape, 2, points.shape[-2]), dtype=points.dtype, device=points.device)
+    weight = torch.zeros(
+        (*mean.shape, 2, points.shape[-2]), dtype=points.dtype, device=points.device
+    )
     rho = torch.ones_like(weight[..., 0])
     for width, share in product(WIDTHS, SHARES):
         smooth = exp(-width / d)
@@ -71,14 +79,18 @@ def fitted(
         evidence = -count / 2 * (size / count).log() - root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         better = (evidence > best) & solved.isfinite().all(-1)
         best = torch.where(better, evidence, best)
-        weight = torch.where(better[:, None, None], torch.stack([solved, share * solved], -2), weight)
+        weight = torch.where(
+            better[:, None, None], torch.stack([solved, share * solved], -2), weight
+        )
         both = torch.stack([torch.full_like(best, smooth), torch.full_like(best, NARROW)], -1)
         rho = torch.where(better.unsqueeze(-1), both, rho)
     return weight, rho
 
 
 def agreement(
-    value: Float[Tensor, "c r"], at_draws: Float[Tensor, "c 2 r"], on_average: Float[Tensor, "c 2 b"]
+    value: Float[Tensor, "c r"],
+    at_draws: Float[Tensor, "c 2 r"],
+    on_average: Float[Tensor, "c 2 b"],
 ) -> tuple[Float[Tensor, "2 2"], Float[Tensor, "2"]]:
     """Normal equations of f at r = n b draws on both parts: the matrix, and the right-hand side less the matrix times (1, 1)."""
     b = on_average.shape[-1]
@@ -86,10 +98,14 @@ def agreement(
     feature = at_draws - on_average.repeat(1, 1, n)
     left = (value - at_draws.sum(1)).unflatten(-1, (n, b))
     left = (left - left.mean(1, keepdim=True)).flatten(1) * (n / (n - 1))
-    return torch.einsum("cir,cjr->ij", feature, feature) / left.numel(), torch.einsum("cir,cr->i", feature, left) / left.numel()
+    return torch.einsum("cir,cjr->ij", feature, feature) / left.numel(), torch.einsum(
+        "cir,cr->i", feature, left
+    ) / left.numel()
 
 
-def places(new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]) -> Int64[Tensor, "c r"]:
+def places(
+    new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]
+) -> Int64[Tensor, "c r"]:
     """Where to keep new points, r <= m of them: in the place of the same point, else in that of the least recently seen.
 
     Of equal new points, all but the first go to place m, which is nowhere.

@@ -62,7 +62,12 @@ class LEG:
         return self.samples * (1 + sum(law.cardinalities) - law.d)
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         ordered = structure(law)
@@ -71,35 +76,60 @@ class LEG:
         fx = evaluate(f, x, law, validate=self.validate)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
-            moves = [(i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)]
-            variable, offset = torch.tensor(moves, dtype=torch.int64, device=law.device).view(-1, 2).unbind(-1)
-            category = (index[..., variable] + offset) % torch.tensor(law.cardinalities, device=law.device)[variable]
+            moves = [
+                (i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)
+            ]
+            variable, offset = (
+                torch.tensor(moves, dtype=torch.int64, device=law.device).view(-1, 2).unbind(-1)
+            )
+            category = (index[..., variable] + offset) % torch.tensor(
+                law.cardinalities, device=law.device
+            )[variable]
             slot = variable * law.k + category
             flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
-            flat = flat.scatter(-1, variable[:, None].expand(*flat.shape[:-1], 1), category.unsqueeze(-1))
+            flat = flat.scatter(
+                -1, variable[:, None].expand(*flat.shape[:-1], 1), category.unsqueeze(-1)
+            )
             flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
             stay = index.repeat(len(variable), *[1] * (index.dim() - 1))
             joint, values = [], []
             for part in chunks(len(flat), flat, law, self.chunk_size, f):
                 each = (
-                    ordered.log_conditionals(flat[part], self.validate).gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1)
+                    ordered.log_conditionals(flat[part], self.validate)
+                    .gather(-1, flat[part].unsqueeze(-1))
+                    .squeeze(-1)
+                    .sum(-1)
                 )
                 possible = (each > -torch.inf).unsqueeze(-1)
                 points = law.point(torch.where(possible, flat[part], stay[part]))
                 joint.append(each)
                 values.append(checked(f(points), points, law, validate=self.validate))
 
-            def table(own: Tensor, others: "list[Tensor]", empty: float) -> Tensor:  # quoted for torch.compile before torch 2.10
+            def table(
+                own: Tensor, others: "list[Tensor]", empty: float
+            ) -> Tensor:  # quoted for torch.compile before torch 2.10
                 """[n, *batch, d, k] from the values at the draws and at the moves."""
-                out = torch.full((*fx.shape, law.d * law.k), empty, dtype=own.dtype, device=own.device)
+                out = torch.full(
+                    (*fx.shape, law.d * law.k), empty, dtype=own.dtype, device=own.device
+                )
                 if others:
-                    out = out.scatter(-1, slot, torch.cat(others).unflatten(0, (-1, len(fx))).movedim(0, -1).to(own.dtype))
+                    out = out.scatter(
+                        -1,
+                        slot,
+                        torch.cat(others).unflatten(0, (-1, len(fx))).movedim(0, -1).to(own.dtype),
+                    )
                 out = out.unflatten(-1, (law.d, law.k))
-                return out.scatter(-1, index.unsqueeze(-1), own[..., None, None].expand(*index.shape, 1))
+                return out.scatter(
+                    -1, index.unsqueeze(-1), own[..., None, None].expand(*index.shape, 1)
+                )
 
             own = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
             weight = table(own.detach(), joint, -torch.inf).softmax(-1)  # q(k | all others)
             cost = weight * table(fx.detach(), values, 0.0)
         base = fx.mean(0)
-        local = torch.where(cost != 0, score, 0.0)  # a category of weight zero may have log-probability -inf
-        return attach(cost.sum((-1, -2)).mean(0) / law.d, base + (cost * local).sum((-1, -2)).mean(0))
+        local = torch.where(
+            cost != 0, score, 0.0
+        )  # a category of weight zero may have log-probability -inf
+        return attach(
+            cost.sum((-1, -2)).mean(0) / law.d, base + (cost * local).sum((-1, -2)).mean(0)
+        )

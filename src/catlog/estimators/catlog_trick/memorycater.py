@@ -72,22 +72,43 @@ class MemoryCateR(nn.Module):
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "this library"
 
-    def __init__(self, samples: int = 16, size: int = 256, critics: int = 1, length: int = 64, validate: bool = True) -> None:
+    def __init__(
+        self,
+        samples: int = 16,
+        size: int = 256,
+        critics: int = 1,
+        length: int = 64,
+        validate: bool = True,
+    ) -> None:
         super().__init__()
-        check_count("MemoryCateR", "samples", samples, least=2, hint="One draw has no others to leave out.")
+        check_count(
+            "MemoryCateR", "samples", samples, least=2, hint="One draw has no others to leave out."
+        )
         for name, given in (("size", size), ("critics", critics), ("length", length)):
             check_count("MemoryCateR", name, given)
-        self.samples, self.size, self.critics, self.length, self.validate = samples, size, critics, length, validate
+        self.samples, self.size, self.critics, self.length, self.validate = (
+            samples,
+            size,
+            critics,
+            length,
+            validate,
+        )
         empty = torch.zeros(critics, size, dtype=torch.float64)
         for name, buffer in {
             "points": torch.full((critics, size, length), -1),  # category numbers, then -1
             "values": empty,
-            "age": torch.zeros(critics, size, dtype=torch.int64),  # the call at which a point was last seen; 0: no point
+            "age": torch.zeros(
+                critics, size, dtype=torch.int64
+            ),  # the call at which a point was last seen; 0: no point
             "clock": torch.ones(1, dtype=torch.int64),
             "weight": empty.unsqueeze(1).repeat(1, 2, 1),
             "rho": torch.ones_like(empty[:, :1]).repeat(1, 2),
-            "gram": torch.zeros(2, 2, dtype=torch.float64),  # normal equations of alpha and beta, and ...
-            "excess": torch.zeros(2, dtype=torch.float64),  # ... right-hand side less the matrix times (1, 1)
+            "gram": torch.zeros(
+                2, 2, dtype=torch.float64
+            ),  # normal equations of alpha and beta, and ...
+            "excess": torch.zeros(
+                2, dtype=torch.float64
+            ),  # ... right-hand side less the matrix times (1, 1)
         }.items():
             self.register_buffer(name, buffer)
         self.points: Tensor
@@ -106,19 +127,28 @@ class MemoryCateR(nn.Module):
         return self.samples
 
     def forward(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         self._check(law)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         n = x.shape[0]
-        check_count("MemoryCateR", "x.shape[0]", n, least=2, hint="One draw has no others to leave out.")
+        check_count(
+            "MemoryCateR", "x.shape[0]", n, least=2, hint="One draw has no others to leave out."
+        )
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.
         probs = law.probs.reshape(-1, self.critics, law.d * law.k).movedim(1, 0).double()
         drawn = index.reshape(-1, self.critics, law.d).movedim(1, 0)
-        points, weight, rho, trust = frozen(self, self.points, self.weight, self.rho, self.coefficients())
+        points, weight, rho, trust = frozen(
+            self, self.points, self.weight, self.rho, self.coefficients()
+        )
         points, weight, rho, trust = (
             encoded(points[..., : law.d], law.k),
             weight.double(),
@@ -141,7 +171,9 @@ class MemoryCateR(nn.Module):
         return near_one(self.gram, self.excess).clamp(0, 1)
 
     def _check(self, law: Factors) -> None:
-        check_count("MemoryCateR", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")
+        check_count(
+            "MemoryCateR", "length", self.length, least=law.d, hint=f"q has {law.d} variables."
+        )
         if self.critics in (1, *accumulate(reversed(law.batch_shape), mul)):
             return
         raise ValueError(
@@ -150,17 +182,31 @@ class MemoryCateR(nn.Module):
         )
 
     @torch.no_grad()
-    def _learn(self, law: Factors, drawn: Int64[Tensor, "c r d"], fx: Tensor, at_draws: Tensor, on_average: Tensor) -> None:
+    def _learn(
+        self,
+        law: Factors,
+        drawn: Int64[Tensor, "c r d"],
+        fx: Tensor,
+        at_draws: Tensor,
+        on_average: Tensor,
+    ) -> None:
         """Fit alpha and beta to what h was worth at this call's draws, put the draws into the memory, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
         gram, excess = agreement(value, at_draws, on_average)
         new = pad(drawn[:, : self.size], (0, self.length - law.d), value=-1)
         where = places(new, self.points, self.age)
-        points, values = put(self.points, where, new), put(self.values, where, value[:, : self.size])
+        points, values = (
+            put(self.points, where, new),
+            put(self.values, where, value[:, : self.size]),
+        )
         age = put(self.age, where, self.clock.expand(where.shape))
         alike = min(law.cardinalities) == law.k
-        inside = points[..., : law.d] < (law.k if alike else torch.tensor(law.cardinalities, device=points.device))
-        used = (age > 0) & inside.all(-1) & (points >= 0).sum(-1).eq(law.d)  # not points of another distribution
+        inside = points[..., : law.d] < (
+            law.k if alike else torch.tensor(law.cardinalities, device=points.device)
+        )
+        used = (
+            (age > 0) & inside.all(-1) & (points >= 0).sum(-1).eq(law.d)
+        )  # not points of another distribution
         weight, rho = fitted(encoded(points[..., : law.d], law.k), values.double(), used, law.d)
         write(
             [

@@ -52,7 +52,9 @@ class RAM:
 
     @property
     def _scater(self) -> SCateR:
-        return SCateR(self.samples, suffix="gumbel", chunk_size=self.chunk_size, validate=self.validate)
+        return SCateR(
+            self.samples, suffix="gumbel", chunk_size=self.chunk_size, validate=self.validate
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples

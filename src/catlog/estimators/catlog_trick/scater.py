@@ -15,7 +15,15 @@ from ...estimator import ANY, Function, attach
 from ...evaluation.evaluate import checked, evaluate
 from ...evaluation.neighbours import chunks
 from ...sampling.draw import base_draws
-from ...sampling.interventions import SUFFIXES, Clamped, Suffix, moves_per_variable, noise_shape, sweep, sweep_chosen
+from ...sampling.interventions import (
+    SUFFIXES,
+    Clamped,
+    Suffix,
+    moves_per_variable,
+    noise_shape,
+    sweep,
+    sweep_chosen,
+)
 from ...sampling.randomness import rand
 
 
@@ -83,7 +91,9 @@ class SCateR:
 
     def _moves(self, law: Factors | Conditionals) -> int:
         if self.variables is not None:
-            check_count("SCateR", "variables", self.variables, most=law.d, hint=f"q has {law.d} variables.")
+            check_count(
+                "SCateR", "variables", self.variables, most=law.d, hint=f"q has {law.d} variables."
+            )
             return self.variables * (law.k - 1)
         return sum(moves_per_variable(structure(law), self.categories))
 
@@ -118,17 +128,27 @@ class SCateR:
     ) -> Clamped:
         ordered = structure(law)
         if chosen is not None:
-            check_count("SCateR", "variables", self.variables, most=law.d, hint="It goes with `chosen`.")
+            check_count(
+                "SCateR", "variables", self.variables, most=law.d, hint="It goes with `chosen`."
+            )
         check_generator(generator, law.device)
-        given = None if x is None else law.index(base_draws(law, x, self.samples, validate=self.validate))
+        given = (
+            None
+            if x is None
+            else law.index(base_draws(law, x, self.samples, validate=self.validate))
+        )
         if given is not None and self.suffix == "gumbel" and any(ordered.ancestors):
-            raise ValueError("x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a `generator` instead.")
+            raise ValueError(
+                "x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a `generator` instead."
+            )
         n = self.samples if given is None else given.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
         if noise is None:
             noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
         else:
-            noise = check_uniforms("noise", noise, shape, "[groups, n, *batch, d]", law, self.validate)
+            noise = check_uniforms(
+                "noise", noise, shape, "[groups, n, *batch, d]", law, self.validate
+            )
         with torch.no_grad():
             if self.variables is None:
                 return sweep(ordered, noise, given, self.suffix, self.categories, self.validate)
@@ -139,7 +159,9 @@ class SCateR:
                 chosen = check_chosen(chosen, n, self.variables, law, self.validate)
             return sweep_chosen(ordered, noise, chosen, given, self.suffix, self.validate)
 
-    def _table(self, f: Function, fx: Tensor, law: Factors | Conditionals, clamped: Clamped) -> Float[Tensor, "n *batch d k"]:
+    def _table(
+        self, f: Function, fx: Tensor, law: Factors | Conditionals, clamped: Clamped
+    ) -> Float[Tensor, "n *batch d k"]:
         """f at the clamped points less f at the base draw, by variable and category."""
         with torch.no_grad():
             flat = clamped.moved.flatten(0, 1)
@@ -147,7 +169,11 @@ class SCateR:
             for part in chunks(len(flat), flat, law, self.chunk_size, f):
                 points = law.point(flat[part])
                 values.append(checked(f(points), points, law, validate=self.validate))
-            change = torch.cat(values).unflatten(0, (-1, len(fx))) - fx.detach() if values else fx.new_zeros((0, *fx.shape))
+            change = (
+                torch.cat(values).unflatten(0, (-1, len(fx))) - fx.detach()
+                if values
+                else fx.new_zeros((0, *fx.shape))
+            )
             slot = (clamped.variable * law.k + clamped.category).movedim(0, -1)
             own = clamped.category == clamped.x.movedim(-1, 0).gather(0, clamped.variable)
             change = (change * clamped.weight).masked_fill(own, 0.0).movedim(0, -1)

@@ -15,5 +15,8 @@ def near_one(gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]) -> Float[Te
     """
     size = gram.diagonal()
     scale = torch.where(size > 0, size, torch.inf).rsqrt()
-    overlap, given = gram[0, 1] * scale[0] * scale[1], excess * scale  # the product of both scales may overflow
+    overlap, given = (
+        gram[0, 1] * scale[0] * scale[1],
+        excess * scale,
+    )  # the product of both scales may overflow
     return 1 + scale * (TOWARDS * given - overlap * given.flip(0)) / (TOWARDS**2 - overlap**2)

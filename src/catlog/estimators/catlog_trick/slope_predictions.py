@@ -29,14 +29,21 @@ def chances(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), LEAST)
 
 
-def systematic(often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]) -> Int64[Tensor, "m *batch"]:
+def systematic(
+    often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
+) -> Int64[Tensor, "m *batch"]:
     """m variables, each as often as given in expectation over the uniform ``start``, and never off by one or more.
 
     >>> systematic(torch.tensor([0.5, 1.0, 0.5]), 2, torch.tensor([0.75]))
     tensor([1, 2])
     """
-    at, upto = start.movedim(0, -1) + torch.arange(m, dtype=often.dtype, device=often.device), often.cumsum(-1)
-    if torch.compiler.is_compiling():  # a search would be fused into, and repeated by, all that reads the variables; a sum is not
+    at, upto = (
+        start.movedim(0, -1) + torch.arange(m, dtype=often.dtype, device=often.device),
+        often.cumsum(-1),
+    )
+    if (
+        torch.compiler.is_compiling()
+    ):  # a search would be fused into, and repeated by, all that reads the variables; a sum is not
         found = (upto.unsqueeze(-2) <= at.unsqueeze(-1)).sum(-1)
     else:
         found = torch.searchsorted(upto, at, right=True)
@@ -64,7 +71,10 @@ class Bits:
 
     def turned(self) -> Float[Tensor, "m *batch d"]:
         """The draws in their order, with the bit whose turn it is flipped, unless that is impossible."""
-        x, here = self.x[self.row], self.variable.unsqueeze(-1) == torch.arange(self.p.shape[-1], device=self.x.device)
+        x, here = (
+            self.x[self.row],
+            self.variable.unsqueeze(-1) == torch.arange(self.p.shape[-1], device=self.x.device),
+        )
         return torch.where(here & (torch.where(x > 0, 1 - self.p, self.p) > 0), 1 - x, x)
 
     def summed_out(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
@@ -112,10 +122,14 @@ class OneHots:
     def turned(self) -> Float[Tensor, "km *batch d k"]:
         """Every other category in turn; in place of an impossible one, its own."""
         (d, k), device = self.p.shape[-2:], self.x.device
-        other = torch.where(self.own.movedim(-1, 0).gather(0, self.category) > 0, self.category, self.category[:1])[1:]
+        other = torch.where(
+            self.own.movedim(-1, 0).gather(0, self.category) > 0, self.category, self.category[:1]
+        )[1:]
         here = self.variable.unsqueeze(-1) == torch.arange(d, device=device)
         value = other[..., None, None] == torch.arange(k, device=device)
-        return torch.where(here.unsqueeze(-1), value.to(self.x.dtype), self.x[self.row]).flatten(0, 1)
+        return torch.where(here.unsqueeze(-1), value.to(self.x.dtype), self.x[self.row]).flatten(
+            0, 1
+        )
 
     def summed_out(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
         variable, row, category, p = self.variable, self.row, self.category, self.own
@@ -125,13 +139,19 @@ class OneHots:
         change = (values[n:].unflatten(0, (k - 1, m)) - values[:n][row]).to(p.dtype)
         change = torch.cat([change.new_zeros(1, *variable.shape), change])
         at = variable[..., None, None].expand(*variable.shape, 1, k)
-        here, there = slopes[:n][row].gather(-2, at), slopes[n:].unflatten(0, (k - 1, m)).gather(-2, at.expand(k - 1, *at.shape))
+        here, there = (
+            slopes[:n][row].gather(-2, at),
+            slopes[n:].unflatten(0, (k - 1, m)).gather(-2, at.expand(k - 1, *at.shape)),
+        )
         slope = torch.cat([here.unsqueeze(0), there]).squeeze(-2)
         chance = p.movedim(-1, 0).gather(0, category).unsqueeze(-1)
         # By category as it is numbered.
         worth = change.movedim(0, -1).gather(-1, (number - category[0].unsqueeze(-1)) % k)
         exact = p * (worth - (p * worth).sum(-1, keepdim=True))
-        drawn, above = (category.unsqueeze(-1) == number).to(p.dtype), slope - (p * slope).sum(-1, keepdim=True)
+        drawn, above = (
+            (category.unsqueeze(-1) == number).to(p.dtype),
+            slope - (p * slope).sum(-1, keepdim=True),
+        )
         straight = p * above
         curved = ((drawn - p) * (drawn * above).sum(-1, keepdim=True) - straight) / 2
         means = (chance * straight).sum(0), (chance * curved).sum(0)
@@ -149,5 +169,9 @@ def seen(law: Factors, x: Tensor, variable: Int64[Tensor, "m *batch"]) -> Bits |
         return Bits(flat, probs[..., 1], variable, row)
     drawn = flat.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
     category = (drawn + torch.arange(k, device=variable.device).view(-1, *[1] * drawn.dim())) % k
-    own = probs.expand(m, *probs.shape).gather(-2, variable[..., None, None].expand(*variable.shape, 1, k)).squeeze(-2)
+    own = (
+        probs.expand(m, *probs.shape)
+        .gather(-2, variable[..., None, None].expand(*variable.shape, 1, k))
+        .squeeze(-2)
+    )
     return OneHots(flat, probs, variable, row, category, own)

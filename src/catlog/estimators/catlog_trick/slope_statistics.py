@@ -34,10 +34,19 @@ class Coefficients(nn.Module):
         """From what f and the predictions gave, [..., k], and the noise in these, times ``scale``: (co)variances."""
         exact, straight, curved = terms
         pairs = (straight, straight), (straight, curved), (curved, curved)
-        ss, sc, cc = (((a * b).sum(-1) + scale * more).mean() for (a, b), more in zip(pairs, noise, strict=True))
+        ss, sc, cc = (
+            ((a * b).sum(-1) + scale * more).mean()
+            for (a, b), more in zip(pairs, noise, strict=True)
+        )
         es, ec = ((exact * each).sum(-1).mean() for each in (straight, curved))
-        gram, excess = torch.stack([ss, sc, sc, cc]).view(2, 2), torch.stack([es - ss - sc, ec - sc - cc])
-        return [(kept, kept.lerp(new.to(kept), rate)) for kept, new in ((self.gram, gram), (self.excess, excess))]
+        gram, excess = (
+            torch.stack([ss, sc, sc, cc]).view(2, 2),
+            torch.stack([es - ss - sc, ec - sc - cc]),
+        )
+        return [
+            (kept, kept.lerp(new.to(kept), rate))
+            for kept, new in ((self.gram, gram), (self.excess, excess))
+        ]
 
 
 class Sizes(nn.Module):
@@ -62,12 +71,19 @@ class Sizes(nn.Module):
         return size.repeat(ceil(d / places))[:d]
 
     @torch.no_grad()
-    def updates(self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float) -> Updates:
+    def updates(
+        self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float
+    ) -> Updates:
         places = len(self.size2)
         if places == 0:
             return []
-        means = (folded(each.reshape(-1, each.shape[-1]).mean(0), places) for each in (size2, spread2))
-        seen = ((kept[: len(mean)], mean) for kept, mean in zip((self.size2, self.spread2), means, strict=True))
+        means = (
+            folded(each.reshape(-1, each.shape[-1]).mean(0), places) for each in (size2, spread2)
+        )
+        seen = (
+            (kept[: len(mean)], mean)
+            for kept, mean in zip((self.size2, self.spread2), means, strict=True)
+        )
         return [(kept, kept.lerp(mean.to(kept), rate)) for kept, mean in seen]
 
 

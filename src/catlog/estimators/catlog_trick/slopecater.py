@@ -86,7 +86,13 @@ class SlopeCateR(nn.Module):
         check_choice("SlopeCateR", "draws", draws, DRAWS)
         check_number("SlopeCateR", "decay", decay, 0, 1, closed=True)
         check_count("SlopeCateR", "places", places, least=0)
-        self.samples, self.corrections, self.draws, self.decay, self.validate = samples, corrections, draws, decay, validate
+        self.samples, self.corrections, self.draws, self.decay, self.validate = (
+            samples,
+            corrections,
+            draws,
+            decay,
+            validate,
+        )
         self.coefficients, self.sizes = Coefficients(), Sizes(places)
 
     def rows(self, q: Distribution) -> int:
@@ -98,7 +104,11 @@ class SlopeCateR(nn.Module):
 
     def turns(self, k: int) -> int:
         """M, the number of exact sums over a variable of k categories."""
-        return ceil(2 * self.samples / (3 * max(k - 1, 1))) if self.corrections is None else self.corrections
+        return (
+            ceil(2 * self.samples / (3 * max(k - 1, 1)))
+            if self.corrections is None
+            else self.corrections
+        )
 
     def forward(
         self,
@@ -111,21 +121,37 @@ class SlopeCateR(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "SlopeCateR")
-        x = base_draws(law, x, self.samples, self.draws, generator=generator, validate=self.validate)
+        x = base_draws(
+            law, x, self.samples, self.draws, generator=generator, validate=self.validate
+        )
         n, m = x.shape[0], self.turns(law.k)
         undecided = spread(law.probs.detach())
-        (known,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)]))  # in one tensor, for one kernel
+        (known,) = frozen(
+            self, torch.cat([self.coefficients(), self.sizes(law.d)])
+        )  # in one tensor, for one kernel
         coefficients, sizes = known.to(law.real).split([2, law.d])
         often = m * chances(undecided * sizes)
         if start is None:
-            start = rand((1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator)
+            start = rand(
+                (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
+            )
         else:
-            start = check_uniforms("start", start, (1, *law.batch_shape), "[1, *batch]", law, self.validate, closed=True)
+            start = check_uniforms(
+                "start",
+                start,
+                (1, *law.batch_shape),
+                "[1, *batch]",
+                law,
+                self.validate,
+                closed=True,
+            )
         variable = systematic(often, m, start)
         drawn = seen(law, x, variable)
         points = torch.cat([law.flat(x), drawn.turned().to(law.dtype)])
         learning = self.decay < 1 and learns(self, points)
-        values, slopes = value_and_slope(f, law.shaped(points), law, validate=self.validate, learns=learning)
+        values, slopes = value_and_slope(
+            f, law.shaped(points), law, validate=self.validate, learns=learning
+        )
         slopes = law.flat(slopes).to(law.real)
         terms, noise = drawn.summed_out(values.detach(), slopes)
         weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
@@ -138,7 +164,16 @@ class SlopeCateR(nn.Module):
         if law.kind == "bits":
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
         if learning:
-            fit = self.coefficients.updates((exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay)
-            write([*fit, *self.sizes.updates(drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay)])
+            fit = self.coefficients.updates(
+                (exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay
+            )
+            write(
+                [
+                    *fit,
+                    *self.sizes.updates(
+                        drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay
+                    ),
+                ]
+            )
         value = values[:n].mean(0)
         return attach(value, value + along_logits(law, gradient))

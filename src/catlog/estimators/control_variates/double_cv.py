@@ -12,7 +12,14 @@ from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
-from ..logit_gradients import along_logits, by_category, leave_one_out, of_mean, scored, squared_norm
+from ..logit_gradients import (
+    along_logits,
+    by_category,
+    leave_one_out,
+    of_mean,
+    scored,
+    squared_norm,
+)
 
 
 class DoubleCV(nn.Module):
@@ -52,7 +59,13 @@ class DoubleCV(nn.Module):
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()
-        check_count("DoubleCV", "samples", samples, least=2, hint="One draw has no others to leave out: use MuProp.")
+        check_count(
+            "DoubleCV",
+            "samples",
+            samples,
+            least=2,
+            hint="One draw has no others to leave out: use MuProp.",
+        )
         check_number("DoubleCV", "alpha", alpha)
         self.samples, self.validate = samples, validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
@@ -64,12 +77,23 @@ class DoubleCV(nn.Module):
         return self.samples
 
     def forward(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "DoubleCV")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count("DoubleCV", "x.shape[0]", x.shape[0], least=2, hint="One draw has no others to leave out: use MuProp.")
+        check_count(
+            "DoubleCV",
+            "x.shape[0]",
+            x.shape[0],
+            least=2,
+            hint="One draw has no others to leave out: use MuProp.",
+        )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         slope = by_category(law, slope)
         score = scored(law, law.index(x))[1]

@@ -62,7 +62,12 @@ class MuProp:
         return self.samples + 1
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "MuProp")

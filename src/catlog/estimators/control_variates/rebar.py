@@ -60,7 +60,9 @@ class REBAR(nn.Module):
     differentiates_f: ClassVar[bool] = True
     reference: ClassVar[str] = "Tucker et al. 2017"
 
-    def __init__(self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True) -> None:
+    def __init__(
+        self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True
+    ) -> None:
         super().__init__()
         check_count("REBAR", "samples", samples)
         check_number("REBAR", "eta", eta)
@@ -94,18 +96,24 @@ class REBAR(nn.Module):
         if not torch.is_grad_enabled():
             return fx.mean(0)
 
-        def objective(eta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]) -> "tuple[Tensor, Tensor]":
+        def objective(
+            eta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]
+        ) -> "tuple[Tensor, Tensor]":
             """The squared norm of the gradient in the logits, and the gradient."""
 
             def control(z: Tensor) -> "tuple[Tensor]":
                 points = relaxed(law, z, temperature[..., None, None]).to(law.dtype)
-                return (evaluate_through(f, points.clone(), law, validate=self.validate).to(law.real),)
+                return (
+                    evaluate_through(f, points.clone(), law, validate=self.validate).to(law.real),
+                )
 
             (c,), (slope,) = slopes(control, given, again=self.log_temperature.requires_grad)
             if slope is None:
                 raise ValueError(NOT_DIFFERENTIABLE)
             rest = fx.detach().to(law.real) - eta * c
-            gradient = rest[..., None, None] * score + in_logits(law, eta[..., None, None] * slope * left)
+            gradient = rest[..., None, None] * score + in_logits(
+                law, eta[..., None, None] * slope * left
+            )
             gradient = gradient.mean(0)
             return squared_norm(law, gradient), gradient
 

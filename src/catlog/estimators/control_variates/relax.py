@@ -56,13 +56,22 @@ class RELAX(nn.Module):
     reference: ClassVar[str] = "Grathwohl et al. 2018"
 
     def __init__(
-        self, samples: int = 1, network: nn.Module | None = None, temperature: float = 1.0, validate: bool = True
+        self,
+        samples: int = 1,
+        network: nn.Module | None = None,
+        temperature: float = 1.0,
+        validate: bool = True,
     ) -> None:
         super().__init__()
         check_count("RELAX", "samples", samples)
         check_network("RELAX", network)
         check_positive("RELAX", "temperature", temperature)
-        self.samples, self.network, self.temperature, self.validate = samples, network, temperature, validate
+        self.samples, self.network, self.temperature, self.validate = (
+            samples,
+            network,
+            temperature,
+            validate,
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -88,7 +97,9 @@ class RELAX(nn.Module):
         given, left = tied(law, index, noise, generator, self.validate)
         value, signal = fx.mean(0), fx.detach().to(law.real)
         if self.network is None:
-            return attach(value, value + along_logits(law, (signal[..., None, None] * score).mean(0)))
+            return attach(
+                value, value + along_logits(law, (signal[..., None, None] * score).mean(0))
+            )
         network = self.network
 
         def control(z: Tensor) -> "tuple[Tensor]":

@@ -66,7 +66,13 @@ class RODEO(nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count("RODEO", "samples", samples, least=2, hint="One draw has no others to leave out: use MuProp.")
+        check_count(
+            "RODEO",
+            "samples",
+            samples,
+            least=2,
+            hint="One draw has no others to leave out: use MuProp.",
+        )
         check_number("RODEO", "alpha", alpha)
         check_number("RODEO", "beta", beta)
         check_network("RODEO", network)
@@ -81,26 +87,44 @@ class RODEO(nn.Module):
         return self.samples
 
     def forward(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count("RODEO", "x.shape[0]", x.shape[0], least=2, hint="One draw has no others to leave out: use MuProp.")
+        check_count(
+            "RODEO",
+            "x.shape[0]",
+            x.shape[0],
+            least=2,
+            hint="One draw has no others to leave out: use MuProp.",
+        )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         score, known = scored(law, law.index(x))[1][..., 1], fx.detach().to(law.real)
         h = self._surrogates(law.flat(x).to(law.real), known, law.flat(slope).to(law.real))
         at_x, flipped = h[..., :1, :], h[..., 1:, :]
-        stein = (score.abs().unsqueeze(-1) * (flipped - at_x)).sum(-2)  # |x - p| is the probability of a flip
+        stein = (score.abs().unsqueeze(-1) * (flipped - at_x)).sum(
+            -2
+        )  # |x - p| is the probability of a flip
         alpha, beta = self.alpha.to(law.real), self.beta.to(law.real)
         signal = known - leave_one_out(known + alpha * stein[..., 0])
-        gradient = (score * (signal.unsqueeze(-1) + beta * (stein[..., 1:] - flipped[..., 1]))).mean(0)
+        gradient = (
+            score * (signal.unsqueeze(-1) + beta * (stein[..., 1:] - flipped[..., 1]))
+        ).mean(0)
         gradient = torch.stack([-gradient, gradient], -1)
         value = fx.mean(0)
         return attach(value, value + along_logits(law, gradient), squared_norm(law, gradient))
 
     def _surrogates(
-        self, x: Float[Tensor, "n *batch d"], fx: Float[Tensor, "n *batch"], slope: Float[Tensor, "n *batch d"]
+        self,
+        x: Float[Tensor, "n *batch d"],
+        fx: Float[Tensor, "n *batch"],
+        slope: Float[Tensor, "n *batch d"],
     ) -> Float[Tensor, "n *batch neighbours 2"]:
         """h_n and the other h_n at x_n and, after it, at x_n with bit 1, ..., d flipped."""
         n = x.shape[0]

@@ -72,7 +72,15 @@ class ARM:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "ARM", "ARSM")
-        u = own_noise("ARM", law, (self.samples, *law.batch_shape, law.d), x, noise, generator, validate=self.validate)
+        u = own_noise(
+            "ARM",
+            law,
+            (self.samples, *law.batch_shape, law.d),
+            x,
+            noise,
+            generator,
+            validate=self.validate,
+        )
         index = torch.cat([categories(law, u), categories(law, 1 - u)])
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         there, back = fx.detach().chunk(2)

@@ -54,7 +54,13 @@ class ARMS:
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
 
     def __post_init__(self) -> None:
-        check_count("ARMS", "samples", self.samples, least=2, hint="One draw has none to be compared with: use Reinforce.")
+        check_count(
+            "ARMS",
+            "samples",
+            self.samples,
+            least=2,
+            hint="One draw has none to be compared with: use Reinforce.",
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -74,7 +80,16 @@ class ARMS:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "ARMS", "CARMS")
         n = self.samples
-        noise = own_noise("ARMS", law, (n, *law.batch_shape, law.d), x, noise, generator, simplex=0, validate=self.validate)
+        noise = own_noise(
+            "ARMS",
+            law,
+            (n, *law.batch_shape, law.d),
+            x,
+            noise,
+            generator,
+            simplex=0,
+            validate=self.validate,
+        )
         rare, category = law.probs.detach().min(-1)
         b = torch.where(taken(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)

@@ -77,7 +77,9 @@ class ARSM:
         shape = (n, *law.batch_shape, law.d, k)
         pi = own_noise("ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate)
         order, which = _swaps(k, law.device)
-        winner = (pi[..., order] / law.probs.detach().unsqueeze(-2)).argmin(-1)  # [n, *batch, d, swaps]
+        winner = (pi[..., order] / law.probs.detach().unsqueeze(-2)).argmin(
+            -1
+        )  # [n, *batch, d, swaps]
         points = law.point(winner.movedim(-1, 0).flatten(0, 1))
         fx = evaluate(f, points, law, validate=self.validate)
         swapped = fx.detach().unflatten(0, (-1, n))[which]  # [k (m), k (j), n, *batch]

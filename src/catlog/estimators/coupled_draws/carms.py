@@ -57,7 +57,13 @@ class CARMS:
     reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
 
     def __post_init__(self) -> None:
-        check_count("CARMS", "samples", self.samples, least=2, hint="One draw has none to be compared with: use Reinforce.")
+        check_count(
+            "CARMS",
+            "samples",
+            self.samples,
+            least=2,
+            hint="One draw has none to be compared with: use Reinforce.",
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -76,14 +82,28 @@ class CARMS:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
-        noise = own_noise("CARMS", law, (*shape, law.k - 1), x, noise, generator, simplex=0, validate=self.validate)
+        noise = own_noise(
+            "CARMS",
+            law,
+            (*shape, law.k - 1),
+            x,
+            noise,
+            generator,
+            simplex=0,
+            validate=self.validate,
+        )
         order, stick = _sticks(law.probs.detach())
         rank = (~taken(noise, stick)).long().cumprod(-1).sum(-1)
         index = order.expand(*shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
         fx = evaluate(f, law.point(index), law, validate=self.validate)
 
         one, two = rank.unsqueeze(1), rank.unsqueeze(0)
-        weight = _weights(n, stick).expand(n, *shape, law.k).gather(-1, torch.minimum(one, two).unsqueeze(-1)).squeeze(-1)
+        weight = (
+            _weights(n, stick)
+            .expand(n, *shape, law.k)
+            .gather(-1, torch.minimum(one, two).unsqueeze(-1))
+            .squeeze(-1)
+        )
         weight = weight.masked_fill(one == two, 0.0) / (n * (n - 1))
         change = fx.detach().unsqueeze(1) - fx.detach()
         slope = (change.unsqueeze(-1) * weight).sum(1).movedim(0, -1)
@@ -92,7 +112,9 @@ class CARMS:
         return attach(value, value + along_logits(law, slope))
 
 
-def _sticks(probs: Float[Tensor, "*batch d k"]) -> tuple[Int64[Tensor, "*batch d k"], Float[Tensor, "*batch d sticks"]]:
+def _sticks(
+    probs: Float[Tensor, "*batch d k"],
+) -> tuple[Int64[Tensor, "*batch d k"], Float[Tensor, "*batch d sticks"]]:
     """The categories, rarest first, and the probability of each but the last, given that those before it were not taken."""
     ordered, order = probs.sort(dim=-1, stable=True)
     rest = ordered.flip(-1).cumsum(-1).flip(-1)

@@ -21,11 +21,15 @@ def own_noise(
 ) -> Tensor:
     """The ``noise`` given, or else drawn: uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension."""
     if x is not None:
-        raise ValueError(f"x: {owner} makes its draws, coupled, from noise of its own; give `noise` or a `generator` instead.")
+        raise ValueError(
+            f"x: {owner} makes its draws, coupled, from noise of its own; give `noise` or a `generator` instead."
+        )
     check_generator(generator, law.device)
     if noise is not None:
         form = f"for {owner} with this q"
-        return check_uniforms("noise", noise, shape, form, law, validate, closed=True, simplex=simplex)
+        return check_uniforms(
+            "noise", noise, shape, form, law, validate, closed=True, simplex=simplex
+        )
     u = rand(shape, dtype=law.real, device=law.device, generator=generator)
     if simplex is None:
         return u
@@ -33,7 +37,9 @@ def own_noise(
     return exponential / exponential.sum(simplex, keepdim=True)
 
 
-def taken(noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]) -> Bool[Tensor, "n *shape"]:
+def taken(
+    noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]
+) -> Bool[Tensor, "n *shape"]:
     """N negatively dependent events of one probability: u_n < chance with u_n = (1 - noise_n)^(N - 1).
 
     The noise is Dirichlet(1, ..., 1) along its first dimension, so that u_n is uniform.

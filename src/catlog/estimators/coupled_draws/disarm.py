@@ -74,10 +74,20 @@ class DisARM:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "DisARM", "DisARMTree")
-        u = own_noise("DisARM", law, (self.samples, *law.batch_shape, law.d), x, noise, generator, validate=self.validate)
+        u = own_noise(
+            "DisARM",
+            law,
+            (self.samples, *law.batch_shape, law.d),
+            x,
+            noise,
+            generator,
+            validate=self.validate,
+        )
         b, anti = categories(law, u), categories(law, 1 - u)
         fx = evaluate(f, law.point(torch.cat([b, anti])), law, validate=self.validate)
         there, back = fx.detach().chunk(2)
-        slope = ((there - back).unsqueeze(-1) * (b - anti)).mean(0) * law.probs.detach().amax(-1) / 2
+        slope = (
+            ((there - back).unsqueeze(-1) * (b - anti)).mean(0) * law.probs.detach().amax(-1) / 2
+        )
         value = fx.mean(0)
         return attach(value, value + along_logits(law, torch.stack([-slope, slope], -1)))

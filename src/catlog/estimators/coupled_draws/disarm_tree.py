@@ -79,7 +79,10 @@ class DisARMTree:
         law = factors(q, validate=self.validate)
         shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
         u = own_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
-        probs, order = law.probs.detach(), torch.arange(law.k, device=law.device).expand(law.probs.shape)
+        probs, order = (
+            law.probs.detach(),
+            torch.arange(law.k, device=law.device).expand(law.probs.shape),
+        )
         if self.tree == "stick":
             probs, order = probs.sort(dim=-1, stable=True)
         sides = _sides(self.tree, law.k, law.device).to(law.real)  # [left or right, nodes, k]
@@ -87,7 +90,9 @@ class DisARMTree:
         node = mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(law.real).tiny)
         bits = torch.cat([choose(node, u), choose(node, 1 - u)])
         # The leaf whose ancestors all have the bit that leads to it, and the nodes on its path.
-        agree = torch.einsum("...vs,svk->...k", torch.stack([1 - bits, bits], -1).to(law.real), sides)
+        agree = torch.einsum(
+            "...vs,svk->...k", torch.stack([1 - bits, bits], -1).to(law.real), sides
+        )
         leaf = (agree - sides.sum((0, 1))).argmax(-1)
         index = order.expand(*leaf.shape, law.k).gather(-1, leaf.unsqueeze(-1)).squeeze(-1)
         fx = evaluate(f, law.point(index), law, validate=self.validate)
@@ -101,7 +106,9 @@ class DisARMTree:
         share = torch.stack([-slope, slope], -1) / mass.clamp(min=torch.finfo(law.real).tiny)
         by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, torch.zeros_like(by_leaf).scatter(-1, order, by_leaf)))
+        return attach(
+            value, value + along_logits(law, torch.zeros_like(by_leaf).scatter(-1, order, by_leaf))
+        )
 
 
 def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:
@@ -112,5 +119,8 @@ def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:
     # A heap: node v has the children 2v and 2v + 1, the root is 1 and the leaves are k ... 2k - 1.
     above = [(leaf + k) >> level for level in range((2 * k).bit_length())]
     steps = range(1, len(above))
-    both = [torch.stack([(above[i] == node + 1) & (above[i - 1] % 2 == side) for i in steps]) for side in (0, 1)]
+    both = [
+        torch.stack([(above[i] == node + 1) & (above[i - 1] % 2 == side) for i in steps])
+        for side in (0, 1)
+    ]
     return torch.stack(both).any(1)

@@ -65,12 +65,21 @@ class DARN:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "DARN", "ReinMax, which is the same for categories")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
-        weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2  # of f' in the derivative by the bit's logit
-        return through(f, law, x, law.shaped(weight * (logits[..., 1] - logits[..., 0])), self.validate)
+        weight = (
+            (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
+        )  # of f' in the derivative by the bit's logit
+        return through(
+            f, law, x, law.shaped(weight * (logits[..., 1] - logits[..., 0])), self.validate
+        )

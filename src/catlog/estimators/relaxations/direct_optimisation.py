@@ -65,7 +65,9 @@ class DirectOptimisation:
         check_count("DirectOptimisation", "samples", self.samples)
         check_number("DirectOptimisation", "epsilon", self.epsilon)
         if self.epsilon == 0:
-            raise ValueError(f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} was given.")
+            raise ValueError(
+                f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} was given."
+            )
         check_chunk_size("DirectOptimisation", self.chunk_size)
 
     def rows(self, q: Distribution) -> int:

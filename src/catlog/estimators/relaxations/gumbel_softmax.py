@@ -67,10 +67,17 @@ class GumbelSoftmax:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
-            raise ValueError("x: GumbelSoftmax draws relaxed points, which depend on q's parameters; give a `generator` instead.")
+            raise ValueError(
+                "x: GumbelSoftmax draws relaxed points, which depend on q's parameters; give a `generator` instead."
+            )
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         check_generator(generator, law.device)
@@ -78,12 +85,16 @@ class GumbelSoftmax:
         return evaluate_through(f, points.clone(), law, validate=self.validate).mean(0)
 
     def _relaxed(self, law: Factors, generator: torch.Generator | None) -> Tensor:
-        shape = (self.samples, *law.batch_shape, law.d) + ((law.k,) if law.kind == "one-hot" else ())
+        shape = (self.samples, *law.batch_shape, law.d) + (
+            (law.k,) if law.kind == "one-hot" else ()
+        )
         u = rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
         u = u.clamp(min=torch.finfo(u.dtype).tiny)
         log_probs = law.log_probs
         if law.kind == "bits":
-            relaxed = ((log_probs[..., 1] - log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature).sigmoid()
+            relaxed = (
+                (log_probs[..., 1] - log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature
+            ).sigmoid()
             discrete = (relaxed.detach() > 0.5).to(relaxed.dtype)
         else:
             relaxed = ((log_probs - (-u.log()).log()) / self.temperature).softmax(-1)

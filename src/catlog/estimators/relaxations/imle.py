@@ -83,4 +83,7 @@ class IMLE:
         z = perturbed(law, index, noise, generator=generator, validate=self.validate)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, moved(law, index, z, by_category(law, slope), -self.step)))
+        return attach(
+            value,
+            value + along_logits(law, moved(law, index, z, by_category(law, slope), -self.step)),
+        )

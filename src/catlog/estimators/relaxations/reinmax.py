@@ -65,7 +65,12 @@ class ReinMax:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "ReinMax")

@@ -37,7 +37,9 @@ def tied(
 def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
     """The softmax of z / temperature as a point ``[n, *batch, *event]``; what :func:`tied` has as impossible gets nothing."""
     none = z < NONE / 2
-    return as_point(law, (z.masked_fill(none, 0.0) / temperature).masked_fill(none, -torch.inf).softmax(-1))
+    return as_point(
+        law, (z.masked_fill(none, 0.0) / temperature).masked_fill(none, -torch.inf).softmax(-1)
+    )
 
 
 def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
@@ -45,7 +47,9 @@ def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     return law.shaped(table[..., 1] if law.kind == "bits" else table)
 
 
-def through(f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool) -> Float[Tensor, "*batch"]:
+def through(
+    f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool
+) -> Float[Tensor, "*batch"]:
     """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
     points = x + (mean - mean.detach()).to(law.dtype)
     return once(evaluate_through(f, points, law, validate=validate).mean(0))
@@ -76,4 +80,6 @@ def slopes(
                 found = torch.autograd.grad(total, leaves, create_graph=again, allow_unused=True)
     if again:
         return results, found
-    return tuple(each.detach() for each in results), tuple(None if each is None else each.detach() for each in found)
+    return tuple(each.detach() for each in results), tuple(
+        None if each is None else each.detach() for each in found
+    )

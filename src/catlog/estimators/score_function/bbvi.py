@@ -57,7 +57,13 @@ class BBVI:
     reference: ClassVar[str] = "Ranganath et al. 2014"
 
     def __post_init__(self) -> None:
-        check_count("BBVI", "samples", self.samples, least=2, hint="One draw has no others to leave out: use Reinforce.")
+        check_count(
+            "BBVI",
+            "samples",
+            self.samples,
+            least=2,
+            hint="One draw has no others to leave out: use Reinforce.",
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -66,12 +72,23 @@ class BBVI:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         n = x.shape[0]
-        check_count("BBVI", "x.shape[0]", n, least=2, hint="One draw has no others to leave out: use Reinforce.")
+        check_count(
+            "BBVI",
+            "x.shape[0]",
+            n,
+            least=2,
+            hint="One draw has no others to leave out: use Reinforce.",
+        )
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = scored(law, law.index(x))
         known = fx.detach()[..., None, None]
@@ -86,5 +103,7 @@ class BBVI:
         return attach(fx.mean(0), (fx + (gradient * log_probs).sum((-1, -2))).mean(0))
 
 
-def _sums(others: Float[Tensor, "n n"], terms: Float[Tensor, "n *rest"]) -> Float[Tensor, "n *rest"]:
+def _sums(
+    others: Float[Tensor, "n n"], terms: Float[Tensor, "n *rest"]
+) -> Float[Tensor, "n *rest"]:
     return (others.to(terms.dtype) @ terms.flatten(1)).unflatten(1, terms.shape[1:])

@@ -52,7 +52,9 @@ class NVIL(nn.Module):
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "Mnih & Gregor 2014"
 
-    def __init__(self, samples: int = 1, network: nn.Module | None = None, validate: bool = True) -> None:
+    def __init__(
+        self, samples: int = 1, network: nn.Module | None = None, validate: bool = True
+    ) -> None:
         super().__init__()
         check_count("NVIL", "samples", samples)
         check_network("NVIL", network)
@@ -80,15 +82,25 @@ class NVIL(nn.Module):
         log_probs, score = scored(law, law.index(x))
         signal = fx.detach() - self._baseline(law, context).to(fx.dtype)
         surrogate = (fx + signal.detach() * (score * log_probs).sum((-1, -2))).mean(0)
-        return attach(fx.mean(0), surrogate, (signal.square() * squared_norm(law, score)).mean(0) / x.shape[0])
+        return attach(
+            fx.mean(0), surrogate, (signal.square() * squared_norm(law, score)).mean(0) / x.shape[0]
+        )
 
-    def _baseline(self, law: Factors | Conditionals, context: Tensor | None) -> Float[Tensor, "*batch"]:
+    def _baseline(
+        self, law: Factors | Conditionals, context: Tensor | None
+    ) -> Float[Tensor, "*batch"]:
         if self.network is None:
             return self.centre.expand(law.batch_shape)
         if context is None:
             if isinstance(law, Conditionals):
-                raise ValueError("context: NVIL's network needs [*batch, features] here; a structured law has no logits to read.")
+                raise ValueError(
+                    "context: NVIL's network needs [*batch, features] here; a structured law has no logits to read."
+                )
             log_probs = law.log_probs.detach().clamp(min=-30.0)
-            context = log_probs[..., 1] - log_probs[..., 0] if law.kind == "bits" else log_probs.flatten(-2)
+            context = (
+                log_probs[..., 1] - log_probs[..., 0]
+                if law.kind == "bits"
+                else log_probs.flatten(-2)
+            )
         context = check_context(context, law).detach()
         return self.centre + run("NVIL", self.network, context, law.batch_shape)

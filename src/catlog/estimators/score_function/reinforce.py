@@ -61,12 +61,21 @@ class Reinforce:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
-        baseline = check_baseline(self.baseline(fx.detach()), fx) if callable(self.baseline) else self.baseline
+        baseline = (
+            check_baseline(self.baseline(fx.detach()), fx)
+            if callable(self.baseline)
+            else self.baseline
+        )
         ratio = likelihood_ratio(law.log_prob(law.index(x)))
         return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))
 
@@ -100,5 +109,10 @@ class MovingAverage(nn.Module):
         if learns(self, values):
             rate = 1 - self.decay
             mean = values.detach().mean().to(self.mean)
-            write([(self.mean, self.mean.lerp(mean, rate)), (self.weight, self.weight.lerp(torch.ones_like(self.weight), rate))])
+            write(
+                [
+                    (self.mean, self.mean.lerp(mean, rate)),
+                    (self.weight, self.weight.lerp(torch.ones_like(self.weight), rate)),
+                ]
+            )
         return baseline.squeeze(0)

@@ -56,7 +56,13 @@ class RLOO:
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("RLOO", "samples", self.samples, least=2, hint="One draw has no others to leave out: use Reinforce.")
+        check_count(
+            "RLOO",
+            "samples",
+            self.samples,
+            least=2,
+            hint="One draw has no others to leave out: use Reinforce.",
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -65,11 +71,22 @@ class RLOO:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count("RLOO", "x.shape[0]", x.shape[0], least=2, hint="One draw has no others to leave out: use Reinforce.")
+        check_count(
+            "RLOO",
+            "x.shape[0]",
+            x.shape[0],
+            least=2,
+            hint="One draw has no others to leave out: use Reinforce.",
+        )
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = leave_one_out(fx.detach())
         ratio = likelihood_ratio(law.log_prob(law.index(x)))

@@ -55,7 +55,13 @@ class VIMCO:
     reference: ClassVar[str] = "Mnih & Rezende 2016"
 
     def __post_init__(self) -> None:
-        check_count("VIMCO", "samples", self.samples, least=2, hint="The bound of one draw is E[f]: use Reinforce.")
+        check_count(
+            "VIMCO",
+            "samples",
+            self.samples,
+            least=2,
+            hint="The bound of one draw is E[f]: use Reinforce.",
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -64,17 +70,26 @@ class VIMCO:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         n = x.shape[0]
-        check_count("VIMCO", "x.shape[0]", n, least=2, hint="The bound of one draw is E[f]: use Reinforce.")
+        check_count(
+            "VIMCO", "x.shape[0]", n, least=2, hint="The bound of one draw is E[f]: use Reinforce."
+        )
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)
         given = log_w.detach()
         others = leave_one_out(given)
-        own = torch.eye(n, dtype=torch.bool, device=given.device).view(n, n, *[1] * (given.dim() - 1))
+        own = torch.eye(n, dtype=torch.bool, device=given.device).view(
+            n, n, *[1] * (given.dim() - 1)
+        )
         baseline = torch.where(own, others.unsqueeze(1), given).logsumexp(1) - log(n)
         score = law.log_prob(law.index(x))
         return attach(value, value + ((value.detach() - baseline) * score).sum(0))

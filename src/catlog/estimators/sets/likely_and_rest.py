@@ -23,23 +23,35 @@ def likeliest(
     They are the most probable ones where the variables are independent, and else what a beam of this width finds.
     """
     q = structure(law)
-    points = torch.zeros((1, *q.batch_shape, len(q.cardinalities)), dtype=torch.int64, device=q.device)
+    points = torch.zeros(
+        (1, *q.batch_shape, len(q.cardinalities)), dtype=torch.int64, device=q.device
+    )
     score = torch.zeros(points.shape[:-1], dtype=q.real, device=q.device)
     for block, variables in enumerate(q.blocks):
         raw = q.raw_logits(points)[block] if q.incremental else q.conditional(points, block)
         log_probs = q.block_log_probs(raw, block, points.shape[:-1], validate)
         k = log_probs.shape[-1]
-        origin = torch.arange(len(points), device=q.device).view(-1, *[1] * len(q.batch_shape)).expand(score.shape)
+        origin = (
+            torch.arange(len(points), device=q.device)
+            .view(-1, *[1] * len(q.batch_shape))
+            .expand(score.shape)
+        )
         steps = []
         for position in range(len(variables)):
-            local = log_probs[..., position, :].gather(0, origin.unsqueeze(-1).expand(*origin.shape, k))
+            local = log_probs[..., position, :].gather(
+                0, origin.unsqueeze(-1).expand(*origin.shape, k)
+            )
             total = (score.unsqueeze(-1) + local).movedim(-1, 1).flatten(0, 1)
             score, best = total.topk(min(count, len(total)), 0)
             parent = torch.where(score > -torch.inf, best, best[:1])
             steps.append((parent // k, parent % k))
             origin = origin.gather(0, parent // k)
         points = points.gather(0, origin.unsqueeze(-1).expand(*origin.shape, points.shape[-1]))
-        at = torch.arange(len(points), device=q.device).view(-1, *[1] * len(q.batch_shape)).expand(score.shape)
+        at = (
+            torch.arange(len(points), device=q.device)
+            .view(-1, *[1] * len(q.batch_shape))
+            .expand(score.shape)
+        )
         chosen = []
         for parent, category in reversed(steps):
             chosen.append(category.gather(0, at))
@@ -65,7 +77,10 @@ def left_behind(
     probs = q.log_conditionals(members, validate).exp()
     here = torch.ones_like(members[..., 0], dtype=torch.bool) if valid is None else valid
     here = here.unsqueeze(0).expand(len(members), *here.shape)
-    agree, shared = here.long(), here  # one more than the number of variables that two members share, 0 for an invalid one
+    agree, shared = (
+        here.long(),
+        here,
+    )  # one more than the number of variables that two members share, 0 for an invalid one
     for i in order:
         shared = shared & (members[..., i].unsqueeze(1) == members[..., i])
         agree = agree + shared
@@ -82,7 +97,9 @@ def _kept(p: Tensor, to: Tensor, behind: Tensor, left: Tensor) -> Float[Tensor, 
     return torch.ones_like(p).scatter_reduce(-1, to.movedim(1, -1), value.movedim(1, -1), "amin")
 
 
-def outside(left: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None) -> Float[Tensor, "*batch"]:
+def outside(
+    left: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None
+) -> Float[Tensor, "*batch"]:
     """The probability of being no valid member, from what :func:`left_behind` gives."""
     whole = left[..., 0]
     return (whole if valid is None else torch.where(valid, whole, 1.0)).amin(0)
@@ -123,7 +140,9 @@ def draw_rest(
 
 
 def among(
-    x: Int64[Tensor, "n *batch d"], members: Int64[Tensor, "m *batch d"], valid: Bool[Tensor, "m *batch"]
+    x: Int64[Tensor, "n *batch d"],
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"],
 ) -> Bool[Tensor, "n *batch"]:
     """Whether x is one of the valid members."""
     return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
@@ -157,7 +176,13 @@ def sum_and_sample(
     left = left_behind(law, members, valid, validate)
     remaining = outside(left, valid)
     if x is None:
-        u = uniforms(samples, (*law.batch_shape, law.d), dtype=law.real, device=law.device, generator=generator)
+        u = uniforms(
+            samples,
+            (*law.batch_shape, law.d),
+            dtype=law.real,
+            device=law.device,
+            generator=generator,
+        )
         drawn = draw_rest(law, members, valid, u, validate, left)
     else:
         drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
@@ -185,5 +210,7 @@ def sum_and_sample(
         baseline = summed + remaining * leave_one_out(fx)
     else:
         baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)
-    change = (mass * (fm - baseline.mean(0))).sum(0) + (rest * (fx - baseline) * log_prob[m:]).sum(0)
+    change = (mass * (fm - baseline.mean(0))).sum(0) + (rest * (fx - baseline) * log_prob[m:]).sum(
+        0
+    )
     return attach(mean, mean + change), values.detach(), drawn

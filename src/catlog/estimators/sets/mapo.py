@@ -64,7 +64,14 @@ class MAPO(nn.Module):
             check_count("MAPO", name, value)
         check_choice("MAPO", "keep", keep, ("highest", "lowest"))
         check_number("MAPO", "clip", clip, 0, 1)
-        self.size, self.samples, self.keep, self.clip, self.length, self.validate = size, samples, keep, clip, length, validate
+        self.size, self.samples, self.keep, self.clip, self.length, self.validate = (
+            size,
+            samples,
+            keep,
+            clip,
+            length,
+            validate,
+        )
         self.register_buffer("memory", torch.full((size, length), -1))
         self.memory: Int64[Tensor, "size length"]  # category numbers, then -1
 
@@ -79,24 +86,41 @@ class MAPO(nn.Module):
         return self.size + self.samples
 
     def forward(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         members, valid = self._recall(law, view(q, validate=False))
         estimate, values, drawn = sum_and_sample(
-            f, law, members, valid, self.samples, x, least=self.clip, generator=generator, validate=self.validate
+            f,
+            law,
+            members,
+            valid,
+            self.samples,
+            x,
+            least=self.clip,
+            generator=generator,
+            validate=self.validate,
         )
         if learns(self, values):
             self._remember(values, valid, drawn)
         return estimate
 
     @torch.no_grad()
-    def _recall(self, law: Factors | Conditionals, unchecked: Factors | Conditionals) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
+    def _recall(
+        self, law: Factors | Conditionals, unchecked: Factors | Conditionals
+    ) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
         """The remembered points, and where they are possible; elsewhere a likely one stands in."""
         check_count("MAPO", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")
         (memory,) = frozen(self, self.memory)
         stored, beyond = memory[:, : law.d], memory[:, law.d :]
-        fits = ((stored >= 0) & (stored < torch.tensor(law.cardinalities, device=stored.device))).all(-1) & (beyond < 0).all(-1)
+        fits = (
+            (stored >= 0) & (stored < torch.tensor(law.cardinalities, device=stored.device))
+        ).all(-1) & (beyond < 0).all(-1)
         lead = (self.size, *[1] * len(law.batch_shape))
         best, _ = likeliest(law, 1, self.validate)
         points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)
@@ -106,14 +130,20 @@ class MAPO(nn.Module):
     @torch.no_grad()
     def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor) -> None:
         """The best different points of memory and draws, by f's values of this call."""
-        score = (values if self.keep == "highest" else -values).masked_fill(~values.isfinite(), -torch.inf)
+        score = (values if self.keep == "highest" else -values).masked_fill(
+            ~values.isfinite(), -torch.inf
+        )
         old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
         score = torch.cat([old, score[self.size :].flatten()])
-        pool = torch.cat([self.memory, pad(drawn.flatten(0, -2), (0, self.length - drawn.shape[-1]), value=-1)])
+        pool = torch.cat(
+            [self.memory, pad(drawn.flatten(0, -2), (0, self.length - drawn.shape[-1]), value=-1)]
+        )
         chosen = []
         for _ in range(self.size):
             best = score.argmax(0, keepdim=True)
             row = pool.index_select(0, best)
-            chosen.append(torch.where(score.index_select(0, best).unsqueeze(1) > -torch.inf, row, -1))
+            chosen.append(
+                torch.where(score.index_select(0, best).unsqueeze(1) > -torch.inf, row, -1)
+            )
             score = score.masked_fill((pool == row).all(-1), -torch.inf)
         self.memory.copy_(torch.cat(chosen))

@@ -53,7 +53,9 @@ class SumAndSample:
     reference: ClassVar[str] = "Liu et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("SumAndSample", "top", self.top, hint="Without points to sum use RLOO or Reinforce.")
+        check_count(
+            "SumAndSample", "top", self.top, hint="Without points to sum use RLOO or Reinforce."
+        )
         check_count("SumAndSample", "samples", self.samples)
 
     def rows(self, q: Distribution) -> int:
@@ -63,9 +65,16 @@ class SumAndSample:
         return min(self.top, prod(view(q, validate=False).cardinalities)) + self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         count = min(self.top, prod(law.cardinalities))
         members, valid = (each[:count] for each in likeliest(law, count, self.validate))
-        return sum_and_sample(f, law, members, valid, self.samples, x, generator=generator, validate=self.validate)[0]
+        return sum_and_sample(
+            f, law, members, valid, self.samples, x, generator=generator, validate=self.validate
+        )[0]

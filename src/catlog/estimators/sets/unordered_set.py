@@ -52,8 +52,21 @@ class UnorderedSet:
     reference: ClassVar[str] = "Kool et al. 2020"
 
     def __post_init__(self) -> None:
-        check_count("UnorderedSet", "samples", self.samples, least=2, hint="One draw has no others to leave out: use Reinforce.")
-        check_count("UnorderedSet", "samples", self.samples, least=2, most=10, hint="The weights need 2^samples sums: use RLOO.")
+        check_count(
+            "UnorderedSet",
+            "samples",
+            self.samples,
+            least=2,
+            hint="One draw has no others to leave out: use Reinforce.",
+        )
+        check_count(
+            "UnorderedSet",
+            "samples",
+            self.samples,
+            least=2,
+            most=10,
+            hint="The weights need 2^samples sums: use RLOO.",
+        )
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -62,21 +75,38 @@ class UnorderedSet:
         return self.samples
 
     def __call__(
-        self, f: Function, q: Distribution, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         if x is None:
-            u = uniforms(self.samples, (*law.batch_shape, law.d), dtype=law.real, device=law.device, generator=generator)
+            u = uniforms(
+                self.samples,
+                (*law.batch_shape, law.d),
+                dtype=law.real,
+                device=law.device,
+                generator=generator,
+            )
             index = categories(law, u[:1])
             for row in range(1, self.samples):
-                index = torch.cat([index, draw_rest(law, index, None, u[row : row + 1], self.validate)])
+                index = torch.cat(
+                    [index, draw_rest(law, index, None, u[row : row + 1], self.validate)]
+                )
         else:
-            index = law.index(base_draws(law, x, self.samples, generator=generator, validate=self.validate))
+            index = law.index(
+                base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+            )
             check_count("UnorderedSet", "x.shape[0]", len(index), least=2, most=10)
         new = first_of_its_kind(index)
         if x is not None and may_look(self.validate, x) and not bool(new.all()):
             bad = tuple((~new).nonzero()[0].tolist())
-            raise ValueError(f"x holds a point a second time at index {bad}. Give different points, or none.")
+            raise ValueError(
+                f"x holds a point a second time at index {bad}. Give different points, or none."
+            )
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         score = law.log_prob(index)
         rest = outside(left_behind(law, index, validate=self.validate))
@@ -103,8 +133,14 @@ def _chances(
     empty, out = (each.view(*each.shape, *[1] * (p.dim() - 1)) for each in (subset == 0, ~holds))
     table = torch.where(empty, 0.0, -torch.inf).expand(left.shape).to(real)
     for _ in range(n):  # after i rounds subsets of i points are right
-        table = torch.where(empty, 0.0, table[subset.unsqueeze(1) ^ bit].masked_fill(out, -torch.inf).logsumexp(1) - left)
+        table = torch.where(
+            empty,
+            0.0,
+            table[subset.unsqueeze(1) ^ bit].masked_fill(out, -torch.inf).logsumexp(1) - left,
+        )
     others = table[(2**n - 1) ^ bit]
     without = table[(2**n - 1) ^ bit.unsqueeze(1) ^ bit] - others.unsqueeze(1)
     itself = torch.eye(n, dtype=torch.bool, device=p.device).view(n, n, *[1] * (p.dim() - 1))
-    return (others - table[-1]).exp().to(given), without.masked_fill(itself, -torch.inf).exp().to(given)
+    return (others - table[-1]).exp().to(given), without.masked_fill(itself, -torch.inf).exp().to(
+        given
+    )
