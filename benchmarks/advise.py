@@ -1,6 +1,6 @@
 """How good is the advice? `catlog.advise` on every problem of the suite, against all that it could have chosen.
 
-    python benchmarks/advise.py                          # an hour of one quiet CPU core; writes results/advise.csv
+    python benchmarks/advise.py                          # an hour of one quiet CPU core; writes results/quality/advise.csv
     python benchmarks/advise.py --sizes small --repeats 50 --rounds 5 --output /tmp/advise.csv     # some minutes
 
 On every problem three pilots, with seeds 500, 501 and 502, choose an estimator. Then every candidate of the pilot and, unless
@@ -203,7 +203,7 @@ def main() -> None:
         action="store_true",
         help="CPU seconds instead of wall seconds: for a machine that is not quiet",
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "results" / "advise.csv")
+    parser.add_argument("--output", type=Path, default=ROOT / "results" / "quality" / "advise.csv")
     given = parser.parse_args()
     torch.set_num_threads(1)
     clock = time.process_time if given.cpu_time else time.perf_counter

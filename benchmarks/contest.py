@@ -1,6 +1,6 @@
 """Which unbiased estimator has the least variance at about 40 evaluations, on the small problems with interactions?
 
-    python benchmarks/contest.py             # some minutes of one core; writes results/contest.csv, goes on where it stopped
+    python benchmarks/contest.py             # some minutes of one core; writes results/quality/contest.csv, goes on where it stopped
     python benchmarks/contest.py --quick     # some seconds; small, and writes only to a given --output
     python benchmarks/contest.py --again SlopeCateR     # measures one estimator anew (every method has its own random numbers)
 
@@ -232,7 +232,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()
-    output = args.output or (None if args.quick else ROOT / "results" / "contest.csv")
+    output = args.output or (None if args.quick else ROOT / "results" / "quality" / "contest.csv")
     rows = records.read(output) if output is not None and output.exists() else []
     done = {(row["part"], row["problem"], row["seed"]) for row in rows}
     runs = (

@@ -1,6 +1,6 @@
 """CatLog with control variates: SlopeCateR against what was best before, on a decoder; see contest.py for the rest.
 
-    python benchmarks/control_variates.py             # about 15 minutes of one core; writes results/control_variates.csv
+    python benchmarks/control_variates.py             # about 15 minutes of one core; writes results/quality/control_variates.csv
     python benchmarks/control_variates.py --quick     # some seconds; small, and writes only to a given --output
 
 *dvae*: the decoder of `benchmarks/variance.py` after 8, 20 and 40 epochs, at about 400 and 40 evaluations. `variance`: summed
@@ -241,7 +241,9 @@ def main() -> None:
     start = time.perf_counter()
     rows = decoder(*(([1], 40, 1, 4) if args.quick else ([8, 20, 40], 40, 5, 100)))
     print(f"{len(rows)} rows in {time.perf_counter() - start:.0f} s")
-    output = args.output or (None if args.quick else ROOT / "results" / "control_variates.csv")
+    output = args.output or (
+        None if args.quick else ROOT / "results" / "quality" / "control_variates.csv"
+    )
     if output is not None:
         records.write(rows, output, digits=4)
         print(f"written to {output}")

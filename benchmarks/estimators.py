@@ -1,6 +1,6 @@
 """Every estimator of the registry: its bias as the tests judge it, and its variance and time on two problems.
 
-    python benchmarks/estimators.py             # under 6 minutes of one core; writes results/estimators.csv
+    python benchmarks/estimators.py             # under 6 minutes of one core; writes results/quality/estimators.csv
     python benchmarks/estimators.py --quick     # some seconds; small, and writes only to a given --output
 
 One row per setting and problem, of two kinds.
@@ -413,7 +413,7 @@ def main() -> None:
             )
     print(f"{len(rows)} rows in {time.perf_counter() - start:.0f} s")
     output = args.output or (
-        None if args.quick or args.only else ROOT / "results" / "estimators.csv"
+        None if args.quick or args.only else ROOT / "results" / "quality" / "estimators.csv"
     )
     if output is not None:
         if args.names and output.exists():

@@ -1,6 +1,6 @@
 """Which estimator trains the MNIST autoencoder soonest to a negated train ELBO of 100? In wall time, on one device.
 
-    python benchmarks/race.py --device cuda                     # writes results/race_cuda.csv; about 15 minutes of an H200
+    python benchmarks/race.py --device cuda                     # writes results/speed/race_cuda.csv; about 15 minutes of an H200
     python benchmarks/race.py --device cuda --methods SlopeCateR-4 GS-S --seeds 0
 
 Every method trains alone on the device, the same model from the same start with the same batches (see `catlog run dvae`), its
@@ -132,7 +132,7 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    output: Path = given.output or ROOT / "results" / f"race_{given.device}.csv"
+    output: Path = given.output or ROOT / "results" / "speed" / f"race_{given.device}.csv"
     output.parent.mkdir(parents=True, exist_ok=True)
     known = records.read(output) if output.exists() else []
     done = {(row["method"], row["seed"]) for row in known}

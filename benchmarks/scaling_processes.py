@@ -2,7 +2,7 @@
 
     python benchmarks/scaling_processes.py               # some minutes on two idle cores, which it needs: nothing else may run
     python benchmarks/scaling_processes.py --only pool   # a part; what the file has of the others is kept
-    python benchmarks/scaling_processes.py --docs        # the tables of docs/scaling.md anew, from results/scaling.csv
+    python benchmarks/scaling_processes.py --docs        # the tables of docs/scaling.md anew, from results/scaling/scaling.csv
 
 Every process has one thread. The two sides of a comparison are measured in turn, in the same processes; medians of the rounds.
 Messages are counted as they are sent: `messages` and `kib` (bytes that a rank contributes to an all-reduce, or receives from an
@@ -37,7 +37,7 @@ from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Shar
 from speed import between, markdown, show
 
 ROOT = Path(__file__).parent.parent
-FILE, PAGE = ROOT / "results" / "scaling.csv", ROOT / "docs" / "scaling.md"
+FILE, PAGE = ROOT / "results" / "scaling" / "scaling.csv", ROOT / "docs" / "scaling.md"
 SECTIONS = ("pool", "overhead", "estimate", "training", "sweep")
 SLEEP = 0.005
 NVLINK, NETWORK = (
@@ -267,7 +267,8 @@ def page(rows: list[Row], text: str) -> str:
 def expectations(rows: list[Row]) -> str:
     """What to expect of more processes: arithmetic with what was measured on two cores and on one GPU, and nominal links."""
     cuda = {
-        row["method"]: row["ms"] for row in records.read(ROOT / "results" / "speed_dvae_cuda.csv")
+        row["method"]: row["ms"]
+        for row in records.read(ROOT / "results" / "speed" / "speed_dvae_cuda.csv")
     }
     step, fixed = cuda["IndeCateR, first-layer-linear"], cuda["RLOO-S"]
     training = next(row for row in rows if row["section"] == "training" and row["kib"])

@@ -6,7 +6,7 @@
     python benchmarks/speed.py --only dvae scaling  # some sections
     python benchmarks/speed.py --docs               # the tables of docs/speed.md and README.md anew, from the files
 
-Prints one table per section and writes results/speed_<section>_<device>.csv, and results/step_times_<device>.csv (problem,
+Prints one table per section and writes results/speed/speed_<section>_<device>.csv, and results/speed/step_times_<device>.csv (problem,
 method, ms), which `catlog report --step-times` reads; there, problems that were not measured this time are kept.
 """
 
@@ -22,7 +22,7 @@ from sections import memory, scaling, steps
 from sections.timing import Bench, Row
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
+RESULTS = ROOT / "results" / "speed"
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "ceilings": steps.ceilings,
     "dvae": steps.dvae,

@@ -1,7 +1,7 @@
 """Structured laws: variance over draws at equal evaluations, and the cost of SCateR's sweep.
 
-    python benchmarks/structured.py             # about 4 minutes on one CPU core; writes to results/structured_*.csv and docs/
-    python benchmarks/structured.py --study     # CritiCateR's settings; results/criticater_settings.csv
+    python benchmarks/structured.py             # about 4 minutes on one CPU core; writes to results/*/structured_*.csv and docs/
+    python benchmarks/structured.py --study     # CritiCateR's settings; results/quality/criticater_settings.csv
     python benchmarks/structured.py --quick     # some seconds; few repeats, and writes nothing unless --output is given
 
 Variance: the gradient of E_q[f] in the law's parameters is estimated many times by every method, with as many evaluations of f
@@ -761,7 +761,7 @@ def main() -> None:
     torch.set_num_threads(1)  # small problems: threads cost more than they give
     torch.manual_seed(0)
     save = not args.quick or args.output is not None
-    tables = args.output or ROOT / "results"
+    tables = args.output or ROOT / "results" / "quality"
     budgets = (1,) if args.quick else (1, 4)
     if args.study:
         found = study(repeats, budgets)

@@ -1,6 +1,6 @@
 """Every estimator on every problem of the suite, at equal evaluations: bias, variance, time, and variance times time.
 
-    python benchmarks/suite.py                              # all large problems; writes results/suite.csv
+    python benchmarks/suite.py                              # all large problems; writes results/quality/suite.csv
     python benchmarks/suite.py --problems ising,parity --size small --output /tmp/suite.csv
 
 One row per pair of problem and estimator, written as soon as it is measured; a pair that the file has is not measured again, so
@@ -178,7 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
         default=30.0,
         help="for a pair: slow estimators get fewer repeats, at least 20",
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "results" / "suite.csv")
+    parser.add_argument("--output", type=Path, default=ROOT / "results" / "quality" / "suite.csv")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
 

@@ -1,6 +1,6 @@
 """Variance over draws of the gradient on a trained DVAE decoder, at about 400 evaluations per estimate.
 
-    python benchmarks/variance.py             # 9 minutes of CPU time; writes results/variance_dvae.csv, docs/variance.png
+    python benchmarks/variance.py             # 9 minutes of CPU time; writes results/quality/variance_dvae.csv, docs/variance.png
     python benchmarks/variance.py --quick     # some seconds; small, and writes nothing
 
 The paper's DVAE (encoder 784-384-256-200 bits, decoder 200-256-384-784) is trained on the 5,000 binarised MNIST images that
@@ -297,7 +297,7 @@ def main() -> None:
     )
 
     if not args.quick or args.output:
-        table = (args.output or ROOT / "results") / "variance_dvae.csv"
+        table = (args.output or ROOT / "results" / "quality") / "variance_dvae.csv"
         figure = (args.output or ROOT / "docs") / "variance.png"
         with table.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0].keys())

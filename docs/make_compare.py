@@ -1,4 +1,4 @@
-"""Run the Python of docs/compare.md and put what it prints into the page; write the figure and results/compare_example.csv.
+"""Run the Python of docs/compare.md and put what it prints into the page; write the figure and results/quality/compare_example.csv.
 
 python docs/make_compare.py     # some seconds, on a quiet machine
 """
@@ -21,7 +21,7 @@ from advise import in_the_middle  # noqa: E402
 
 PAGE = ROOT / "docs" / "compare.md"
 BEGIN, END = (
-    "<!-- advice: begin (made by docs/make_compare.py from results/advise.csv) -->",
+    "<!-- advice: begin (made by docs/make_compare.py from results/quality/advise.csv) -->",
     "<!-- advice: end -->",
 )
 
@@ -64,7 +64,7 @@ def advice(rows: list[dict[str, Any]]) -> str:
 
 def with_advice(text: str) -> str:
     head, rest = text.split(BEGIN)
-    rows = records.read(ROOT / "results" / "advise.csv")
+    rows = records.read(ROOT / "results" / "quality" / "advise.csv")
     return f"{head}{BEGIN}\n\n{advice(rows)}\n\n{END}{rest.split(END)[1]}"
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(1)
     text, names = executed(PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(with_advice(text), encoding="utf-8")
-    names["result"].to_csv(ROOT / "results" / "compare_example.csv")
+    names["result"].to_csv(ROOT / "results" / "quality" / "compare_example.csv")
     names["result"].plot(ROOT / "docs" / "compare.png")
     print(names["result"], names["advice"], sep="\n\n")
 

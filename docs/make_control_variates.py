@@ -1,4 +1,4 @@
-"""Write docs/control_variates.md from results/control_variates.csv and results/contest.csv.
+"""Write docs/control_variates.md from results/quality/control_variates.csv and results/quality/contest.csv.
 
 python docs/make_control_variates.py
 """
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 PAGE = """\
 # CatLog with control variates
 
-<!-- made by docs/make_control_variates.py from results/control_variates.csv and results/contest.csv: do not edit -->
+<!-- made by docs/make_control_variates.py from results/quality/control_variates.csv and results/quality/contest.csv: do not edit -->
 
 `SlopeCateR` is IndeCateR with a control variate for f that can be differentiated. Slopes of f at the draws predict what every
 variable is worth; exact sums over a few variables correct the prediction. `MemoryCateR` needs nothing of f: a critic remembers
@@ -76,7 +76,7 @@ corrections in all of SlopeCateR.
 The small problems of `catlog.problems` with interactions and independent variables, each with two seeds; relative variance with
 95 % intervals. *Best other*: that with the least variance among all unbiased estimators of the registry, and IndeCateR with
 Latin draws and Taylor's control variate in several settings (UnorderedSet takes at most 10 draws). What learns had 200 calls
-before, and was frozen then. All numbers are in [`results/contest.csv`](../results/contest.csv).
+before, and was frozen then. All numbers are in [`results/quality/contest.csv`](../results/quality/contest.csv).
 
 First with both seeds, of {count} problems: **MemoryCateR on {memory}** ({memory_clear} with intervals that do not touch);
 SlopeCateR on {slope}, and on {slope_alone} if MemoryCateR is left out; the better of the two on {either}.{lost}
@@ -265,7 +265,7 @@ def main() -> None:
     path.write_text(
         page(
             *(
-                records.read(ROOT / "results" / f"{name}.csv")
+                records.read(ROOT / "results" / "quality" / f"{name}.csv")
                 for name in ("control_variates", "contest")
             )
         ),

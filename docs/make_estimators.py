@@ -2,7 +2,7 @@
 
     python docs/make_estimators.py     # writes docs/estimators.md, docs/estimators.png and the table in README.md
 
-`unbiased` is what benchmarks/estimators.py found by the tests' judge (results/estimators.csv); the classes' own claim is not
+`unbiased` is what benchmarks/estimators.py found by the tests' judge (results/quality/estimators.csv); the classes' own claim is not
 read. The rest is read from the classes: derivative of f, laws, cost (the docstring's "Cost:"), settings, reference.
 """
 
@@ -50,7 +50,7 @@ WORDS = {
 PAGE = """\
 # The estimators
 
-<!-- made by docs/make_estimators.py from the registry and results/estimators.csv: do not edit -->
+<!-- made by docs/make_estimators.py from the registry and results/quality/estimators.csv: do not edit -->
 
 n draws (`samples`), d variables of k categories; *evaluations* are points of f per estimate. *Laws*: bits (Bernoulli),
 categorical (integers), one-hot, mixed (different numbers of categories), structured (dependent variables). Every estimator
@@ -73,13 +73,13 @@ f is a random network with one hidden layer of 32, q a random law; every estimat
 *ms*: per estimate, value and gradient, on one CPU core in batches of 200 laws. Estimators that learn or remember had
 *trained* calls before. What a backward pass through f costs shows in the ms, not in the evaluations. VIMCO's variance is
 relative to the gradient of its own target. Made by [`benchmarks/estimators.py`](../benchmarks/estimators.py); numbers in
-[`results/estimators.csv`](../results/estimators.csv).
+[`results/quality/estimators.csv`](../results/quality/estimators.csv).
 
 ![variance against time](estimators.png)
 """
 
 
-def read(path: Path = ROOT / "results" / "estimators.csv") -> list[Row]:
+def read(path: Path = ROOT / "results" / "quality" / "estimators.csv") -> list[Row]:
     return records.read(path)
 
 
@@ -92,7 +92,7 @@ def unbiased(name: str, rows: list[Row]) -> bool:
     found = judged(name, rows)
     if not found:
         raise ValueError(
-            f"{name} has no row in results/estimators.csv: run benchmarks/estimators.py."
+            f"{name} has no row in results/quality/estimators.csv: run benchmarks/estimators.py."
         )
     return all(row["unbiased"] == "yes" for row in found)
 

@@ -1,6 +1,6 @@
 """The pictures and numbers of docs/idea.md, by enumeration of every draw: nothing here is random but the choice of functions.
 
-python docs/make_idea.py     # writes results/idea.csv and docs/idea_*.png, in seconds
+python docs/make_idea.py     # writes results/quality/idea.csv and docs/idea_*.png, in seconds
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def random_tables() -> list[dict[str, Any]]:
 
 
 def computed() -> list[dict[str, Any]]:
-    """All rows of results/idea.csv."""
+    """All rows of results/quality/idea.csv."""
     return shared() + random_tables()
 
 
@@ -251,7 +251,7 @@ def limit(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     rows = computed()
-    records.write(rows, ROOT / "results" / "idea.csv", digits=6)
+    records.write(rows, ROOT / "results" / "quality" / "idea.csv", digits=6)
     which_points(ROOT / "docs" / "idea_points.png")
     rao_blackwell(ROOT / "docs" / "idea_rao_blackwell.png")
     limit(rows, ROOT / "docs" / "idea_limit.png")

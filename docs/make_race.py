@@ -1,4 +1,4 @@
-"""Write docs/race.md and docs/race.png from results/race_cuda.csv and results/addition_64.csv.
+"""Write docs/race.md and docs/race.png from results/speed/race_cuda.csv and results/paper/addition_64.csv.
 
 python docs/make_race.py
 """
@@ -38,7 +38,7 @@ LOOKS = {
 PAGE = """\
 # In wall time
 
-<!-- made by docs/make_race.py from results/race_cuda.csv and results/addition_64.csv: do not edit -->
+<!-- made by docs/make_race.py from results/speed/race_cuda.csv and results/paper/addition_64.csv: do not edit -->
 
 A gradient with less noise is worth what it saves in time. `benchmarks/race.py` trains the paper's discrete autoencoder
 (MNIST, 200 bits, batch 100, Adam) with every method alone on one {device}, the whole step compiled and captured in a CUDA
@@ -187,7 +187,10 @@ def figure(race: list[Row], addition: list[Row]) -> Figure:
 
 
 def main() -> None:
-    rows = [records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64")]
+    rows = [
+        records.read(ROOT / "results" / f"{name}.csv")
+        for name in ("speed/race_cuda", "paper/addition_64")
+    ]
     (ROOT / "docs" / "race.md").write_text(page(*rows), encoding="utf-8")
     figure(*rows).savefig(ROOT / "docs" / "race.png", dpi=130)
     print("docs/race.md, docs/race.png")

@@ -9,7 +9,7 @@ from catlog.report.page import SECTIONS, Table
 from catlog.report.runs import collect, section_of, step_times
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"
+RESULTS = HERE.parent / "results" / "paper"
 SOURCES = ("gradients", "optimisation", "dvae", "addition")
 BEGIN, END = "<!-- results: begin (made by docs/make_reproduction.py) -->", "<!-- results: end -->"
 
@@ -33,7 +33,7 @@ def markdown(table: Table) -> str:
 
 
 def times() -> Times:
-    path = RESULTS / "step_times_cuda.csv"
+    path = RESULTS.parent / "speed" / "step_times_cuda.csv"
     return step_times(records.read(path)) if path.exists() else None
 
 

@@ -1,6 +1,6 @@
 """The suite's results as a page: which estimator is best on which problem.
 
-    python docs/make_suite.py                                     # writes docs/suite.md and docs/suite.png from results/suite.csv
+    python docs/make_suite.py                                     # writes docs/suite.md and docs/suite.png from results/quality/suite.csv
     python docs/make_suite.py --results FILE --folder FOLDER
 
 Everything on the page is counted from the file that benchmarks/suite.py wrote.
@@ -23,7 +23,7 @@ SOON = 2.0  # "close to the best" is below this ratio
 PAGE = """\
 # The suite: which estimator on which problem
 
-<!-- made by docs/make_suite.py from results/suite.csv: do not edit -->
+<!-- made by docs/make_suite.py from results/quality/suite.csv: do not edit -->
 
 {problems} problems with known gradients (`catlog list`), {estimators} estimators and settings, at equal evaluations of f: as
 many as IndeCateR needs for two draws. The measure is *variance x time*: what a gradient of given precision costs, since twice the
@@ -34,7 +34,7 @@ where it has a table (`catlog.functions`). On your own f and q, ask `catlog.comp
 ![variance x time relative to the best](suite.png)
 
 Each cell is the ratio of variance x time to that of the best unbiased estimator on the problem. *0*: exact. Empty: it cannot be
-used there (see `skipped` in [`results/suite.csv`](../results/suite.csv)). Where some are exact, the others are held against the
+used there (see `skipped` in [`results/quality/suite.csv`](../results/quality/suite.csv)). Where some are exact, the others are held against the
 best of the rest. Below the line are estimators that are biased by design. Small variance alone is no merit of theirs, so the
 number in the cell is their bias in per cent of the gradient's norm, and the colour is the ratio.
 
@@ -259,7 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=ROOT / "results" / "suite.csv")
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "quality" / "suite.csv")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs")
     given = parser.parse_args()
     rows = read(given.results)

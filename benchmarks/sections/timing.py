@@ -23,7 +23,7 @@ class Bench:
     digits: tuple[int, ...] = (16,)
     output: Path | None = None
     step_times: list[Row] = field(default_factory=list)
-    """Rows for results/step_times_<device>.csv, which catlog's report reads; sections add theirs."""
+    """Rows for results/speed/step_times_<device>.csv, which catlog's report reads; sections add theirs."""
 
     @property
     def cuda(self) -> bool:

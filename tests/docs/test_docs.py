@@ -98,8 +98,8 @@ def test_the_notebook_holds_no_results() -> None:
 
 
 def test_the_idea_is_computed() -> None:
-    """`python docs/make_idea.py` writes results/idea.csv; the page has its numbers."""
-    kept = records.read(ROOT / "results" / "idea.csv")
+    """`python docs/make_idea.py` writes results/quality/idea.csv; the page has its numbers."""
+    kept = records.read(ROOT / "results" / "quality" / "idea.csv")
     made = make_idea.computed()
     assert len(kept) == len(made)
     for old, new in zip(kept, made, strict=True):
@@ -134,10 +134,10 @@ def test_the_pictures_of_the_idea(tmp_path: Path) -> None:
 
 
 def measured(problem: str) -> Callable[..., float]:
-    """The lowest variance of an estimator (with these settings) on a problem of results/estimators.csv."""
+    """The lowest variance of an estimator (with these settings) on a problem of results/quality/estimators.csv."""
     rows = [
         row
-        for row in records.read(ROOT / "results" / "estimators.csv")
+        for row in records.read(ROOT / "results" / "quality" / "estimators.csv")
         if row["problem"] == problem and row["variance"]
     ]
 
@@ -158,7 +158,7 @@ def unbiased() -> set[str]:
 def ranked(problem: str) -> list[str]:
     rows = [
         row
-        for row in records.read(ROOT / "results" / "estimators.csv")
+        for row in records.read(ROOT / "results" / "quality" / "estimators.csv")
         if row["problem"] == problem and row["variance"]
     ]
     return [
@@ -196,7 +196,7 @@ def test_choose_relaxations() -> None:
     for problem in ("20 bits", "8 one-hot variables of 5"):
         rows = [
             row
-            for row in records.read(ROOT / "results" / "estimators.csv")
+            for row in records.read(ROOT / "results" / "quality" / "estimators.csv")
             if row["problem"] == problem
         ]
         bias = {
@@ -210,7 +210,7 @@ def test_choose_relaxations() -> None:
 
 
 def test_choose_autoencoder() -> None:
-    rows = records.read(ROOT / "results" / "variance_dvae.csv")
+    rows = records.read(ROOT / "results" / "quality" / "variance_dvae.csv")
     for epochs, plain_is_noisier in ((8, True), (20, True), (40, False)):
         v = {row["method"]: row["variance"] for row in rows if row["epochs"] == epochs}
         assert (v["IndeCateR n=2"] > v["RLOO n=402"]) == plain_is_noisier
@@ -228,7 +228,7 @@ def test_choose_autoencoder() -> None:
 
 
 def test_choose_slopes() -> None:
-    rows = records.read(ROOT / "results" / "control_variates.csv")
+    rows = records.read(ROOT / "results" / "quality" / "control_variates.csv")
     for epochs in ("8 epochs", "20 epochs", "40 epochs"):
         error = {
             row["method"]: row["mse"]
@@ -246,7 +246,8 @@ def test_race() -> None:
     """Run docs/make_race.py after its results changed. SlopeCateR is before all others with every seed."""
     made = run_path(str(ROOT / "docs" / "make_race.py"))
     race, addition = (
-        records.read(ROOT / "results" / f"{name}.csv") for name in ("race_cuda", "addition_64")
+        records.read(ROOT / "results" / f"{name}.csv")
+        for name in ("speed/race_cuda", "paper/addition_64")
     )
     assert (ROOT / "docs" / "race.md").read_text(encoding="utf-8") == made["page"](race, addition)
     times = {
@@ -263,8 +264,8 @@ def test_race() -> None:
 
 
 def test_advice_is_good() -> None:
-    """What docs/compare.md says of `advise`: run docs/make_compare.py after results/advise.csv changed."""
-    rows = records.read(ROOT / "results" / "advise.csv")
+    """What docs/compare.md says of `advise`: run docs/make_compare.py after results/quality/advise.csv changed."""
+    rows = records.read(ROOT / "results" / "quality" / "advise.csv")
     assert run_path(str(ROOT / "docs" / "make_compare.py"))["advice"](rows) in (
         ROOT / "docs" / "compare.md"
     ).read_text(encoding="utf-8")
@@ -280,7 +281,7 @@ def test_advice_is_good() -> None:
 
 
 def test_choose_structured() -> None:
-    rows = records.read(ROOT / "results" / "structured_variance.csv")
+    rows = records.read(ROOT / "results" / "quality" / "structured_variance.csv")
     assert len({row["problem"] for row in rows}) == 5
     for row in rows:
         if row["method"] == "SCateR":

@@ -14,7 +14,7 @@ from catlog.testing.settings import OTHER_TARGETS, VARIANTS
 from catlog.testing.test_battery import LIMIT
 from scripts import ROOT, loaded
 
-ROWS = records.read(ROOT / "results" / "estimators.csv")
+ROWS = records.read(ROOT / "results" / "quality" / "estimators.csv")
 
 
 make = loaded("docs/make_estimators.py")

@@ -246,7 +246,9 @@ def test_the_contest_s_result() -> None:
     """The least variance of all unbiased estimators on eight problems or more, with both seeds, and intervals apart."""
     wins = run_path(str(ROOT / "docs" / "make_control_variates.py"))["wins"]
     rows = [
-        row for row in records.read(ROOT / "results" / "contest.csv") if row["part"] == "contest"
+        row
+        for row in records.read(ROOT / "results" / "quality" / "contest.csv")
+        if row["part"] == "contest"
     ]
     assert {row["seed"] for row in rows} == {1, 2}
     first = wins(rows, "MemoryCateR", clear=True)

@@ -185,12 +185,12 @@ def test_errors() -> None:
 
 
 def test_page_is_made_of_the_results() -> None:
-    """Run docs/make_control_variates.py after results/control_variates.csv or results/contest.csv changed."""
+    """Run docs/make_control_variates.py after results/quality/control_variates.csv or results/quality/contest.csv changed."""
     root = Path(__file__).parents[2]
     page = run_path(str(root / "docs" / "make_control_variates.py"))["page"]
-    rows = records.read(root / "results" / "control_variates.csv")
+    rows = records.read(root / "results" / "quality" / "control_variates.csv")
     assert (root / "docs" / "control_variates.md").read_text(encoding="utf-8") == page(
-        rows, records.read(root / "results" / "contest.csv")
+        rows, records.read(root / "results" / "quality" / "contest.csv")
     )
     (ours,) = (
         row
