@@ -29,8 +29,8 @@ import catlog
 from catlog import ESTIMATORS, problems
 from catlog.diagnostics.advice import CANDIDATES, Structure, listed, structure_of
 from catlog.diagnostics.comparison import Comparison, Row
-from catlog.diagnostics.gradient_samples import Repeats
-from catlog.diagnostics.sizing import label, misfit, within
+from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.sizing import label, why_unsuitable, within_budget
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent
@@ -56,7 +56,7 @@ class Settings:
 
 
 def rivals(
-    task: Repeats, structure: Structure, candidates_only: bool
+    task: GradientSampler, structure: Structure, candidates_only: bool
 ) -> dict[str, catlog.Estimator]:
     """All that might have been chosen, with the draws that the budget allows."""
     found = {
@@ -69,12 +69,12 @@ def rivals(
             if (
                 cls in LEFT_OUT
                 or not E.unbiased
-                or misfit(E, task.kind)
+                or why_unsuitable(E, task.kind)
                 or (E.differentiates_f and not structure.slope)
             ):
                 continue
             try:
-                E = within(E, task.q, structure.budget)
+                E = within_budget(E, task.q, structure.budget)
             except ValueError:
                 continue
             found.setdefault(label(E), E)
@@ -112,7 +112,7 @@ def measured(
         )
         for seed in range(FIRST, FIRST + PILOTS)
     ]
-    task = Repeats(f, problem.law, problem.parameters)
+    task = GradientSampler(f, problem.law, problem.parameters)
     structure = structure_of(task, budget, settings.clock)
     comparison = catlog.compare(
         f,

@@ -31,7 +31,7 @@ from torch.distributions import Distribution
 import catlog
 from catlog import ESTIMATORS, MemoryCateR, problems
 from catlog.distributions.factors import factors
-from catlog.estimators.catlog_trick.kernel_critic import encoded, means, parts
+from catlog.estimators.catlog_trick.kernel_critic import critic_means, critic_values, encoded
 from catlog.experiments import records
 from control_variates import ROOT, backward, learned
 
@@ -84,11 +84,13 @@ class OnTheRest:
 
         def rest(x: Tensor) -> Tensor:
             drawn = encoded(law.index(x).reshape(-1, memory.critics, law.d).movedim(1, 0), law.k)
-            critic = parts(drawn, points, weight, memory.rho, law.d).sum(1).T
+            critic = critic_values(drawn, points, weight, memory.rho, law.d).sum(1).T
             return f(x) - critic.reshape(x.shape[0], *law.batch_shape)
 
         probs = law.probs.reshape(-1, memory.critics, law.d * law.k).movedim(1, 0).double()
-        mean = means(probs, points, weight, memory.rho, law.d).sum(1).T.reshape(law.batch_shape)
+        mean = (
+            critic_means(probs, points, weight, memory.rho, law.d).sum(1).T.reshape(law.batch_shape)
+        )
         return self.E(rest, q, generator=generator) + mean
 
 

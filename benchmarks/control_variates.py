@@ -68,7 +68,7 @@ DVAE: dict[str, catlog.Estimator] = {
 @contextmanager
 def turns_alike(name: str) -> Iterator[None]:
     """Every variable gets as many corrections as any other, where the method's name says so."""
-    with patch.object(slopes, "LEAST", 1.0 if name == ALIKE else slopes.LEAST):
+    with patch.object(slopes, "LEAST", 1.0 if name == ALIKE else slopes.UNIFORM_SHARE):
         yield
 
 
@@ -216,7 +216,7 @@ def residuals(
             share = (
                 share
                 if way == "by what is left over"
-                else torch.lerp(share, torch.full_like(share, 1 / d), slopes.LEAST)
+                else torch.lerp(share, torch.full_like(share, 1 / d), slopes.UNIFORM_SHARE)
             )
             row = {
                 "part": "residuals",

@@ -112,7 +112,7 @@ def made(
     torch.manual_seed(0)
     given = dict(options)
     if given.get("baseline") == "moving average":
-        given["baseline"] = catlog.MovingAverage()
+        given["baseline"] = catlog.MovingAverageBaseline()
     if given.get("network") == NETWORK:
         view = factors(law)
         size = 2 if name == "RODEO" else view.d * (1 if view.kind == "bits" else view.k)

@@ -31,8 +31,8 @@ from torch.nn.functional import layer_norm, one_hot
 
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from catlog.distributions.structured import ancestral, choose
-from catlog.sampling.interventions import noise_shape, sweep
+from catlog.distributions.structured import ancestral, inverse_cdf
+from catlog.sampling.interventions import all_interventions, noise_shape
 
 ROOT = Path(__file__).parent.parent
 GROUPS = 20
@@ -528,7 +528,7 @@ def loop(q: Ordered, noise: Tensor) -> tuple[Tensor, Tensor]:
                 logits, state = q.step(state, j, x[:, j - 1])
             else:
                 logits = q.conditional(x, j).squeeze(-2)
-            x[:, j] = choose(logits.log_softmax(-1).exp(), u[:, j])
+            x[:, j] = inverse_cdf(logits.log_softmax(-1).exp(), u[:, j])
         return x
 
     d = len(q.cardinalities)
@@ -541,7 +541,7 @@ def loop(q: Ordered, noise: Tensor) -> tuple[Tensor, Tensor]:
         else:
             logits = q.conditional(x, j).squeeze(-2)
         states.append(state)
-        x[:, j] = choose(logits.log_softmax(-1).exp(), noise[0, :, j])
+        x[:, j] = inverse_cdf(logits.log_softmax(-1).exp(), noise[0, :, j])
     moved = []
     for i in range(d):
         for offset in range(1, q.cardinalities[i]):
@@ -574,7 +574,7 @@ def scaling(ds: list[int], loop_d: int, rounds: int, k: int = 8) -> list[dict[st
     }
 
     def equal(q: Ordered, noise: Tensor, suffix: str) -> bool:
-        found = sweep(q, noise, suffix=suffix)  # type: ignore[arg-type]
+        found = all_interventions(q, noise, suffix=suffix)  # type: ignore[arg-type]
         x, moved = loop(q, noise)
         return torch.equal(found.x, x) and torch.equal(found.moved, moved)
 
@@ -583,7 +583,7 @@ def scaling(ds: list[int], loop_d: int, rounds: int, k: int = 8) -> list[dict[st
 
     jobs: dict[tuple[str, str, int], Callable[[], object]] = {}
     for (kind, d), q in laws.items():
-        jobs["sweep", kind, d] = lambda q=q, d=d: sweep(q, noises[d])
+        jobs["sweep", kind, d] = lambda q=q, d=d: all_interventions(q, noises[d])
         if kind == "with a state":
             jobs["estimate", kind, d] = lambda q=q: catlog.SCateR(1)(f, q, generator=generator)
         if d == loop_d:

@@ -33,8 +33,8 @@ from rich.progress import (
 import catlog
 from catlog import ESTIMATORS, problems
 from catlog.diagnostics.comparison import Row, compare
-from catlog.diagnostics.gradient_samples import Repeats
-from catlog.diagnostics.sizing import within
+from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view
 from catlog.estimator import Estimator, Function
 from catlog.experiments import records
@@ -100,9 +100,9 @@ def budget(problem: problems.Problem) -> int:
 
 def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
     """How many steps with the estimator take so many seconds, by its first one; as many as are wanted where it cannot be used."""
-    task = Repeats(entry.f, problem.law, problem.parameters)
+    task = GradientSampler(entry.f, problem.law, problem.parameters)
     try:
-        E = within(deepcopy(entry.E), task.q, budget(problem))
+        E = within_budget(deepcopy(entry.E), task.q, budget(problem))
         return int(seconds / task.timer(E, time.perf_counter, task.generator(0))()[0])
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
         return sys.maxsize  # measure() says why

@@ -62,7 +62,7 @@ def groups() -> dict[str, list[str]]:
             "Node",
             "MarkovChain",
         ],
-        "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverage"],
+        "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline"],
     }
     taken = {name for listed in found.values() for name in listed}
     found["Functions and tools"] = [

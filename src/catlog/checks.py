@@ -100,7 +100,7 @@ def check_temperature(owner: str, value: object) -> None:
         raise TypeError(
             f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was given."
         )
-    if value.device.type != "meta" and may_look(True, value):
+    if value.device.type != "meta" and can_inspect(True, value):
         check_positive(owner, "temperature", value.item())
 
 
@@ -194,7 +194,7 @@ def check_uniforms(
     closed = closed or simplex is not None
     if not u.is_floating_point():
         raise TypeError(f"{name} must hold floats, but {u.dtype} was given.")
-    if may_look(validate, u):
+    if can_inspect(validate, u):
         if not bool(((u >= 0) & (u <= 1 if closed else u < 1)).all()):
             raise ValueError(
                 f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given."
@@ -236,7 +236,7 @@ def check_chosen(
         raise TypeError(
             f"chosen must hold the numbers of variables as integers, but {index.dtype} was given."
         )
-    if may_look(validate, index):
+    if can_inspect(validate, index):
         if not bool(((index >= 0) & (index < d)).all()):
             raise ValueError(
                 f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but others were given."
@@ -259,19 +259,19 @@ def same_device(one: torch.device, other: torch.device) -> bool:
     )
 
 
-def transformed() -> bool:
+def inside_functorch() -> bool:
     """Whether this runs inside a transform of ``torch.func``, which forbids ``requires_grad_`` and has slow in-place scatters."""
     return (
         not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
     )
 
 
-def inference() -> bool:
+def in_inference_mode() -> bool:
     """Whether this runs under ``torch.inference_mode``, where nothing can be differentiated; compiled code cannot know."""
     return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
 
 
-def may_look(validate: bool, *values: Tensor) -> bool:
+def can_inspect(validate: bool, *values: Tensor) -> bool:
     """Whether Python may look at the numbers in ``values``.
 
     Looking costs a synchronisation, so it happens in eager mode only (like ``validate_args`` of torch.distributions): not

@@ -22,7 +22,7 @@ from catlog import (
 from catlog.diagnostics import advice as advise
 from catlog.diagnostics.advice import CANDIDATES, Candidate, Trial, structure_of
 from catlog.diagnostics.advice import _Pilot as Pilot
-from catlog.diagnostics.gradient_samples import Repeats
+from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.functions import Additive
 
 
@@ -259,7 +259,7 @@ def test_own_candidate() -> None:
 def test_fitted_coefficient_has_the_least_variance() -> None:
     """The fit from two calls with common draws is the minimum over a grid with the same draws."""
     q = bits(6)
-    task = Repeats(quadratic(6), q)
+    task = GradientSampler(quadratic(6), q)
     E = DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = Pilot(task, task.generator(0), lambda: 0.0, 0.0, 50)
@@ -298,14 +298,14 @@ def test_an_f_that_cannot_take_relaxed_points() -> None:
             raise RuntimeError("only bits")
         return (x @ randn(10)).square()
 
-    structure = structure_of(Repeats(picky, bits(10)), 64, lambda: 0.0)
+    structure = structure_of(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
     assert structure.slope
     assert not structure.relaxed
     f = Counted(picky)
     advice = advise(f, bits(10), budget=64, clock=f.clock)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
     steps = structure_of(
-        Repeats(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0
+        GradientSampler(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0
     )
     assert not steps.slope  # a derivative that is zero throughout is none
 

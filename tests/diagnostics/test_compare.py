@@ -30,9 +30,9 @@ from catlog import (
 from catlog.cli.main import main
 from catlog.diagnostics import comparison as compare
 from catlog.diagnostics.comparison import NORMAL
-from catlog.diagnostics.gradient_samples import Repeats
+from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import label, misfit, with_samples, within
+from catlog.diagnostics.sizing import label, why_unsuitable, with_samples, within_budget
 from catlog.functions import Additive
 from catlog.testing.enumeration import cases, functions
 
@@ -193,7 +193,7 @@ def test_no_variance_is_zero_not_rounding() -> None:
 def test_gradients_of_every_law(case: object) -> None:
     """In the parameters behind the logits, of all kinds of laws, from Exact: every repeat is the exact gradient."""
     half = (case.theta / 2).clone().requires_grad_()
-    task = Repeats(
+    task = GradientSampler(
         lambda x: FUNCTIONS["sine"](case.features(x), ONE), lambda t: case.law(2 * t), [half]
     )
     got, in_logits = task.gradients(Exact(), 3)
@@ -217,7 +217,7 @@ def test_f_that_knows_its_table_and_a_batch() -> None:
             calls.append(1),
             real(*given),
         )[1]
-        task = Repeats(table, Independent(Categorical(logits=logits), 1))
+        task = GradientSampler(table, Independent(Categorical(logits=logits), 1))
         got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
         assert calls
         (exact,) = torch.autograd.grad((logits.softmax(-1) * costs).sum(), logits)
@@ -246,7 +246,7 @@ def mixed_up(initial: Tensor, transition: Tensor) -> MarkovChain:
 )
 def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None:
     parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
-    task = Repeats(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
+    task = GradientSampler(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
     assert task.vectorised is batched
     got, in_logits = task.gradients(Exact(), 2)
     assert in_logits is None
@@ -258,7 +258,7 @@ def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None
 
 def test_f_that_depends_on_the_parameters_itself() -> None:
     theta = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
-    task = Repeats(lambda x: (x * theta.exp()).sum(-1), bits, [theta])
+    task = GradientSampler(lambda x: (x * theta.exp()).sum(-1), bits, [theta])
     assert not task.vectorised
     p = theta.detach().sigmoid()
     exact = theta.detach().exp() * (p * (1 - p) + p)
@@ -303,12 +303,12 @@ def test_learning_lowers_the_variance() -> None:
 
 
 def test_a_memory_learns_by_being_called() -> None:
-    remembering = Reinforce(4, baseline=catlog.MovingAverage(decay=0.9))
+    remembering = Reinforce(4, baseline=catlog.MovingAverageBaseline(decay=0.9))
     options = {"repeats": 200, "rounds": 1, "progress": False}
     result = compare(
         lambda x: 100 + f(x), bits(zeros(3)), [Reinforce(4), remembering], training=100, **options
     )
-    plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverage)"]
+    plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverageBaseline)"]
     assert (plain.trained, learned.trained) == (0, 100)
     assert learned.variance < 0.01 * plain.variance
     assert remembering.baseline.weight == 0
@@ -366,9 +366,9 @@ def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
         name in ("Exact", "MAPO") and budget == 7
     ):  # 16 points; 4 remembered ones and 2 draws at least
         with pytest.raises(ValueError, match="evaluations, more than the budget of 4"):
-            within(E, q, 4)
+            within_budget(E, q, 4)
         return
-    sized = within(E, q, budget)
+    sized = within_budget(E, q, budget)
     assert sized.evaluations(q) <= budget
     if name == "UnorderedSet" and budget == 40:
         assert sized.samples == 10  # it takes no more
@@ -442,7 +442,7 @@ def test_reasons() -> None:
     )
     assert "does not depend differentiably on x" in hard.skipped["DoubleCV(2)"]
     assert "Left out: DoubleCV(2)" in str(hard)
-    assert misfit(IndeCateR(1, variables=1), "index") is not None
+    assert why_unsuitable(IndeCateR(1, variables=1), "index") is not None
     structured = compare(
         lambda x: x.double().sum(-1),
         chain,
@@ -470,7 +470,7 @@ def test_pooled_reference_leaves_the_judged_one_out() -> None:
 
 
 def test_given_reference() -> None:
-    exact = Repeats(f, bits(zeros(3))).exact(8)
+    exact = GradientSampler(f, bits(zeros(3))).exact(8)
     options = {"repeats": 300, "rounds": 1, "progress": False}
     right = compare(f, bits(zeros(3)), [RLOO(4)], reference=exact, **options)
     wrong = compare(f, bits(zeros(3)), [RLOO(4)], reference=[exact + 1], **options)

@@ -586,7 +586,9 @@ def test_comparisons_never_show_the_impossible(kind):
         assert not bool((mass.bool() & ~possible).any())
         return mass.double().flatten(-2).cumsum(-1).sin().sum(-1)
 
-    got = catlog.diagnostics.gradient_samples.Repeats(f, q).gradients(IndeCateR(2), 5, seeded())[0]
+    got = catlog.diagnostics.gradient_samples.GradientSampler(f, q).gradients(
+        IndeCateR(2), 5, seeded()
+    )[0]
     assert got.isfinite().all()
     assert got.view(5, *probs.shape)[:, probs == 0].abs().max() < 1e-12
 
@@ -634,7 +636,7 @@ def test_an_empty_batch(E, monkeypatch):
 
 
 def test_a_moving_average_of_nothing_stays():
-    baseline = catlog.MovingAverage(decay=0.5)
+    baseline = catlog.MovingAverageBaseline(decay=0.5)
     baseline(torch.full((2,), 3.0))
     theta = torch.zeros(0, 3, requires_grad=True)
     catlog.Reinforce(2, baseline=baseline)(

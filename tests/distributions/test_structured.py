@@ -18,7 +18,7 @@ from torch.distributions import Bernoulli, Independent
 
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from catlog.sampling.interventions import Clamped
+from catlog.sampling.interventions import Interventions
 from catlog.testing.settings import estimators
 
 
@@ -357,14 +357,14 @@ def test_criticater_is_unbiased_by_its_other_route() -> None:
 
 
 def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catlog.estimators.catlog_trick.scater.sweep
+    real = catlog.estimators.catlog_trick.scater.all_interventions
 
-    def lazy(*arguments: object) -> Clamped:
+    def lazy(*arguments: object) -> Interventions:
         found = real(*arguments)
         kept = found.x.expand_as(found.moved).scatter(
             -1, found.variable.unsqueeze(-1), found.category.unsqueeze(-1)
         )
-        return Clamped(found.x, kept, found.variable, found.category, found.weight)
+        return Interventions(found.x, kept, found.variable, found.category, found.weight)
 
     monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "sweep", lazy)
     case, f = CASES["chain"], function(TABLES[0])

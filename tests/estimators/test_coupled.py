@@ -19,7 +19,7 @@ import catlog
 from catlog import ARM, ARMS, ARSM, CARMS, VIMCO, DisARM, DisARMTree
 from catlog.distributions.factors import factors
 from catlog.estimators.coupled_draws.carms import _sticks, _weights
-from catlog.estimators.coupled_draws.coupling import both_taken
+from catlog.estimators.coupled_draws.coupling import pair_probability
 from catlog.testing.enumeration import Case, cases, expected, functions, outcomes
 
 FUNCTIONS = functions()
@@ -356,7 +356,7 @@ def test_two_events_happen_together_as_often_as_computed() -> None:
         happens = (1 - middle).square() < chance
         torch.testing.assert_close(size @ happens.double(), chance.expand(3), rtol=0, atol=1e-14)
         together = (size * happens[:, 0] * happens[:, 1]).sum()
-        torch.testing.assert_close(both_taken(3, chance), together, rtol=0, atol=1e-14)
+        torch.testing.assert_close(pair_probability(3, chance), together, rtol=0, atol=1e-14)
 
 
 def test_two_draws_of_a_uniform_law_never_agree() -> None:

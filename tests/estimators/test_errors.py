@@ -33,7 +33,7 @@ from catlog import (
     GumbelRao,
     GumbelSoftmax,
     IndeCateR,
-    MovingAverage,
+    MovingAverageBaseline,
     Pathwise,
     Reinforce,
     ReinMax,
@@ -369,9 +369,9 @@ def test_bad_baseline():
     ):
         Reinforce(baseline="mean")
     with pytest.raises(
-        ValueError, match=r"MovingAverage: `decay` must be in \[0, 1\), but 1 was given"
+        ValueError, match=r"MovingAverageBaseline: `decay` must be in \[0, 1\), but 1 was given"
     ):
-        MovingAverage(decay=1)
+        MovingAverageBaseline(decay=1)
 
 
 def test_what_a_baseline_returns(q):
@@ -763,13 +763,15 @@ GARBAGE = [
 GARBAGE += [torch.tensor(2), torch.tensor(0.5), torch.tensor(-0.5), torch.zeros(3), nn.Identity()]
 
 
-@pytest.mark.parametrize("cls", [*ESTIMATORS.values(), MovingAverage], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", [*ESTIMATORS.values(), MovingAverageBaseline], ids=lambda cls: cls.__name__
+)
 def test_settings_of_all_kinds(cls):
     """Every argument of every constructor is taken and works, or is refused by its name."""
 
     def use(logits, **setting):
         E = cls(**setting)
-        if isinstance(E, MovingAverage):
+        if isinstance(E, MovingAverageBaseline):
             return E(torch.ones(2)) + 0 * logits.sum()
         return E(lambda x: x.sum(-1), Independent(Bernoulli(logits=logits), 1)).sum()
 

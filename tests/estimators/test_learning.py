@@ -24,9 +24,11 @@ OPTIONS = {"fallback_random": True, "compile_threads": 1, "cpp.simdlen": 1}
 
 LEARNERS: dict[str, Callable[[], catlog.Estimator]] = {
     "MemoryCateR": lambda: catlog.MemoryCateR(samples=3, size=16),
-    "MovingAverage": lambda: catlog.Reinforce(samples=2, baseline=catlog.MovingAverage(decay=0.7)),
-    "MovingAverage in float64": lambda: catlog.Reinforce(
-        samples=2, baseline=catlog.MovingAverage(decay=0.7).double()
+    "MovingAverageBaseline": lambda: catlog.Reinforce(
+        samples=2, baseline=catlog.MovingAverageBaseline(decay=0.7)
+    ),
+    "MovingAverageBaseline in float64": lambda: catlog.Reinforce(
+        samples=2, baseline=catlog.MovingAverageBaseline(decay=0.7).double()
     ),
     "SlopeCateR": lambda: catlog.SlopeCateR(samples=2, decay=0.7),
     "MAPO": lambda: catlog.MAPO(size=2, samples=2),

@@ -14,7 +14,13 @@ from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
 from catlog import MemoryCateR
-from catlog.estimators.catlog_trick.kernel_critic import encoded, means, parts, places, put
+from catlog.estimators.catlog_trick.kernel_critic import (
+    critic_means,
+    critic_values,
+    encoded,
+    slots_for,
+    write_slots,
+)
 from catlog.experiments import records
 from catlog.testing.enumeration import cases, expectation, expected, functions
 
@@ -62,11 +68,11 @@ def test_the_critic_s_mean() -> None:
     probs = torch.rand(2, 4, 2, 3, generator=generator).double()
     probs /= probs.sum(-1, keepdim=True)
     every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
-    critic = parts(encoded(every, 3).expand(2, 9, 6), points, weight, rho, 2)
+    critic = critic_values(encoded(every, 3).expand(2, 9, 6), points, weight, rho, 2)
     chance = probs[:, :, 0, every[:, 0]] * probs[:, :, 1, every[:, 1]]
     exact = torch.einsum("cjx,cnx->cjn", critic, chance)
     torch.testing.assert_close(
-        means(probs.flatten(-2), points, weight, rho, 2), exact, rtol=1e-12, atol=1e-12
+        critic_means(probs.flatten(-2), points, weight, rho, 2), exact, rtol=1e-12, atol=1e-12
     )
 
 
@@ -159,10 +165,10 @@ def test_the_least_recently_seen_is_forgotten() -> None:
     points = torch.tensor([[[0, 1], [1, 1], [2, 0], [-1, -1]]])
     age = torch.tensor([[3, 1, 2, 0]])
     new = torch.tensor([[[1, 1], [5, 5], [5, 5], [6, 6]]])
-    where = places(new, points, age)
+    where = slots_for(new, points, age)
     assert where.tolist() == [[1, 3, 4, 2]]
-    assert put(points, where, new).tolist() == [[[0, 1], [1, 1], [6, 6], [5, 5]]]
-    assert put(age, where, torch.tensor([[7, 7, 7, 7]])).tolist() == [[3, 7, 7, 7]]
+    assert write_slots(points, where, new).tolist() == [[[0, 1], [1, 1], [6, 6], [5, 5]]]
+    assert write_slots(age, where, torch.tensor([[7, 7, 7, 7]])).tolist() == [[3, 7, 7, 7]]
 
 
 def test_memory_is_saved_and_frozen() -> None:

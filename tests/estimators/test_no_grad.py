@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverage, Reinforce, SlopeCateR
+from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverageBaseline, Reinforce, SlopeCateR
 from catlog.testing.settings import estimators, supports
 
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
@@ -26,7 +26,7 @@ LEARNING = [
     MemoryCateR(4, size=6),
     MAPO(2),
     SlopeCateR(2),
-    Reinforce(2, baseline=MovingAverage(0.5)),
+    Reinforce(2, baseline=MovingAverageBaseline(0.5)),
 ]
 
 

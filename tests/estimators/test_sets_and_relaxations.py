@@ -30,8 +30,12 @@ from catlog import (
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import factors
 from catlog.estimators.sets import unordered_set
-from catlog.estimators.sets.likely_and_rest import draw_rest, left_behind, likeliest
-from catlog.sampling.gumbel import perturbed
+from catlog.estimators.sets.likely_and_rest import (
+    beam_search,
+    remaining_probability,
+    sample_outside,
+)
+from catlog.sampling.gumbel import gumbels_given_argmax
 from catlog.testing.enumeration import Case, cases, expectation, expected, functions
 
 FUNCTIONS = functions()
@@ -199,7 +203,7 @@ def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def error(E: catlog.Estimator, x: Tensor, weight: Tensor) -> Tensor:
         return (judged(E, case, f, x, weight)[1] - exact).norm() / exact.norm()
 
-    members, _ = likeliest(factors(case.law(case.theta)), 2)
+    members, _ = beam_search(factors(case.law(case.theta)), 2)
     x, weight = outside(case, members, 1)
     assert error(SumAndSample(2), x, weight) < 1e-12
     assert error(SumAndSample(2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
@@ -239,9 +243,9 @@ def test_draws_from_the_rest(case: Case) -> None:
             low[i] = high[i] - masses[index[row, i]]
             agree = agree & (index[:, i] == index[row, i])
         for t in (1e-6, 0.5, 1 - 1e-6):
-            drawn = draw_rest(law, index[out], None, (low + t * (high - low)).unsqueeze(0))
+            drawn = sample_outside(law, index[out], None, (low + t * (high - low)).unsqueeze(0))
             assert drawn.tolist() == [index[row].tolist()]
-    everything = draw_rest(
+    everything = sample_outside(
         law, index, None, torch.rand(100, law.d, dtype=torch.float64, generator=seeded())
     )
     assert bool(
@@ -342,7 +346,7 @@ def test_draws_where_little_is_left(case: Case) -> None:
             )
             u[i] = shares.cumsum(0)[index[row, i]] - shares[index[row, i]] / 2
             agree = agree & (index[:, i] == index[row, i])
-        assert draw_rest(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [
+        assert sample_outside(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [
             index[row].tolist()
         ]
 
@@ -354,10 +358,13 @@ def test_what_is_left_behind_members(case: Case) -> None:
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
     members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
-    left = left_behind(law, members, valid)
+    left = remaining_probability(law, members, valid)
     rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
     torch.testing.assert_close(
-        catlog.estimators.sets.likely_and_rest.outside(left, valid), rest.sum(), rtol=0, atol=1e-14
+        catlog.estimators.sets.likely_and_rest.probability_outside(left, valid),
+        rest.sum(),
+        rtol=0,
+        atol=1e-14,
     )
     order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
     for member in valid.nonzero().flatten().tolist():
@@ -376,7 +383,7 @@ def test_likeliest_points(case: Case) -> None:
     law = view(q)
     p = q.log_prob(case.points.unsqueeze(1).expand(-1, 2, *case.points.shape[1:])).exp()
     for count in (1, 2, 3, 12):
-        points, possible = likeliest(law, count)
+        points, possible = beam_search(law, count)
         found = torch.where(possible, law.log_prob(points).exp(), 0.0)
         if not isinstance(q, catlog.Ordered) or count == 12:
             best = p.sort(0, descending=True).values[:count]
@@ -395,7 +402,7 @@ def test_likeliest_points(case: Case) -> None:
 def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
     if top >= len(case.points):
         pytest.skip("fewer points")
-    members, _ = likeliest(view(case.law(case.theta)), top)
+    members, _ = beam_search(view(case.law(case.theta)), top)
     assert_unbiased(SumAndSample(top, samples), case, *outside(case, members[:top], samples))
 
 
@@ -528,7 +535,7 @@ def test_gumbels_given_their_argmax() -> None:
     law = factors(Categorical(logits=log_p))
     index = torch.multinomial(log_p.exp(), n, replacement=True, generator=seeded()).unsqueeze(-1)
     noise = torch.rand(n, 1, 3, dtype=torch.float64, generator=seeded(1))
-    z = perturbed(law, index, noise).squeeze(1)
+    z = gumbels_given_argmax(law, index, noise).squeeze(1)
     assert torch.equal(z.argmax(-1, keepdim=True), index)
     assert gumbel_scores(z, log_p).max() < LIMIT
     uncut = (log_p - (-noise.squeeze(1).log()).log()).scatter(-1, index, z.amax(-1, keepdim=True))
@@ -536,7 +543,7 @@ def test_gumbels_given_their_argmax() -> None:
     with pytest.raises(
         ValueError, match=r"noise must have shape \(5, 1, 3\).*but \(2,\) was given"
     ):
-        perturbed(law, index[:5], noise[:2, 0, 0])
+        gumbels_given_argmax(law, index[:5], noise[:2, 0, 0])
 
 
 def gradients(

@@ -11,7 +11,11 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import SlopeCateR
-from catlog.estimators.catlog_trick.slope_predictions import chances, spread, systematic
+from catlog.estimators.catlog_trick.slope_predictions import (
+    gradient_scale,
+    selection_probabilities,
+    systematic_sample,
+)
 from catlog.experiments import records
 from catlog.testing.enumeration import Case, cases, expectation, expected, functions
 
@@ -63,7 +67,7 @@ def test_turns_are_as_expected() -> None:
     often = torch.tensor([0.3, 1.9, 0.05, 0.75], dtype=torch.float64)
     ends = torch.cat([torch.zeros(1), often.cumsum(-1) % 1, torch.ones(1)]).double().sort().values
     middles, lengths = (ends[1:] + ends[:-1]) / 2, ends.diff()
-    chosen = systematic(often.expand(len(middles), 4), 3, middles.unsqueeze(0))
+    chosen = systematic_sample(often.expand(len(middles), 4), 3, middles.unsqueeze(0))
     counts = torch.nn.functional.one_hot(chosen, 4).sum(0).double()
     torch.testing.assert_close(lengths @ counts, often, rtol=1e-14, atol=1e-14)
     assert ((counts - often).abs() < 1).all()
@@ -72,16 +76,17 @@ def test_turns_are_as_expected() -> None:
 def test_spread_is_the_size_of_a_gradient() -> None:
     """2 p (1 - p) for bits; in general the root mean square over slopes that are independent with variance 1."""
     p = torch.tensor([0.5, 0.1, 1.0, 0.9], dtype=torch.float64)
-    torch.testing.assert_close(spread(torch.stack([1 - p, p], -1)), 2 * p * (1 - p))
+    torch.testing.assert_close(gradient_scale(torch.stack([1 - p, p], -1)), 2 * p * (1 - p))
     probs = torch.tensor([[0.2, 0.5, 0.3], [0.7, 0.3, 0.0]], dtype=torch.float64)
     jacobian = torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
-    torch.testing.assert_close(spread(probs), jacobian.square().sum((-1, -2)).sqrt())
+    torch.testing.assert_close(gradient_scale(probs), jacobian.square().sum((-1, -2)).sqrt())
 
 
 def test_chances() -> None:
-    torch.testing.assert_close(chances(torch.zeros(4)), torch.full((4,), 0.25))
+    torch.testing.assert_close(selection_probabilities(torch.zeros(4)), torch.full((4,), 0.25))
     torch.testing.assert_close(
-        chances(torch.tensor([0.0, 0.0, 5.0, 0.0])), torch.tensor([0.025, 0.025, 0.925, 0.025])
+        selection_probabilities(torch.tensor([0.0, 0.0, 5.0, 0.0])),
+        torch.tensor([0.025, 0.025, 0.925, 0.025]),
     )
 
 

@@ -30,12 +30,12 @@ from ..estimators import (
     SlopeCateR,
     StraightThrough,
 )
-from ..estimators.relaxations.relaxation import as_point
+from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
-from .gradient_samples import Clock, Law, Repeats
+from .gradient_samples import Clock, GradientSampler, Law
 from .moments import Moments
-from .sizing import label, misfit, with_samples, within
+from .sizing import label, why_unsuitable, with_samples, within_budget
 
 FEWEST_POINTS = 4096  # that Exact may visit where no budget is given
 LEAST_BUDGET = 64
@@ -297,7 +297,7 @@ def advise(
     if not steps > 0:
         raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
     start = clock()
-    task = Repeats(f, q, parameters)
+    task = GradientSampler(f, q, parameters)
     structure = structure_of(task, budget, clock)
     trials, skipped = listed(task, structure, candidates, biased)
     pilot = _Pilot(task, task.generator(seed), clock, start, steps)
@@ -387,7 +387,7 @@ def _chosen(pilot: "_Pilot", trials: list[Trial]) -> Trial:
 class _Pilot:
     """What observing a candidate needs, and whether there is time for it."""
 
-    task: Repeats
+    task: GradientSampler
     generator: torch.Generator
     clock: Clock
     start: float
@@ -524,7 +524,7 @@ class _Pilot:
         least = E.evaluations(q) // max(1, getattr(E, "samples", 1))
         for budget in (least, 2 * least):
             try:
-                E = within(trial.estimator, q, budget)
+                E = within_budget(trial.estimator, q, budget)
             except ValueError:
                 continue
             fewer = Trial(label(E), E, E.evaluations(q), trial.candidate)
@@ -573,7 +573,7 @@ class _Pilot:
         trial.per_repeat = (self.clock() - start) / (repeats * (1 + len(own)))
 
 
-def structure_of(task: Repeats, budget: int | None, clock: Clock) -> Structure:
+def structure_of(task: GradientSampler, budget: int | None, clock: Clock) -> Structure:
     law, generator = task.view, task.generator(0)
     x = draw(law, 2, generator=generator)
     with torch.no_grad():
@@ -584,7 +584,7 @@ def structure_of(task: Repeats, budget: int | None, clock: Clock) -> Structure:
     slope = relaxed = False
     if isinstance(law, Factors) and law.kind in ("bits", "one-hot"):
         slope = _differentiable(task.f, x, law)
-        middle = as_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
+        middle = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         relaxed = slope and _differentiable(task.f, torch.cat([middle, (middle + x) / 2]), law)
     table = 1 + sum(law.cardinalities) - law.d
     return Structure(
@@ -610,7 +610,7 @@ def _differentiable(f: Function, x: Tensor, law: Factors) -> bool:
 
 
 def listed(
-    task: Repeats, structure: Structure, candidates: Sequence[Candidate], biased: bool
+    task: GradientSampler, structure: Structure, candidates: Sequence[Candidate], biased: bool
 ) -> tuple[list[Trial], dict[str, str]]:
     """Candidates that fit, sized to the budget, and why the others do not."""
     trials: dict[str, Trial] = {}
@@ -620,7 +620,7 @@ def listed(
         try:
             if not (E.unbiased or biased):
                 raise ValueError("it is biased; biased=True allows it")
-            if why := misfit(E, structure.kind):
+            if why := why_unsuitable(E, structure.kind):
                 raise ValueError(why)
             if E.differentiates_f and not structure.slope:
                 raise ValueError("f has no derivative in x")
@@ -631,7 +631,7 @@ def listed(
                 if isinstance(E, Exact)
                 else structure.budget
             )
-            E = within(E, task.q, allowed, _cost(task, structure))
+            E = within_budget(E, task.q, allowed, _cost(task, structure))
             name = label(E)
             trials.setdefault(
                 name,
@@ -652,7 +652,7 @@ def listed(
     return list(trials.values()), skipped
 
 
-def _cost(task: Repeats, structure: Structure) -> Callable[[Estimator], int]:
+def _cost(task: GradientSampler, structure: Structure) -> Callable[[Estimator], int]:
     def cost(E: Estimator) -> int:
         if structure.own_table and isinstance(E, IndeCateR):
             return E.rows(task.q) * (1 + max(structure.cardinalities))

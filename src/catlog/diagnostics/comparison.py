@@ -20,9 +20,9 @@ from ..estimator import Estimator, Function
 from ..estimators import ESTIMATORS, Exact
 from ..files.atomic import write_atomically
 from ..files.csv_cells import guarded
-from .gradient_samples import Clock, Law, Repeats
+from .gradient_samples import Clock, GradientSampler, Law
 from .moments import Moments
-from .sizing import label, misfit, with_samples, within
+from .sizing import label, why_unsuitable, with_samples, within_budget
 
 TOGETHER = (
     2**14,
@@ -215,7 +215,7 @@ def compare(
     for name, count in (("samples", samples), ("budget", budget)):
         if count is not None:
             check_count("compare", name, count)
-    task = Repeats(f, q, parameters)
+    task = GradientSampler(f, q, parameters)
     entered, skipped = _entered(task, _named(estimators), samples, budget)
     with _bar(progress) as advance:
         total = len(entered)
@@ -263,7 +263,7 @@ class _Entry:
     in_logits: Moments = field(default_factory=Moments)
     times: list[float] = field(default_factory=list)
 
-    def observe(self, task: Repeats, repeats: int, training: int, seed: int) -> None:
+    def observe(self, task: GradientSampler, repeats: int, training: int, seed: int) -> None:
         generator = task.generator(seed)
         points = self.evaluations * task.view.batch_size
         together = max(
@@ -338,7 +338,7 @@ class _Entry:
 
 def learn(
     E: Estimator,
-    task: Repeats,
+    task: GradientSampler,
     steps: int,
     together: int,
     generator: torch.Generator,
@@ -389,19 +389,19 @@ def _named(estimators: Chosen | None) -> dict[str, Estimator]:
 
 
 def _entered(
-    task: Repeats, named: dict[str, Estimator], samples: int | None, budget: int | None
+    task: GradientSampler, named: dict[str, Estimator], samples: int | None, budget: int | None
 ) -> tuple[dict[str, _Entry], dict[str, str]]:
     entered: dict[str, _Entry] = {}
     skipped: dict[str, str] = {}
     for name, E in named.items():
         plain = name in (label(E), type(E).__name__)
         try:
-            if why := misfit(E, task.kind):
+            if why := why_unsuitable(E, task.kind):
                 raise ValueError(why)
             if samples is not None and hasattr(E, "samples"):
                 E = with_samples(E, samples)
             if budget is not None:
-                E = within(E, task.q, budget)
+                E = within_budget(E, task.q, budget)
             if isinstance(E, Exact) and task.points > E.limit:
                 raise ValueError(
                     f"the law has {task.points} points, more than its limit of {E.limit}"
@@ -413,7 +413,7 @@ def _entered(
 
 
 def _reference(
-    task: Repeats, given: Any, limit: int, repeats: int, entered: Mapping[str, _Entry]
+    task: GradientSampler, given: Any, limit: int, repeats: int, entered: Mapping[str, _Entry]
 ) -> tuple[str, Reference | None]:
     """The gradient to compare with, where there is one for all."""
     if given is not None:

@@ -21,7 +21,7 @@ Law = Distribution | Callable[..., Distribution]
 Clock = Callable[[], float]
 
 
-class Repeats:
+class GradientSampler:
     r"""The gradient of :math:`\sum_b \mathbb{E}[f]_b` in the parameters of a law, to be estimated many times.
 
     q: a law, or a callable that makes it of ``parameters`` with a fresh graph at each call.
@@ -113,7 +113,7 @@ class Repeats:
     def _together(
         self, E: Estimator, repeats: int, generator: torch.Generator | None
     ) -> tuple[Tensor, list[Tensor]]:
-        folded = _FoldedTable(self.f) if hasattr(self.f, "neighbours") else _Folded(self.f)
+        folded = _FoldedTable(self.f) if hasattr(self.f, "neighbours") else _RepeatsAsDraws(self.f)
         sources = self.parameters if self.own is None else (self.own,)
         leaves = [
             each.detach().expand(repeats, *each.shape).clone().requires_grad_() for each in sources
@@ -206,7 +206,7 @@ class Repeats:
         )  # if it is no tensor, the estimator says so
 
 
-class _Folded:
+class _RepeatsAsDraws:
     """f, with repeats (the second dimension) shown to it as further draws (the first)."""
 
     def __init__(self, f: Function) -> None:
@@ -221,7 +221,7 @@ class _Folded:
         )
 
 
-class _FoldedTable(_Folded):
+class _FoldedTable(_RepeatsAsDraws):
     """The same for a function that knows its own table."""
 
     @property

@@ -14,7 +14,7 @@ from ..estimator import Estimator
 from ..estimators import VIMCO
 
 Cost = Callable[[Estimator], int]
-WORDS = {
+KIND_NAMES = {
     "bits": "bits (Bernoulli)",
     "index": "numbers (Categorical)",
     "one-hot": "one-hot vectors (OneHotCategorical)",
@@ -42,14 +42,14 @@ def label(E: Estimator) -> str:
     return f"{type(E).__name__}({', '.join(parts)})"
 
 
-def misfit(E: Estimator, kind: str) -> str | None:
+def why_unsuitable(E: Estimator, kind: str) -> str | None:
     """Why E cannot be used with a law of this kind; None where it can."""
     if isinstance(E, VIMCO):
         return "it differentiates a bound, not E[f]"
     if kind not in E.laws:
-        return f"it is not for {WORDS[kind]}, but for {', '.join(sorted(E.laws))}"
+        return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.laws))}"
     if E.differentiates_f and kind not in ("bits", "one-hot"):
-        return f"it differentiates f in x, which {WORDS[kind]} do not allow; write the law with OneHotCategorical"
+        return f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; write the law with OneHotCategorical"
     return None
 
 
@@ -63,7 +63,9 @@ def with_samples(E: Estimator, samples: int) -> Estimator:
     return new
 
 
-def within(E: Estimator, q: Distribution, budget: int, cost: Cost | None = None) -> Estimator:
+def within_budget(
+    E: Estimator, q: Distribution, budget: int, cost: Cost | None = None
+) -> Estimator:
     """E with the largest number of draws whose cost (evaluations, unless told otherwise) is not above ``budget``.
 
     >>> from torch.distributions import Bernoulli, Independent

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ..checks import check_validate
 from .factors import Factors, factors
-from .structured import Independents, Ordered, at_least_float32
+from .structured import IndependentBlocks, Ordered, at_least_float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,9 @@ class Conditionals:
 def structure(law: Factors | Conditionals) -> Ordered:
     """The law as a structured one over category numbers, whatever its points look like."""
     return (
-        law.q if isinstance(law, Conditionals) else Independents(law.log_probs, law.cardinalities)
+        law.q
+        if isinstance(law, Conditionals)
+        else IndependentBlocks(law.log_probs, law.cardinalities)
     )
 
 

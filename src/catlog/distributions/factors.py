@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from ..checks import check_validate, may_look, transformed
+from ..checks import can_inspect, check_validate, inside_functorch
 from .categoricals import Categoricals
 from .structured import Ordered
 
@@ -93,7 +93,7 @@ class Factors:
         if self.kind == "one-hot":
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
             return self.shaped(
-                (flat.scatter if transformed() else flat.scatter_)(
+                (flat.scatter if inside_functorch() else flat.scatter_)(
                     -1, index.long().unsqueeze(-1), 1.0
                 )
             )
@@ -107,12 +107,14 @@ class Factors:
         category: Int64[Tensor, "rows *batch"],
     ) -> Tensor:
         """Set in ``flat`` (rows, *batch, ...), in place where that is possible, one variable of every element to ``category``."""
-        put = flat.scatter if transformed() else flat.scatter_
+        put = flat.scatter if inside_functorch() else flat.scatter_
         where = variable.expand(category.shape).unsqueeze(-1)
         if self.kind != "one-hot":
             return put(-1, where, category.to(self.dtype).unsqueeze(-1))
         row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
-        row = (row.scatter if transformed() else row.scatter_)(-1, category[..., None, None], 1.0)
+        row = (row.scatter if inside_functorch() else row.scatter_)(
+            -1, category[..., None, None], 1.0
+        )
         return put(-2, where.unsqueeze(-1).expand(row.shape), row)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
@@ -170,7 +172,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             f"q: a law needs at least one variable and one category, but {_name(q)} has event shape {tuple(event)}."
         )
     shape = batch + (d, k)
-    if may_look(validate, probs) and not bool((probs >= 0).all()):
+    if can_inspect(validate, probs) and not bool((probs >= 0).all()):
         bad = (~(probs.detach() >= 0)).nonzero()[0].tolist()
         raise ValueError(
             f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters are NaN there, or every "
@@ -224,7 +226,7 @@ def _given(
     by_logits = (
         logits.exp()
     )  # its derivative is as exact near 1 as near 0, and may yet be divided by p
-    if may_look(validate, clamped) and not bool(clamped.any()):
+    if can_inspect(validate, clamped) and not bool(clamped.any()):
         return by_logits, logits
     by_probs = _without_impossible(_by_probs(q))
     return torch.where(clamped, by_probs, by_logits), torch.where(clamped, _log(by_probs), logits)

@@ -20,7 +20,7 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
-from ..checks import check_count, may_look, transformed
+from ..checks import can_inspect, check_count, inside_functorch
 from .causal import changed_later, check_causal, check_steps, rounding
 
 
@@ -100,7 +100,7 @@ class Ordered(Distribution):
             )
             logits = logits.masked_fill(beyond, -torch.inf)
         log_probs = widened(logits).log_softmax(-1)
-        if may_look(validate, log_probs) and bool(log_probs.isnan().any()):
+        if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
             bad = tuple(log_probs.isnan().nonzero()[0].tolist())
             raise ValueError(
                 f"q: the conditional of variable {variables[bad[-2]]} has no valid probabilities at index {bad[:-2]}: its logits "
@@ -203,7 +203,7 @@ def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
 
 
-def choose(probs: Tensor, u: Tensor) -> Tensor:
+def inverse_cdf(probs: Tensor, u: Tensor) -> Tensor:
     """The category whose interval of the CDF holds u; an impossible one is never returned, even for u = 1.
 
     ``probs`` has the categories last; the dimensions before them and those of ``u`` broadcast.
@@ -226,14 +226,14 @@ def ancestral(
     previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
-        where = span(variables)
-        drawn = choose(q.block_log_probs(raw, block, lead, validate).exp(), u[..., where])
+        where = as_index(variables)
+        drawn = inverse_cdf(q.block_log_probs(raw, block, lead, validate).exp(), u[..., where])
         x[..., where] = drawn
         previous = drawn[..., 0]
     return x
 
 
-def span(variables: tuple[int, ...]) -> slice | list[int]:
+def as_index(variables: tuple[int, ...]) -> slice | list[int]:
     """An index for these variables: a slice where they are consecutive, which copies nothing and waits for no GPU."""
     first, count = variables[0], len(variables)
     return (
@@ -243,7 +243,7 @@ def span(variables: tuple[int, ...]) -> slice | list[int]:
     )
 
 
-def rows_of(state: Any, rows: Int64[Tensor, "r"]) -> Any:
+def select_rows(state: Any, rows: Int64[Tensor, "r"]) -> Any:
     """The given rows of every tensor of a state."""
     return tree_map(lambda tensor: tensor.index_select(0, rows), state)
 
@@ -315,7 +315,7 @@ class Autoregressive(Ordered):
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
-        if may_look(validate, log_probs) and x.numel() > 0 and not transformed():
+        if can_inspect(validate, log_probs) and x.numel() > 0 and not inside_functorch():
             self._now_and_then(x[:1])
         return log_probs
 
@@ -371,7 +371,7 @@ class Autoregressive(Ordered):
         return each
 
 
-class Independents(Ordered):
+class IndependentBlocks(Ordered):
     """Independent factors read as a structured law of one block, so that what is written for structured laws serves both."""
 
     def __init__(

@@ -29,7 +29,7 @@ from .relaxations.reinmax import ReinMax
 from .relaxations.straight_through import StraightThrough
 from .score_function.bbvi import BBVI
 from .score_function.nvil import NVIL
-from .score_function.reinforce import MovingAverage, Reinforce
+from .score_function.reinforce import MovingAverageBaseline, Reinforce
 from .score_function.rloo import RLOO
 from .score_function.vimco import VIMCO
 from .sets.mapo import MAPO
@@ -104,7 +104,7 @@ __all__ = [
     "GumbelSoftmax",
     "IndeCateR",
     "MemoryCateR",
-    "MovingAverage",
+    "MovingAverageBaseline",
     "MuProp",
     "ReinMax",
     "Reinforce",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..checks import inference, transformed
+from ..checks import in_inference_mode, inside_functorch
 
 _LIBRARY = torch.library.Library("catlog", "FRAGMENT")
 _LIBRARY.define("frozen(Tensor[] learned) -> Tensor[]")
@@ -23,8 +23,8 @@ def learns(module: nn.Module, values: Tensor | None = None) -> bool:
     torch.func's transforms, and from values of f, of which an empty batch has none."""
     return (
         module.training
-        and not transformed()
-        and not inference()
+        and not inside_functorch()
+        and not in_inference_mode()
         and (values is None or values.numel() > 0)
     )
 

@@ -8,7 +8,7 @@ from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 
 
-def scored(
+def score_in_logits(
     law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
 ) -> tuple[Float[Tensor, "m *batch d k"], Float[Tensor, "n *batch d k"]]:
     """log q(x_i = k | x_<i), and the score in the logits of these, 1[x_i = k] - q(k | x_<i).
@@ -30,16 +30,18 @@ def by_category(law: Factors, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
     return torch.stack([torch.zeros_like(flat), flat], -1) if law.kind == "bits" else flat
 
 
-def in_logits(
+def to_logit_gradient(
     law: Factors, gradient: Float[Tensor, "n *batch d k"]
 ) -> Float[Tensor, "n *batch d k"]:
     """A gradient in the log-probabilities, as one in the logits that they are made from."""
     return gradient - law.probs.detach() * gradient.sum(-1, keepdim=True)
 
 
-def of_mean(law: Factors, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "n *batch d k"]:
+def mean_gradient(
+    law: Factors, slope: Float[Tensor, "n *batch d k"]
+) -> Float[Tensor, "n *batch d k"]:
     """The gradient of slope . p in the logits, slope held fixed."""
-    return in_logits(law, slope * law.probs.detach())
+    return to_logit_gradient(law, slope * law.probs.detach())
 
 
 def leave_one_out(terms: Float[Tensor, "n *rest"]) -> Float[Tensor, "n *rest"]:
@@ -59,7 +61,7 @@ def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:
     return torch.where(law.possible, law.log_probs, 0.0)
 
 
-def along_logits(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
+def logit_surrogate(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
     """A surrogate whose derivative in logit k of variable i is ``slope[i, k]``, for laws given by logits or by probabilities.
 
     It is sum_k slope_k log p_k: where the slopes of a variable add up to zero, the normaliser drops out. Impossible categories

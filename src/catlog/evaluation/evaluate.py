@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import check_function, inference, may_look, transformed
+from ..checks import can_inspect, check_function, in_inference_mode, inside_functorch
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..estimator import Function
@@ -42,7 +42,7 @@ def evaluate_through(
     check_function(f)
     origin = (
         points.grad_fn
-        if validate and not torch.compiler.is_compiling() and not transformed()
+        if validate and not torch.compiler.is_compiling() and not inside_functorch()
         else None
     )
     fx = checked(f(points), points, law, validate=validate)
@@ -64,9 +64,9 @@ def value_and_slope(
     Where no gradient is wanted (``no_grad``, ``inference_mode``) nothing is differentiated, and the derivative is given as 0.
     With ``learns``, the estimator learns from it under ``no_grad``, too; under ``inference_mode`` torch has none to give.
     """
-    if inference() or not (torch.is_grad_enabled() or learns):
+    if in_inference_mode() or not (torch.is_grad_enabled() or learns):
         return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
-    if torch.compiler.is_compiling() or transformed():
+    if torch.compiler.is_compiling() or inside_functorch():
         fx, pull = torch.func.vjp(f, x.clone())[:2]
         (slope,) = pull(torch.ones_like(fx))
         return checked(fx, x, law, validate=validate), slope.detach()
@@ -136,7 +136,7 @@ def checked(
 
 def check_finite(values: Tensor, claim: str, validate: bool) -> None:
     """Raise where a value is NaN or infinite, where Python may look (see :func:`catlog.checks.may_look`)."""
-    if may_look(validate, values) and not bool(values.isfinite().all()):
+    if can_inspect(validate, values) and not bool(values.isfinite().all()):
         bad = (~values.isfinite()).nonzero()
         first = tuple(bad[0].tolist())
         raise ValueError(

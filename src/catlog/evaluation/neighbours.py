@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..checks import may_look
+from ..checks import can_inspect
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..estimator import Function
@@ -66,7 +66,7 @@ def differences(
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
             table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
             check_finite(table, "f.neighbours must return", validate)
-            if may_look(validate, table) and not getattr(f, "table_checked", False):
+            if can_inspect(validate, table) and not getattr(f, "table_checked", False):
                 compare_with_f(f, table, x, fx, law, index, variable, fresh)
             return table
         return _evaluated(

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def run(
+def call_network(
     owner: str, network: nn.Module, inputs: Float[Tensor, "..."], shape: tuple[int, ...]
 ) -> Float[Tensor, "..."]:
     """``network(inputs)`` of this shape (a last dimension of 1 is dropped), in the network's type and back in the inputs'."""

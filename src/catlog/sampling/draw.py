@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..checks import check_device, check_generator, may_look
+from ..checks import can_inspect, check_device, check_generator
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
-from ..distributions.structured import ancestral, choose
+from ..distributions.structured import ancestral, inverse_cdf
 from .randomness import rand
 
 Draws = Literal["independent", "antithetic", "latin"]
@@ -66,7 +66,7 @@ def categories(
     if isinstance(law, Conditionals):
         with torch.no_grad():
             return ancestral(law.q, u, law.validate)
-    return choose(law.probs.detach(), u)
+    return inverse_cdf(law.probs.detach(), u)
 
 
 def base_draws(
@@ -85,7 +85,7 @@ def base_draws(
         return draw(law, n, draws, groups=groups, generator=generator)
     _check_form(law, x, prod(groups))
     given, x = x.detach(), x.detach().to(law.dtype)
-    if may_look(validate, x):
+    if can_inspect(validate, x):
         if law.kind == "bits" and not bool(((given == 0) | (given == 1)).all()):
             raise ValueError(
                 "x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given."
@@ -123,7 +123,7 @@ def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch 
     if bool(possible.all()):
         with torch.no_grad():
             possible = law.log_prob(index) > -torch.inf
-    if may_look(True, possible) and not bool(possible.all()):
+    if can_inspect(True, possible) and not bool(possible.all()):
         bad = tuple((~possible).nonzero()[0].tolist())
         raise ValueError(
             f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero."

@@ -11,7 +11,7 @@ from .randomness import rand
 
 
 @torch.no_grad()
-def perturbed(
+def gumbels_given_argmax(
     law: Factors,
     index: Int64[Tensor, "n *batch d"],
     noise: Tensor | None = None,
@@ -36,7 +36,7 @@ def perturbed(
     return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, at, -top)
 
 
-def moved(
+def argmax_shift(
     law: Factors,
     index: Int64[Tensor, "n *batch d"],
     z: Float[Tensor, "n *batch d k"],

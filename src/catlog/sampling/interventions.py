@@ -8,14 +8,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distributions.structured import Ordered, at_least_float32, choose, rows_of, span
+from ..distributions.structured import Ordered, as_index, at_least_float32, inverse_cdf, select_rows
 
 Suffix = Literal["independent", "common", "gumbel"]
 SUFFIXES: tuple[str, ...] = get_args(Suffix)
 
 
 @dataclass(frozen=True, eq=False)
-class Clamped:
+class Interventions:
     """Base draws and, per move, the same draws with one variable clamped.
 
     x: base draws.
@@ -30,7 +30,7 @@ class Clamped:
     weight: Float[Tensor, "moves n *batch"]
 
 
-def moves_per_variable(q: Ordered, categories: int | None) -> list[int]:
+def alternatives_per_variable(q: Ordered, categories: int | None) -> list[int]:
     """How many other categories of each variable are looked at: none of one that has nothing to learn."""
     most = max(q.cardinalities) if categories is None else categories + 1
     return [0 if i in q.fixed else min(size - 1, most) for i, size in enumerate(q.cardinalities)]
@@ -45,14 +45,14 @@ def noise_shape(
     return (groups, n, *q.batch_shape, len(q.cardinalities), *tail)
 
 
-def sweep(
+def all_interventions(
     q: Ordered,
     noise: Tensor,
     x: Int64[Tensor, "n *batch d"] | None = None,
     suffix: Suffix = "independent",
     categories: int | None = None,
     validate: bool = True,
-) -> Clamped:
+) -> Interventions:
     """All clamps of all variables, block by block.
 
     A group of rows is the n draws under one move; group 0 is the base. At each block the base and those groups whose clamped
@@ -62,14 +62,14 @@ def sweep(
     points = torch.zeros(
         (1, n, *batch, len(q.cardinalities)), dtype=torch.int64, device=noise.device
     )
-    counts = moves_per_variable(q, categories)
+    counts = alternatives_per_variable(q, categories)
     clamped: list[int] = []
     category: list[Tensor] = []
     weight: list[Tensor] = []
     state = q.start(torch.Size([n, *batch])) if q.incremental else None
     previous = None
     for block, variables in enumerate(q.blocks):
-        where = span(variables)
+        where = as_index(variables)
         active = [0] + [
             g for g, variable in enumerate(clamped, 1) if variable in q.ancestors[block]
         ]
@@ -93,7 +93,7 @@ def sweep(
                 continue
             others = log_probs[0, ..., position, : q.cardinalities[variable]]
             u = noise[-1, ..., variable, 0] if suffix == "gumbel" else noise[-1, ..., variable]
-            to, its_weight = _others(others, drawn[0, ..., position], categories, u)
+            to, its_weight = _alternative_categories(others, drawn[0, ..., position], categories, u)
             group = points[:1].expand(counts[variable], *points.shape[1:]).clone()
             group[..., variable] = to
             founded.append(group)
@@ -103,7 +103,7 @@ def sweep(
         points = torch.cat([points, *founded])
         if q.incremental:
             base = torch.arange(n, device=noise.device)
-            state = rows_of(
+            state = select_rows(
                 state,
                 torch.cat(
                     [torch.arange(lead[0], device=noise.device), base.repeat(counts[variables[0]])]
@@ -116,7 +116,7 @@ def sweep(
         .expand(-1, n, *batch)
     )
     nothing = torch.zeros((0, n, *batch), dtype=noise.dtype, device=noise.device)
-    return Clamped(
+    return Interventions(
         points[0],
         points[1:],
         moves,
@@ -125,14 +125,14 @@ def sweep(
     )
 
 
-def sweep_chosen(
+def chosen_interventions(
     q: Ordered,
     noise: Tensor,
     chosen: Int64[Tensor, "n *batch m"],
     x: Int64[Tensor, "n *batch d"] | None = None,
     suffix: Suffix = "independent",
     validate: bool = True,
-) -> Clamped:
+) -> Interventions:
     """All other categories of a few variables of each draw; which ones differs between draws and batch elements.
 
     Every row walks the whole law: before its clamped variable it copies the base, after it it draws what depends on it.
@@ -156,7 +156,7 @@ def sweep_chosen(
     previous = None
     everyone = list(range(1 + groups))
     for block, variables in enumerate(q.blocks):
-        where = span(variables)
+        where = as_index(variables)
         raw, state = q.next_logits(block, points.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (1 + groups, n))
         drawn = _drawn(
@@ -178,7 +178,7 @@ def sweep_chosen(
             category = torch.where(own, to, category)
         previous = points[..., variables[0]].flatten(0, 1)
     weight = torch.ones(category.shape, dtype=at_least_float32(q.real), device=device)
-    return Clamped(points[0], points[1:], variable, category, weight)
+    return Interventions(points[0], points[1:], variable, category, weight)
 
 
 def _drawn(
@@ -195,7 +195,7 @@ def _drawn(
         drawn = (log_probs - (-u.log()).log()).argmax(-1)
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     if suffix == "independent":
-        drawn = choose(
+        drawn = inverse_cdf(
             log_probs.exp(), (noise if len(active) == len(noise) else noise[active])[..., where]
         )
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
@@ -204,11 +204,11 @@ def _drawn(
         p = log_probs[0].exp()
         low = pad(p.cumsum(-1), (1, 0))[..., :-1].gather(-1, x.unsqueeze(-1)).squeeze(-1)
         u = (low + u[0] * p.gather(-1, x.unsqueeze(-1)).squeeze(-1)).unsqueeze(0)
-    drawn = choose(log_probs.exp(), u)
+    drawn = inverse_cdf(log_probs.exp(), u)
     return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
 
 
-def _others(
+def _alternative_categories(
     log_probs: Float[Tensor, "n *batch k"],
     own: Int64[Tensor, "n *batch"],
     categories: int | None,
@@ -229,7 +229,7 @@ def _others(
     top_log_prob, top = others.topk(categories, -1)
     rest = others.scatter(-1, top, -torch.inf).exp()
     total = rest.sum(-1)
-    sampled = choose(rest, u * total)
+    sampled = inverse_cdf(rest, u * total)
     p = rest.gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
     some = p > 0
     sampled = torch.where(some, sampled, own)

@@ -15,7 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 import catlog
 from catlog.distributions.factors import factors
-from catlog.estimators.catlog_trick.slope_predictions import chances, spread
+from catlog.estimators.catlog_trick.slope_predictions import gradient_scale, selection_probabilities
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ def every_start(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outcomes times the intervals of the uniform in which the corrected variables stay the same, at their middles."""
     law = factors(case.law(case.theta))
-    size = spread(law.probs) * E.sizes(law.d)
-    ends = (E.turns(law.k) * chances(size)).cumsum(-1) % 1
+    size = gradient_scale(law.probs) * E.sizes(law.d)
+    ends = (E.turns(law.k) * selection_probabilities(size)).cumsum(-1) % 1
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
     start, length = (ends[1:] + ends[:-1]) / 2, ends.diff()
     outcomes = x.shape[1]

@@ -406,12 +406,12 @@ def test_registry(name: str) -> None:
 def test_moving_average_baseline() -> None:
     """Unbiased while it moves: the baseline of a call is made from earlier calls only, and is saved."""
     case, f = CASES["bits"], FUNCTIONS["sine"]
-    baseline = catlog.MovingAverage(decay=0.5).double()
+    baseline = catlog.MovingAverageBaseline(decay=0.5).double()
     baseline(torch.full((3,), 4.0, dtype=torch.float64))
     torch.testing.assert_close(
         baseline.mean / baseline.weight, torch.tensor([4.0], dtype=torch.float64)
     )
-    copy = catlog.MovingAverage(decay=0.5).double()
+    copy = catlog.MovingAverageBaseline(decay=0.5).double()
     copy.load_state_dict(baseline.state_dict())
     got = expectation(catlog.Reinforce(1, baseline=baseline), case, f, PARAMETER)
     torch.testing.assert_close(

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
-from ...distributions.structured import span
+from ...distributions.structured import as_index
 from ...estimator import ANY, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
@@ -142,7 +142,7 @@ class CritiCateR:
         pick = held_out.to(value.dtype)
         worth, advantage = torch.zeros_like(points), torch.zeros_like(points[..., 0])
         for block in reversed(blocks):
-            where = span(block)
+            where = as_index(block)
             mean = (train * target).sum(-1, keepdim=True) / count
             centred = train * (target - mean)
             predicted, left_out, table = model.fit(centred)

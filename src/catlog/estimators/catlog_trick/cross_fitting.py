@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...distributions.structured import span
+from ...distributions.structured import as_index
 
 Fit = tuple[
     Float[Tensor, "folds *batch n"],
@@ -20,7 +20,7 @@ Fit = tuple[
 ]
 
 
-def bearable(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
+def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
     """``ridge``, or what rounding may change in a positive matrix of this size with entries up to ``largest``, if that is more.
 
     >>> bearable(3.0, 16, 10, torch.float32), bearable(1e-9, 16, 10, torch.float32) < 1e-3
@@ -55,7 +55,7 @@ class ByDraws:
     ) -> None:
         self.points, self.train, self.blocks = points, train, list(blocks)
         n, d = points.shape[-3:-1]
-        self.ridge = bearable(ridge, n, d, points.dtype) * torch.eye(
+        self.ridge = smallest_stable_ridge(ridge, n, d, points.dtype) * torch.eye(
             n, dtype=points.dtype, device=points.device
         )
         self.agreement = self._agreement(slice(None))
@@ -74,12 +74,12 @@ class ByDraws:
         left_out = target - self.train * weight / inverse.diagonal(dim1=-2, dim2=-1)
         predicted = (self.agreement @ weight.unsqueeze(-1)).squeeze(-1)
         table = torch.einsum(
-            "f...n,...nik->f...ik", weight, self.points[..., span(self.blocks[-1]), :]
+            "f...n,...nik->f...ik", weight, self.points[..., as_index(self.blocks[-1]), :]
         )
         return predicted, left_out, table
 
     def drop(self) -> None:
-        self.agreement = self.agreement - self._agreement(span(self.blocks.pop()))
+        self.agreement = self.agreement - self._agreement(as_index(self.blocks.pop()))
 
 
 class ByCategories:
@@ -90,11 +90,11 @@ class ByCategories:
     ) -> None:
         self.k, self.train = points.shape[-1], train
         self.sizes = [len(block) for block in blocks]
-        order = span(tuple(i for block in blocks for i in block))
+        order = as_index(tuple(i for block in blocks for i in block))
         features = points[..., order, :].flatten(-2)  # [*batch, n, d k]
         gram = features.mT @ (train.unsqueeze(-1) * features)
         n, size = features.shape[-2:]
-        gram = gram + bearable(ridge, size, n, points.dtype) * torch.eye(
+        gram = gram + smallest_stable_ridge(ridge, size, n, points.dtype) * torch.eye(
             size, dtype=points.dtype, device=points.device
         )
         self.factor = inverse_factor(gram)

@@ -26,7 +26,7 @@ def encoded(index: Int64[Tensor, "*lead d"], k: int) -> Float[Tensor, "*lead dk"
     return (index.unsqueeze(-1) == torch.arange(k, device=index.device)).flatten(-2).double()
 
 
-def parts(
+def critic_values(
     x: Float[Tensor, "c n dk"],
     points: Float[Tensor, "c m dk"],
     weight: Float[Tensor, "c 2 m"],
@@ -38,7 +38,7 @@ def parts(
     return (rho[..., None, None] ** differ.unsqueeze(1) @ weight.unsqueeze(-1)).squeeze(-1)
 
 
-def means(
+def critic_means(
     probs: Float[Tensor, "c n dk"],
     points: Float[Tensor, "c m dk"],
     weight: Float[Tensor, "c 2 m"],
@@ -53,7 +53,7 @@ def means(
     )
 
 
-def fitted(
+def fit_critic(
     points: Float[Tensor, "c m dk"], value: Float[Tensor, "c m"], used: Bool[Tensor, "c m"], d: int
 ) -> tuple[Float[Tensor, "c 2 m"], Float[Tensor, "c 2"]]:
     """The weights and rho of the two kernels with the most evidence (marginal likelihood) among nine settings."""
@@ -87,7 +87,7 @@ def fitted(
     return weight, rho
 
 
-def agreement(
+def calibration_equations(
     value: Float[Tensor, "c r"],
     at_draws: Float[Tensor, "c 2 r"],
     on_average: Float[Tensor, "c 2 b"],
@@ -103,7 +103,7 @@ def agreement(
     ) / left.numel()
 
 
-def places(
+def slots_for(
     new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]
 ) -> Int64[Tensor, "c r"]:
     """Where to keep new points, r <= m of them: in the place of the same point, else in that of the least recently seen.
@@ -119,7 +119,7 @@ def places(
     return torch.where(again, points.shape[-2], torch.where(known, where, free))
 
 
-def put(kept: Tensor, where: Int64[Tensor, "c r"], new: Tensor) -> Tensor:
+def write_slots(kept: Tensor, where: Int64[Tensor, "c r"], new: Tensor) -> Tensor:
     """``kept`` ``[c, m, ...]`` with ``new`` at these places, m being nowhere."""
     tail = new.dim() - 2
     at = where.view(*where.shape, *[1] * tail).expand(new.shape)

@@ -16,8 +16,16 @@ from ...estimator import INDEPENDENT, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
-from .kernel_critic import agreement, encoded, fitted, means, parts, places, put
-from .shrinkage import near_one
+from .kernel_critic import (
+    calibration_equations,
+    critic_means,
+    critic_values,
+    encoded,
+    fit_critic,
+    slots_for,
+    write_slots,
+)
+from .shrinkage import shrunk_coefficients
 
 DECAY = 0.95
 
@@ -155,8 +163,8 @@ class MemoryCateR(nn.Module):
             rho.double(),
             trust.double().unsqueeze(-1),
         )
-        at_draws = parts(encoded(drawn, law.k), points, weight, rho, law.d)
-        on_average = means(probs, points, weight, rho, law.d)
+        at_draws = critic_values(encoded(drawn, law.k), points, weight, rho, law.d)
+        on_average = critic_means(probs, points, weight, rho, law.d)
         critic = (trust * at_draws).sum(1).T.reshape(fx.shape).to(fx)
         mean = (trust * on_average).sum(1).T.reshape(law.batch_shape).to(law.real)
         left = fx - critic
@@ -168,7 +176,7 @@ class MemoryCateR(nn.Module):
 
     def coefficients(self) -> Float[Tensor, "2"]:
         """alpha and beta from earlier calls, in [0, 1]."""
-        return near_one(self.gram, self.excess).clamp(0, 1)
+        return shrunk_coefficients(self.gram, self.excess).clamp(0, 1)
 
     def _check(self, law: Factors) -> None:
         check_count(
@@ -192,14 +200,14 @@ class MemoryCateR(nn.Module):
     ) -> None:
         """Fit alpha and beta to what h was worth at this call's draws, put the draws into the memory, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
-        gram, excess = agreement(value, at_draws, on_average)
+        gram, excess = calibration_equations(value, at_draws, on_average)
         new = pad(drawn[:, : self.size], (0, self.length - law.d), value=-1)
-        where = places(new, self.points, self.age)
+        where = slots_for(new, self.points, self.age)
         points, values = (
-            put(self.points, where, new),
-            put(self.values, where, value[:, : self.size]),
+            write_slots(self.points, where, new),
+            write_slots(self.values, where, value[:, : self.size]),
         )
-        age = put(self.age, where, self.clock.expand(where.shape))
+        age = write_slots(self.age, where, self.clock.expand(where.shape))
         alike = min(law.cardinalities) == law.k
         inside = points[..., : law.d] < (
             law.k if alike else torch.tensor(law.cardinalities, device=points.device)
@@ -207,7 +215,7 @@ class MemoryCateR(nn.Module):
         used = (
             (age > 0) & inside.all(-1) & (points >= 0).sum(-1).eq(law.d)
         )  # not points of another distribution
-        weight, rho = fitted(encoded(points[..., : law.d], law.k), values.double(), used, law.d)
+        weight, rho = fit_critic(encoded(points[..., : law.d], law.k), values.double(), used, law.d)
         write(
             [
                 (self.gram, self.gram.lerp(gram.to(self.gram), 1 - DECAY)),

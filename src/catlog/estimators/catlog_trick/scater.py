@@ -17,12 +17,12 @@ from ...evaluation.neighbours import chunks
 from ...sampling.draw import base_draws
 from ...sampling.interventions import (
     SUFFIXES,
-    Clamped,
+    Interventions,
     Suffix,
-    moves_per_variable,
+    all_interventions,
+    alternatives_per_variable,
+    chosen_interventions,
     noise_shape,
-    sweep,
-    sweep_chosen,
 )
 from ...sampling.randomness import rand
 
@@ -95,7 +95,7 @@ class SCateR:
                 "SCateR", "variables", self.variables, most=law.d, hint=f"q has {law.d} variables."
             )
             return self.variables * (law.k - 1)
-        return sum(moves_per_variable(structure(law), self.categories))
+        return sum(alternatives_per_variable(structure(law), self.categories))
 
     def __call__(
         self,
@@ -125,7 +125,7 @@ class SCateR:
         chosen: Tensor | None,
         noise: Tensor | None,
         generator: torch.Generator | None,
-    ) -> Clamped:
+    ) -> Interventions:
         ordered = structure(law)
         if chosen is not None:
             check_count(
@@ -151,16 +151,18 @@ class SCateR:
             )
         with torch.no_grad():
             if self.variables is None:
-                return sweep(ordered, noise, given, self.suffix, self.categories, self.validate)
+                return all_interventions(
+                    ordered, noise, given, self.suffix, self.categories, self.validate
+                )
             if chosen is None:
                 order = rand((n, *law.batch_shape, law.d), device=law.device, generator=generator)
                 chosen = order.argsort(-1)[..., : self.variables]
             else:
                 chosen = check_chosen(chosen, n, self.variables, law, self.validate)
-            return sweep_chosen(ordered, noise, chosen, given, self.suffix, self.validate)
+            return chosen_interventions(ordered, noise, chosen, given, self.suffix, self.validate)
 
     def _table(
-        self, f: Function, fx: Tensor, law: Factors | Conditionals, clamped: Clamped
+        self, f: Function, fx: Tensor, law: Factors | Conditionals, clamped: Interventions
     ) -> Float[Tensor, "n *batch d k"]:
         """f at the clamped points less f at the base draw, by variable and category."""
         with torch.no_grad():

@@ -4,10 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-TOWARDS = 1.01  # times the diagonal: draws the coefficients to 1
+RIDGE = 1.01  # times the diagonal: draws the coefficients to 1
 
 
-def near_one(gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+def shrunk_coefficients(
+    gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]
+) -> Float[Tensor, "2"]:
     """Two coefficients c with gram (c - 1) = excess, drawn a little towards (1, 1), which they are where nothing is known.
 
     >>> near_one(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([-2.0, 0.0]))
@@ -19,4 +21,4 @@ def near_one(gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]) -> Float[Te
         gram[0, 1] * scale[0] * scale[1],
         excess * scale,
     )  # the product of both scales may overflow
-    return 1 + scale * (TOWARDS * given - overlap * given.flip(0)) / (TOWARDS**2 - overlap**2)
+    return 1 + scale * (RIDGE * given - overlap * given.flip(0)) / (RIDGE**2 - overlap**2)

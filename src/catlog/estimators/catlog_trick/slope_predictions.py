@@ -10,10 +10,10 @@ from ...distributions.factors import Factors
 
 Pair = tuple[Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]
-LEAST = 0.1  # of the corrections are dealt to all variables alike
+UNIFORM_SHARE = 0.1  # of the corrections are dealt to all variables alike
 
 
-def spread(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
+def gradient_scale(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
     r"""How undecided a variable is: the size of a gradient in its logits for slopes that are independent with variance 1.
 
     That is :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`, rooted; 2 p (1 - p) for a bit.
@@ -22,14 +22,14 @@ def spread(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
     return (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
 
 
-def chances(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+def selection_probabilities(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """pi_i: in proportion to the sizes, but for a tenth."""
     total = size.sum(-1, keepdim=True)
     share = torch.where(total > 0, size / total, 1 / size.shape[-1])
-    return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), LEAST)
+    return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), UNIFORM_SHARE)
 
 
-def systematic(
+def systematic_sample(
     often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
 ) -> Int64[Tensor, "m *batch"]:
     """m variables, each as often as given in expectation over the uniform ``start``, and never off by one or more.
@@ -59,7 +59,7 @@ class Bits:
     variable: Int64[Tensor, "m *batch"]
     row: Int64[Tensor, " m"]
 
-    def predicted(self, slope: Float[Tensor, "n *batch d"]) -> Pair:
+    def first_and_second_order(self, slope: Float[Tensor, "n *batch d"]) -> Pair:
         """What alpha and what beta multiply, averaged over the draws, [*batch, d, 1]."""
         straight = self.p * (1 - self.p) * slope.mean(0)
         curved = (0.5 - self.p) * (slope * (self.x - self.p)).mean(0)
@@ -69,7 +69,7 @@ class Bits:
         """The squared norm of the straight prediction over both categories, averaged over the draws."""
         return 2 * (self.p * (1 - self.p)).square() * slope.square().mean(0)
 
-    def turned(self) -> Float[Tensor, "m *batch d"]:
+    def corrected_points(self) -> Float[Tensor, "m *batch d"]:
         """The draws in their order, with the bit whose turn it is flipped, unless that is impossible."""
         x, here = (
             self.x[self.row],
@@ -77,7 +77,7 @@ class Bits:
         )
         return torch.where(here & (torch.where(x > 0, 1 - self.p, self.p) > 0), 1 - x, x)
 
-    def summed_out(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
+    def exact_and_predicted(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
         """From values and slopes at the draws and, after them, at :meth:`turned`, for the bit whose turn it is.
 
         First, gradients in its logit, [m, *batch, 1]: of f, and the means of the two predictions over the bit. Second, the
@@ -111,7 +111,7 @@ class OneHots:
     category: Int64[Tensor, "k m *batch"]
     own: Float[Tensor, "m *batch k"]
 
-    def predicted(self, slope: Float[Tensor, "n *batch d k"]) -> Pair:
+    def first_and_second_order(self, slope: Float[Tensor, "n *batch d k"]) -> Pair:
         above, mean = ((self.x - self.p) * slope).sum(-1, keepdim=True), slope.mean(0)
         straight = self.p * (mean - (self.p * mean).sum(-1, keepdim=True))
         return straight, (((self.x - self.p) * above).mean(0) - straight) / 2
@@ -119,7 +119,7 @@ class OneHots:
     def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
         return (self.p * (slope - (self.p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
 
-    def turned(self) -> Float[Tensor, "km *batch d k"]:
+    def corrected_points(self) -> Float[Tensor, "km *batch d k"]:
         """Every other category in turn; in place of an impossible one, its own."""
         (d, k), device = self.p.shape[-2:], self.x.device
         other = torch.where(
@@ -131,7 +131,7 @@ class OneHots:
             0, 1
         )
 
-    def summed_out(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
+    def exact_and_predicted(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
         variable, row, category, p = self.variable, self.row, self.category, self.own
         n, m, k = self.x.shape[0], len(row), self.p.shape[-1]
         number = torch.arange(k, device=p.device)
@@ -160,7 +160,9 @@ class OneHots:
         return (exact, *means), (ss, sc, cc)
 
 
-def seen(law: Factors, x: Tensor, variable: Int64[Tensor, "m *batch"]) -> Bits | OneHots:
+def make_predictions(
+    law: Factors, x: Tensor, variable: Int64[Tensor, "m *batch"]
+) -> Bits | OneHots:
     """The draws ``[n, *batch, *event]`` of a law, and the variables whose turn it is, which go round the draws."""
     probs, flat = law.probs.detach(), law.flat(x.detach()).to(law.real)
     m, k = variable.shape[0], law.k

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from .shrinkage import near_one
+from .shrinkage import shrunk_coefficients
 from .slope_predictions import Three
 
 Updates = list[tuple[Tensor, Tensor]]  # buffers, and what to write into them
@@ -27,7 +27,7 @@ class Coefficients(nn.Module):
         self.excess: Tensor
 
     def forward(self) -> Float[Tensor, "2"]:
-        return near_one(self.gram, self.excess)
+        return shrunk_coefficients(self.gram, self.excess)
 
     @torch.no_grad()
     def updates(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> Updates:
@@ -49,7 +49,7 @@ class Coefficients(nn.Module):
         ]
 
 
-class Sizes(nn.Module):
+class SlopeScales(nn.Module):
     """The root mean square of every variable's slopes, in so many places; more variables share them.
 
     Kept are, by place, means of the squared size of straight predictions and of what it would be for slopes of size 1.
@@ -78,7 +78,7 @@ class Sizes(nn.Module):
         if places == 0:
             return []
         means = (
-            folded(each.reshape(-1, each.shape[-1]).mean(0), places) for each in (size2, spread2)
+            fold_into(each.reshape(-1, each.shape[-1]).mean(0), places) for each in (size2, spread2)
         )
         seen = (
             (kept[: len(mean)], mean)
@@ -87,7 +87,7 @@ class Sizes(nn.Module):
         return [(kept, kept.lerp(mean.to(kept), rate)) for kept, mean in seen]
 
 
-def folded(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:
+def fold_into(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:
     """The sums of all values that share a place: variable i has place i mod ``places``.
 
     >>> folded(torch.arange(5.0), 3)

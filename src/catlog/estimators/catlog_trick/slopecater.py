@@ -15,9 +15,14 @@ from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import rand
 from ..learning import frozen, learns, write
-from ..logit_gradients import along_logits
-from .slope_predictions import chances, seen, spread, systematic
-from .slope_statistics import Coefficients, Sizes
+from ..logit_gradients import logit_surrogate
+from .slope_predictions import (
+    gradient_scale,
+    make_predictions,
+    selection_probabilities,
+    systematic_sample,
+)
+from .slope_statistics import Coefficients, SlopeScales
 
 
 class SlopeCateR(nn.Module):
@@ -93,7 +98,7 @@ class SlopeCateR(nn.Module):
             decay,
             validate,
         )
-        self.coefficients, self.sizes = Coefficients(), Sizes(places)
+        self.coefficients, self.sizes = Coefficients(), SlopeScales(places)
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -125,12 +130,12 @@ class SlopeCateR(nn.Module):
             law, x, self.samples, self.draws, generator=generator, validate=self.validate
         )
         n, m = x.shape[0], self.turns(law.k)
-        undecided = spread(law.probs.detach())
+        undecided = gradient_scale(law.probs.detach())
         (known,) = frozen(
             self, torch.cat([self.coefficients(), self.sizes(law.d)])
         )  # in one tensor, for one kernel
         coefficients, sizes = known.to(law.real).split([2, law.d])
-        often = m * chances(undecided * sizes)
+        often = m * selection_probabilities(undecided * sizes)
         if start is None:
             start = rand(
                 (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
@@ -145,19 +150,19 @@ class SlopeCateR(nn.Module):
                 self.validate,
                 closed=True,
             )
-        variable = systematic(often, m, start)
-        drawn = seen(law, x, variable)
-        points = torch.cat([law.flat(x), drawn.turned().to(law.dtype)])
+        variable = systematic_sample(often, m, start)
+        drawn = make_predictions(law, x, variable)
+        points = torch.cat([law.flat(x), drawn.corrected_points().to(law.dtype)])
         learning = self.decay < 1 and learns(self, points)
         values, slopes = value_and_slope(
             f, law.shaped(points), law, validate=self.validate, learns=learning
         )
         slopes = law.flat(slopes).to(law.real)
-        terms, noise = drawn.summed_out(values.detach(), slopes)
+        terms, noise = drawn.exact_and_predicted(values.detach(), slopes)
         weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
         exact, straight, curved = (weight * each for each in terms)
         alpha, beta = coefficients.unbind()
-        first, second = drawn.predicted(slopes[:n])
+        first, second = drawn.first_and_second_order(slopes[:n])
         where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
         left = (exact - alpha * straight - beta * curved).movedim(0, -2)
         gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
@@ -176,4 +181,4 @@ class SlopeCateR(nn.Module):
                 ]
             )
         value = values[:n].mean(0)
-        return attach(value, value + along_logits(law, gradient))
+        return attach(value, value + logit_surrogate(law, gradient))

@@ -13,11 +13,11 @@ from ...estimator import RELAXABLE, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import (
-    along_logits,
     by_category,
     leave_one_out,
-    of_mean,
-    scored,
+    logit_surrogate,
+    mean_gradient,
+    score_in_logits,
     squared_norm,
 )
 
@@ -96,10 +96,10 @@ class DoubleCV(nn.Module):
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         slope = by_category(law, slope)
-        score = scored(law, law.index(x))[1]
+        score = score_in_logits(law, law.index(x))[1]
         alpha = self.alpha.to(law.real)
         h = fx.detach() - alpha * (leave_one_out(slope) * score).sum((-1, -2))
         advantage = (h - leave_one_out(h))[..., None, None]
-        gradient = (advantage * score).mean(0) + alpha * of_mean(law, slope).mean(0)
+        gradient = (advantage * score).mean(0) + alpha * mean_gradient(law, slope).mean(0)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, gradient), squared_norm(law, gradient))
+        return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))

@@ -13,8 +13,8 @@ from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...sampling.draw import base_draws
-from ..logit_gradients import along_logits, by_category, of_mean, scored
-from ..relaxations.relaxation import as_point
+from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
+from ..relaxations.relaxation import to_point
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class MuProp:
         relaxable(q, law, "MuProp")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
-        mean = as_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
+        mean = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)
         slope = by_category(law, slope)
-        score = scored(law, law.index(x))[1]
+        score = score_in_logits(law, law.index(x))[1]
         rest = (fx - at_mean).detach() - (slope * score).sum((-1, -2))
-        gradient = (rest[..., None, None] * score).mean(0) + of_mean(law, slope).squeeze(0)
+        gradient = (rest[..., None, None] * score).mean(0) + mean_gradient(law, slope).squeeze(0)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, gradient))
+        return attach(value, value + logit_surrogate(law, gradient))

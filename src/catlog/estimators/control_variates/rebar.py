@@ -13,8 +13,8 @@ from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
 from ...sampling.draw import base_draws
-from ..logit_gradients import along_logits, in_logits, scored, squared_norm
-from ..relaxations.relaxation import relaxed, slopes, tied
+from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
+from ..relaxations.relaxation import conditional_gumbels, relaxed, value_and_grad
 
 
 class REBAR(nn.Module):
@@ -91,8 +91,8 @@ class REBAR(nn.Module):
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
-        score = scored(law, index)[1]
-        given, left = tied(law, index, noise, generator, self.validate)
+        score = score_in_logits(law, index)[1]
+        given, left = conditional_gumbels(law, index, noise, generator, self.validate)
         if not torch.is_grad_enabled():
             return fx.mean(0)
 
@@ -107,11 +107,13 @@ class REBAR(nn.Module):
                     evaluate_through(f, points.clone(), law, validate=self.validate).to(law.real),
                 )
 
-            (c,), (slope,) = slopes(control, given, again=self.log_temperature.requires_grad)
+            (c,), (slope,) = value_and_grad(
+                control, given, again=self.log_temperature.requires_grad
+            )
             if slope is None:
                 raise ValueError(NOT_DIFFERENTIABLE)
             rest = fx.detach().to(law.real) - eta * c
-            gradient = rest[..., None, None] * score + in_logits(
+            gradient = rest[..., None, None] * score + to_logit_gradient(
                 law, eta[..., None, None] * slope * left
             )
             gradient = gradient.mean(0)
@@ -120,8 +122,8 @@ class REBAR(nn.Module):
         eta, temperature = self.eta.to(law.real), self.log_temperature.to(law.real).exp()
         own = [each.detach().expand(law.batch_shape) for each in (eta, temperature)]
         # f's own parameters must not learn to lower the variance: the derivatives in ours are taken apart from its graph.
-        (_, gradient), (by_eta, by_temperature) = slopes(objective, *own)
+        (_, gradient), (by_eta, by_temperature) = value_and_grad(objective, *own)
         assert by_eta is not None
         learned = by_eta * eta + (0.0 if by_temperature is None else by_temperature * temperature)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, gradient), learned)
+        return attach(value, value + logit_surrogate(law, gradient), learned)

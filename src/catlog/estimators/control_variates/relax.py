@@ -11,10 +11,10 @@ from ...checks import check_count, check_network, check_positive
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...evaluation.networks import run
+from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
-from ..logit_gradients import along_logits, in_logits, scored, squared_norm
-from ..relaxations.relaxation import relaxed, slopes, tied
+from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
+from ..relaxations.relaxation import conditional_gumbels, relaxed, value_and_grad
 
 
 class RELAX(nn.Module):
@@ -93,21 +93,21 @@ class RELAX(nn.Module):
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
-        score = scored(law, index)[1]
-        given, left = tied(law, index, noise, generator, self.validate)
+        score = score_in_logits(law, index)[1]
+        given, left = conditional_gumbels(law, index, noise, generator, self.validate)
         value, signal = fx.mean(0), fx.detach().to(law.real)
         if self.network is None:
             return attach(
-                value, value + along_logits(law, (signal[..., None, None] * score).mean(0))
+                value, value + logit_surrogate(law, (signal[..., None, None] * score).mean(0))
             )
         network = self.network
 
         def control(z: Tensor) -> "tuple[Tensor]":
-            return (run("RELAX", network, relaxed(law, z, self.temperature), fx.shape),)
+            return (call_network("RELAX", network, relaxed(law, z, self.temperature), fx.shape),)
 
-        (c,), (slope,) = slopes(control, given, again=True)
+        (c,), (slope,) = value_and_grad(control, given, again=True)
         gradient = (signal - c)[..., None, None] * score
         if slope is not None:
-            gradient = gradient + in_logits(law, slope * left)
+            gradient = gradient + to_logit_gradient(law, slope * left)
         gradient = gradient.mean(0)
-        return attach(value, value + along_logits(law, gradient), squared_norm(law, gradient))
+        return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))

@@ -11,9 +11,9 @@ from ...checks import check_count, check_network, check_number
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function, attach
 from ...evaluation.evaluate import value_and_slope
-from ...evaluation.networks import run
+from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
-from ..logit_gradients import along_logits, leave_one_out, scored, squared_norm
+from ..logit_gradients import leave_one_out, logit_surrogate, score_in_logits, squared_norm
 
 
 class RODEO(nn.Module):
@@ -105,7 +105,7 @@ class RODEO(nn.Module):
             hint="One draw has no others to leave out: use MuProp.",
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
-        score, known = scored(law, law.index(x))[1][..., 1], fx.detach().to(law.real)
+        score, known = score_in_logits(law, law.index(x))[1][..., 1], fx.detach().to(law.real)
         h = self._surrogates(law.flat(x).to(law.real), known, law.flat(slope).to(law.real))
         at_x, flipped = h[..., :1, :], h[..., 1:, :]
         stein = (score.abs().unsqueeze(-1) * (flipped - at_x)).sum(
@@ -118,7 +118,7 @@ class RODEO(nn.Module):
         ).mean(0)
         gradient = torch.stack([-gradient, gradient], -1)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, gradient), squared_norm(law, gradient))
+        return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))
 
     def _surrogates(
         self,
@@ -134,6 +134,6 @@ class RODEO(nn.Module):
         if self.network is None:
             pairs = linear.unsqueeze(-1).expand(pairs.shape)
         else:
-            pairs = run("RODEO", self.network, pairs, pairs.shape)
+            pairs = call_network("RODEO", self.network, pairs, pairs.shape)
         others = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
         return (others.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1)

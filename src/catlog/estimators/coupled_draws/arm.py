@@ -13,8 +13,8 @@ from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
-from ..logit_gradients import along_logits
-from .coupling import own_noise
+from ..logit_gradients import logit_surrogate
+from .coupling import coupling_noise
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ARM:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "ARM", "ARSM")
-        u = own_noise(
+        u = coupling_noise(
             "ARM",
             law,
             (self.samples, *law.batch_shape, law.d),
@@ -86,4 +86,4 @@ class ARM:
         there, back = fx.detach().chunk(2)
         slope = ((there - back).unsqueeze(-1) * (u - 0.5)).mean(0)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, torch.stack([-slope, slope], -1)))
+        return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))

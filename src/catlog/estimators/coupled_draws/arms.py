@@ -12,8 +12,8 @@ from ...checks import check_count
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function, attach
 from ...evaluation.evaluate import evaluate
-from ..logit_gradients import along_logits
-from .coupling import correction, own_noise, taken
+from ..logit_gradients import logit_surrogate
+from .coupling import antithetic_events, coupling_noise, pair_correction
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ARMS:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "ARMS", "CARMS")
         n = self.samples
-        noise = own_noise(
+        noise = coupling_noise(
             "ARMS",
             law,
             (n, *law.batch_shape, law.d),
@@ -91,9 +91,9 @@ class ARMS:
             validate=self.validate,
         )
         rare, category = law.probs.detach().min(-1)
-        b = torch.where(taken(noise, rare), category, 1 - category)
+        b = torch.where(antithetic_events(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)
         value = fx.mean(0)
         advantage = (fx - value).detach().unsqueeze(-1)
-        slope = (advantage * b).sum(0) / (n - 1) * correction(n, rare)
-        return attach(value, value + along_logits(law, torch.stack([-slope, slope], -1)))
+        slope = (advantage * b).sum(0) / (n - 1) * pair_correction(n, rare)
+        return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))

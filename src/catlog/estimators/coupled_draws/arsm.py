@@ -12,8 +12,8 @@ from ...checks import check_count
 from ...distributions.factors import factors
 from ...estimator import INDEPENDENT, Function, attach
 from ...evaluation.evaluate import evaluate
-from ..logit_gradients import along_logits
-from .coupling import own_noise
+from ..logit_gradients import logit_surrogate
+from .coupling import coupling_noise
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ class ARSM:
         law = factors(q, validate=self.validate)
         n, k = self.samples, law.k
         shape = (n, *law.batch_shape, law.d, k)
-        pi = own_noise("ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate)
+        pi = coupling_noise(
+            "ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate
+        )
         order, which = _swaps(k, law.device)
         winner = (pi[..., order] / law.probs.detach().unsqueeze(-2)).argmin(
             -1
@@ -86,7 +88,7 @@ class ARSM:
         change = (swapped - swapped.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
         slope = (change * (1 / k - pi).unsqueeze(-2)).sum(-1).mean(0)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, slope))
+        return attach(value, value + logit_surrogate(law, slope))
 
 
 def _swaps(k: int, device: torch.device) -> tuple[Int64[Tensor, "swaps k"], Int64[Tensor, "k k"]]:

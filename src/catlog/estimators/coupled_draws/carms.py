@@ -12,8 +12,8 @@ from ...checks import check_count
 from ...distributions.factors import factors
 from ...estimator import INDEPENDENT, Function, attach
 from ...evaluation.evaluate import evaluate
-from ..logit_gradients import along_logits
-from .coupling import both_taken, correction, own_noise, taken
+from ..logit_gradients import logit_surrogate
+from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class CARMS:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
-        noise = own_noise(
+        noise = coupling_noise(
             "CARMS",
             law,
             (*shape, law.k - 1),
@@ -93,7 +93,7 @@ class CARMS:
             validate=self.validate,
         )
         order, stick = _sticks(law.probs.detach())
-        rank = (~taken(noise, stick)).long().cumprod(-1).sum(-1)
+        rank = (~antithetic_events(noise, stick)).long().cumprod(-1).sum(-1)
         index = order.expand(*shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
         fx = evaluate(f, law.point(index), law, validate=self.validate)
 
@@ -109,7 +109,7 @@ class CARMS:
         slope = (change.unsqueeze(-1) * weight).sum(1).movedim(0, -1)
         slope = slope.new_zeros(law.probs.shape).scatter_add(-1, index.movedim(0, -1), slope)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, slope))
+        return attach(value, value + logit_surrogate(law, slope))
 
 
 def _sticks(
@@ -123,7 +123,7 @@ def _sticks(
 
 def _weights(n: int, stick: Float[Tensor, "*batch d sticks"]) -> Float[Tensor, "*batch d k"]:
     """p_j p_l / P(j, l) for the stick j that comes first; the last entry is for no pair."""
-    step = (1 - stick).square() / (1 - 2 * stick + both_taken(n, stick))
+    step = (1 - stick).square() / (1 - 2 * stick + pair_probability(n, stick))
     ones = stick.new_ones(stick.shape[:-1] + (1,))
     before = torch.cat([ones, step[..., :-1].cumprod(-1)], -1)
-    return torch.cat([before[..., : stick.shape[-1]] * correction(n, stick), ones], -1)
+    return torch.cat([before[..., : stick.shape[-1]] * pair_correction(n, stick), ones], -1)

@@ -9,7 +9,7 @@ from ...distributions.factors import Factors
 from ...sampling.randomness import rand
 
 
-def own_noise(
+def coupling_noise(
     owner: str,
     law: Factors,
     shape: tuple[int, ...],
@@ -37,7 +37,7 @@ def own_noise(
     return exponential / exponential.sum(simplex, keepdim=True)
 
 
-def taken(
+def antithetic_events(
     noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]
 ) -> Bool[Tensor, "n *shape"]:
     """N negatively dependent events of one probability: u_n < chance with u_n = (1 - noise_n)^(N - 1).
@@ -47,7 +47,7 @@ def taken(
     return (1 - noise).pow(len(noise) - 1) < chance
 
 
-def both_taken(n: int, chance: Tensor) -> Tensor:
+def pair_probability(n: int, chance: Tensor) -> Tensor:
     """The probability that two given ones of the ``n`` events of :func:`taken` happen.
 
     They do where both noises exceed t = 1 - chance^(1 / (n - 1)), and P(noise_1 > t, noise_2 > t) = max(0, 1 - 2t)^(n - 1).
@@ -55,7 +55,7 @@ def both_taken(n: int, chance: Tensor) -> Tensor:
     return (2 * chance.pow(1 / (n - 1)) - 1).clamp(min=0).pow(n - 1)
 
 
-def correction(n: int, chance: Tensor) -> Tensor:
+def pair_correction(n: int, chance: Tensor) -> Tensor:
     """P(one happens, one not), for independent events over that of :func:`taken`: c(1 - c) / (c - P(both)), at most 1."""
-    both = both_taken(n, chance)
+    both = pair_probability(n, chance)
     return (1 - chance) / (1 - both / chance.clamp(min=torch.finfo(chance.dtype).tiny))

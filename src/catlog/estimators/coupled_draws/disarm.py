@@ -13,8 +13,8 @@ from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
-from ..logit_gradients import along_logits
-from .coupling import own_noise
+from ..logit_gradients import logit_surrogate
+from .coupling import coupling_noise
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DisARM:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "DisARM", "DisARMTree")
-        u = own_noise(
+        u = coupling_noise(
             "DisARM",
             law,
             (self.samples, *law.batch_shape, law.d),
@@ -90,4 +90,4 @@ class DisARM:
             ((there - back).unsqueeze(-1) * (b - anti)).mean(0) * law.probs.detach().amax(-1) / 2
         )
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, torch.stack([-slope, slope], -1)))
+        return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))

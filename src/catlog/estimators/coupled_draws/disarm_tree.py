@@ -10,11 +10,11 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count
 from ...distributions.factors import factors
-from ...distributions.structured import choose
+from ...distributions.structured import inverse_cdf
 from ...estimator import INDEPENDENT, Function, attach
 from ...evaluation.evaluate import evaluate
-from ..logit_gradients import along_logits
-from .coupling import own_noise
+from ..logit_gradients import logit_surrogate
+from .coupling import coupling_noise
 
 Tree = Literal["balanced", "stick"]
 
@@ -78,7 +78,7 @@ class DisARMTree:
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
-        u = own_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
+        u = coupling_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
         probs, order = (
             law.probs.detach(),
             torch.arange(law.k, device=law.device).expand(law.probs.shape),
@@ -88,7 +88,7 @@ class DisARMTree:
         sides = _sides(self.tree, law.k, law.device).to(law.real)  # [left or right, nodes, k]
         mass = torch.einsum("...k,svk->...vs", probs, sides)  # of the leaves on either side
         node = mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(law.real).tiny)
-        bits = torch.cat([choose(node, u), choose(node, 1 - u)])
+        bits = torch.cat([inverse_cdf(node, u), inverse_cdf(node, 1 - u)])
         # The leaf whose ancestors all have the bit that leads to it, and the nodes on its path.
         agree = torch.einsum(
             "...vs,svk->...k", torch.stack([1 - bits, bits], -1).to(law.real), sides
@@ -107,7 +107,8 @@ class DisARMTree:
         by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
         value = fx.mean(0)
         return attach(
-            value, value + along_logits(law, torch.zeros_like(by_leaf).scatter(-1, order, by_leaf))
+            value,
+            value + logit_surrogate(law, torch.zeros_like(by_leaf).scatter(-1, order, by_leaf)),
         )
 
 

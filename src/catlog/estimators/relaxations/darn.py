@@ -13,7 +13,7 @@ from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import through
+from .relaxation import straight_through_mean
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,6 @@ class DARN:
         weight = (
             (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
         )  # of f' in the derivative by the bit's logit
-        return through(
+        return straight_through_mean(
             f, law, x, law.shaped(weight * (logits[..., 1] - logits[..., 0])), self.validate
         )

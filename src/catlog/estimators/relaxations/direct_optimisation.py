@@ -14,8 +14,8 @@ from ...estimator import INDEPENDENT, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
 from ...sampling.draw import base_draws
-from ...sampling.gumbel import moved, perturbed
-from ..logit_gradients import along_logits
+from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
+from ..logit_gradients import logit_surrogate
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,10 @@ class DirectOptimisation:
         law = factors(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)
-        z = perturbed(law, index, noise, generator=generator, validate=self.validate)
+        z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         table = differences(f, x, fx, law, chunk_size=self.chunk_size, validate=self.validate)
         value = fx.mean(0)
-        return attach(value, value + along_logits(law, moved(law, index, z, table, self.epsilon)))
+        return attach(
+            value, value + logit_surrogate(law, argmax_shift(law, index, z, table, self.epsilon))
+        )

@@ -12,9 +12,9 @@ from ...checks import check_count, check_temperature
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function
 from ...sampling.draw import base_draws
-from ...sampling.gumbel import perturbed
+from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
-from .relaxation import as_point, through
+from .relaxation import straight_through_mean, to_point
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GumbelRao:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelRao")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        z = perturbed(law, law.index(x), noise, (self.noises,), generator, self.validate)
+        z = gumbels_given_argmax(law, law.index(x), noise, (self.noises,), generator, self.validate)
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        return through(f, law, x, as_point(law, soft), self.validate)
+        return straight_through_mean(f, law, x, to_point(law, soft), self.validate)

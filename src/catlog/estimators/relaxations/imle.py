@@ -13,8 +13,8 @@ from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
-from ...sampling.gumbel import moved, perturbed
-from ..logit_gradients import along_logits, by_category
+from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
+from ..logit_gradients import by_category, logit_surrogate
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,13 @@ class IMLE:
         relaxable(q, law, "IMLE")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)
-        z = perturbed(law, index, noise, generator=generator, validate=self.validate)
+        z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         value = fx.mean(0)
         return attach(
             value,
-            value + along_logits(law, moved(law, index, z, by_category(law, slope), -self.step)),
+            value
+            + logit_surrogate(
+                law, argmax_shift(law, index, z, by_category(law, slope), -self.step)
+            ),
         )

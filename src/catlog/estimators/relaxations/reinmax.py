@@ -14,7 +14,7 @@ from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import as_point, through
+from .relaxation import straight_through_mean, to_point
 
 
 @dataclass(frozen=True)
@@ -83,4 +83,4 @@ class ReinMax:
         tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
         middle = (one_hot(law.index(x), law.k) + tempered) / 2
         mean = 2 * turned(middle) - turned(law.probs.detach()) / 2
-        return through(f, law, x, as_point(law, mean), self.validate)
+        return straight_through_mean(f, law, x, to_point(law, mean), self.validate)

@@ -6,16 +6,16 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ...checks import transformed
+from ...checks import inside_functorch
 from ...distributions.factors import Factors
 from ...estimator import Function, once
 from ...evaluation.evaluate import evaluate_through
-from ...sampling.gumbel import perturbed
+from ...sampling.gumbel import gumbels_given_argmax
 
-NONE = -1e30  # z of a category that is impossible, finite
+IMPOSSIBLE = -1e30  # z of a category that is impossible, finite
 
 
-def tied(
+def conditional_gumbels(
     law: Factors,
     index: Int64[Tensor, "n *batch d"],
     noise: Tensor | None = None,
@@ -30,24 +30,24 @@ def tied(
     on p. So :math:`\partial z_k = \partial \log p_k`; given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, 0 for k = x;
     and :math:`T/t_k = e^{z_k - \max z}` is left.
     """
-    z = perturbed(law, index, noise, (), generator, validate).clamp(min=NONE)
+    z = gumbels_given_argmax(law, index, noise, (), generator, validate).clamp(min=IMPOSSIBLE)
     return z, (z - z.amax(-1, keepdim=True)).exp()
 
 
 def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
     """The softmax of z / temperature as a point ``[n, *batch, *event]``; what :func:`tied` has as impossible gets nothing."""
-    none = z < NONE / 2
-    return as_point(
+    none = z < IMPOSSIBLE / 2
+    return to_point(
         law, (z.masked_fill(none, 0.0) / temperature).masked_fill(none, -torch.inf).softmax(-1)
     )
 
 
-def as_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
+def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     """A number per category as a point ``[*lead, *event]`` between the categories; bits: that of category 1."""
     return law.shaped(table[..., 1] if law.kind == "bits" else table)
 
 
-def through(
+def straight_through_mean(
     f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool
 ) -> Float[Tensor, "*batch"]:
     """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
@@ -55,14 +55,14 @@ def through(
     return once(evaluate_through(f, points, law, validate=validate).mean(0))
 
 
-def slopes(
+def value_and_grad(
     function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, again: bool = False
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
     """The results of ``function``, and the derivatives of the first one's sum in the inputs (None where there is none).
 
     With ``again``, all of these can be differentiated in what else the function depends on; without, they are constants.
     """
-    if torch.compiler.is_compiling() or transformed():
+    if torch.compiler.is_compiling() or inside_functorch():
 
         def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, tuple[Tensor, ...]]":
             results = function(*inputs)

@@ -12,7 +12,7 @@ from ...checks import check_count
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function
 from ...sampling.draw import base_draws
-from .relaxation import as_point, through
+from .relaxation import straight_through_mean, to_point
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,4 @@ class StraightThrough:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "StraightThrough")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        return through(f, law, x, as_point(law, law.probs), self.validate)
+        return straight_through_mean(f, law, x, to_point(law, law.probs), self.validate)

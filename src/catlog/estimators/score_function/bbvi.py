@@ -13,7 +13,7 @@ from ...distributions.conditionals import view
 from ...estimator import ANY, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
-from ..logit_gradients import scored
+from ..logit_gradients import score_in_logits
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class BBVI:
             hint="One draw has no others to leave out: use Reinforce.",
         )
         fx = evaluate(f, x, law, validate=self.validate)
-        log_probs, score = scored(law, law.index(x))
+        log_probs, score = score_in_logits(law, law.index(x))
         known = fx.detach()[..., None, None]
         # Sums without the draw itself, not the total less its part: weights may differ by many orders of magnitude.
         others = 1 - torch.eye(n, dtype=score.dtype, device=score.device)

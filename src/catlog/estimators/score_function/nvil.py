@@ -12,9 +12,9 @@ from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...evaluation.networks import run
+from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
-from ..logit_gradients import scored, squared_norm
+from ..logit_gradients import score_in_logits, squared_norm
 
 
 class NVIL(nn.Module):
@@ -79,7 +79,7 @@ class NVIL(nn.Module):
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
-        log_probs, score = scored(law, law.index(x))
+        log_probs, score = score_in_logits(law, law.index(x))
         signal = fx.detach() - self._baseline(law, context).to(fx.dtype)
         surrogate = (fx + signal.detach() * (score * log_probs).sum((-1, -2))).mean(0)
         return attach(
@@ -103,4 +103,4 @@ class NVIL(nn.Module):
                 else log_probs.flatten(-2)
             )
         context = check_context(context, law).detach()
-        return self.centre + run("NVIL", self.network, context, law.batch_shape)
+        return self.centre + call_network("NVIL", self.network, context, law.batch_shape)

@@ -32,7 +32,7 @@ class Reinforce:
     Args:
         samples: number of draws N.
         baseline: b, a number, or a callable that takes the values ``[n, *batch]`` of this call and returns a baseline made
-            from *earlier* ones, such as :class:`MovingAverage`.
+            from *earlier* ones, such as :class:`MovingAverageBaseline`.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
@@ -80,7 +80,7 @@ class Reinforce:
         return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))
 
 
-class MovingAverage(nn.Module):
+class MovingAverageBaseline(nn.Module):
     r"""A baseline for :class:`Reinforce`: the exponential average of the values of *earlier* calls, over draws and batch.
 
     .. math:: m \leftarrow \gamma m + (1-\gamma)\,\overline{f}, \qquad b = m / (1 - \gamma^t)
@@ -88,14 +88,14 @@ class MovingAverage(nn.Module):
     The current values enter only after b was read, so the estimate stays unbiased (with them included it would not be). The
     state is saved in ``state_dict``.
 
-    >>> baseline = MovingAverage(decay=0.5)
+    >>> baseline = MovingAverageBaseline(decay=0.5)
     >>> [baseline(torch.tensor([value])).item() for value in (4.0, 8.0, 8.0)]
     [0.0, 4.0, 6.666666507720947]
     """
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
-        check_number("MovingAverage", "decay", decay, 0, 1)
+        check_number("MovingAverageBaseline", "decay", decay, 0, 1)
         self.decay = decay
         # One element each, not none: torch.compile takes a float64 tensor without dimensions for a number, and does not write it.
         self.register_buffer("mean", torch.zeros(1))

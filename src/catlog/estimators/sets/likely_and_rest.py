@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ...checks import may_look
+from ...checks import can_inspect
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
-from ...distributions.structured import choose, span
+from ...distributions.structured import as_index, inverse_cdf
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
@@ -15,7 +15,7 @@ from ..logit_gradients import leave_one_out
 
 
 @torch.no_grad()
-def likeliest(
+def beam_search(
     law: Factors | Conditionals, count: int, validate: bool = True
 ) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
     """Likely points by beam search, best first, and which of them are possible (the others repeat the best).
@@ -56,12 +56,12 @@ def likeliest(
         for parent, category in reversed(steps):
             chosen.append(category.gather(0, at))
             at = parent.gather(0, at)
-        points[..., span(variables)] = torch.stack(chosen[::-1], -1)
+        points[..., as_index(variables)] = torch.stack(chosen[::-1], -1)
     return points, score > -torch.inf
 
 
 @torch.no_grad()
-def left_behind(
+def remaining_probability(
     law: Factors | Conditionals,
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None = None,
@@ -97,7 +97,7 @@ def _kept(p: Tensor, to: Tensor, behind: Tensor, left: Tensor) -> Float[Tensor, 
     return torch.ones_like(p).scatter_reduce(-1, to.movedim(1, -1), value.movedim(1, -1), "amin")
 
 
-def outside(
+def probability_outside(
     left: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None
 ) -> Float[Tensor, "*batch"]:
     """The probability of being no valid member, from what :func:`left_behind` gives."""
@@ -106,7 +106,7 @@ def outside(
 
 
 @torch.no_grad()
-def draw_rest(
+def sample_outside(
     law: Factors | Conditionals,
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None,
@@ -120,7 +120,7 @@ def draw_rest(
     called already). Where nothing is left a member is drawn.
     """
     q = structure(law)
-    left = left_behind(law, members, valid, validate) if left is None else left
+    left = remaining_probability(law, members, valid, validate) if left is None else left
     here = torch.ones_like(left[..., 0], dtype=torch.bool) if valid is None else valid
     alive = here.unsqueeze(0).expand(len(u), *here.shape)
     x = torch.zeros_like(u + left[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
@@ -133,13 +133,13 @@ def draw_rest(
             p, to, depth = probs[..., position, :], members[..., i].expand(alive.shape), depth + 1
             rest = p * _kept(p, to, alive, left[..., depth].expand(alive.shape))
             rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
-            x[..., i] = choose(rest, u[..., i] * rest.sum(-1))
+            x[..., i] = inverse_cdf(rest, u[..., i] * rest.sum(-1))
             alive = alive & (x[..., i].unsqueeze(1) == to)
         previous = x[..., variables[0]]
     return x
 
 
-def among(
+def is_member(
     x: Int64[Tensor, "n *batch d"],
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"],
@@ -148,7 +148,7 @@ def among(
     return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
 
 
-def first_of_its_kind(index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch"]:
+def is_first_occurrence(index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch"]:
     """Whether no earlier row holds the same point."""
     same = (index.unsqueeze(1) == index).all(-1)
     earlier = torch.ones(same.shape[:2], dtype=torch.bool, device=index.device).tril(-1)
@@ -173,8 +173,8 @@ def sum_and_sample(
     weight of the members (above their probability it makes the estimate biased).
     """
     m = len(members)
-    left = left_behind(law, members, valid, validate)
-    remaining = outside(left, valid)
+    left = remaining_probability(law, members, valid, validate)
+    remaining = probability_outside(left, valid)
     if x is None:
         u = uniforms(
             samples,
@@ -183,15 +183,15 @@ def sum_and_sample(
             device=law.device,
             generator=generator,
         )
-        drawn = draw_rest(law, members, valid, u, validate, left)
+        drawn = sample_outside(law, members, valid, u, validate, left)
     else:
         drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
     n = len(drawn)
     log_prob = law.log_prob(torch.cat([members, drawn]))
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
-    inside = among(drawn, members, valid)
-    if x is not None and may_look(validate, x) and bool((inside & (remaining > 0)).any()):
+    inside = is_member(drawn, members, valid)
+    if x is not None and can_inspect(validate, x) and bool((inside & (remaining > 0)).any()):
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
             f"x holds a point that is summed already: {drawn[bad].tolist()} at index {bad}. Give draws from the rest of q, or "

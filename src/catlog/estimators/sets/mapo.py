@@ -13,7 +13,7 @@ from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, Function
 from ..learning import frozen, learns
-from .likely_and_rest import likeliest, sum_and_sample
+from .likely_and_rest import beam_search, sum_and_sample
 
 
 class MAPO(nn.Module):
@@ -122,7 +122,7 @@ class MAPO(nn.Module):
             (stored >= 0) & (stored < torch.tensor(law.cardinalities, device=stored.device))
         ).all(-1) & (beyond < 0).all(-1)
         lead = (self.size, *[1] * len(law.batch_shape))
-        best, _ = likeliest(law, 1, self.validate)
+        best, _ = beam_search(law, 1, self.validate)
         points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)
         valid = fits.view(lead) & (unchecked.log_prob(points) > -torch.inf)
         return torch.where(valid.unsqueeze(-1), points, best), valid

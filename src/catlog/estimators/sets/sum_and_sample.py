@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from ...checks import check_count
 from ...distributions.conditionals import view
 from ...estimator import ANY, Function
-from .likely_and_rest import likeliest, sum_and_sample
+from .likely_and_rest import beam_search, sum_and_sample
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SumAndSample:
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         count = min(self.top, prod(law.cardinalities))
-        members, valid = (each[:count] for each in likeliest(law, count, self.validate))
+        members, valid = (each[:count] for each in beam_search(law, count, self.validate))
         return sum_and_sample(
             f, law, members, valid, self.samples, x, generator=generator, validate=self.validate
         )[0]

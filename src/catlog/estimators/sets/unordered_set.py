@@ -8,12 +8,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, may_look
+from ...checks import can_inspect, check_count
 from ...distributions.conditionals import view
 from ...estimator import ANY, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, categories, uniforms
-from .likely_and_rest import draw_rest, first_of_its_kind, left_behind, outside
+from .likely_and_rest import (
+    is_first_occurrence,
+    probability_outside,
+    remaining_probability,
+    sample_outside,
+)
 
 
 @dataclass(frozen=True)
@@ -94,22 +99,22 @@ class UnorderedSet:
             index = categories(law, u[:1])
             for row in range(1, self.samples):
                 index = torch.cat(
-                    [index, draw_rest(law, index, None, u[row : row + 1], self.validate)]
+                    [index, sample_outside(law, index, None, u[row : row + 1], self.validate)]
                 )
         else:
             index = law.index(
                 base_draws(law, x, self.samples, generator=generator, validate=self.validate)
             )
             check_count("UnorderedSet", "x.shape[0]", len(index), least=2, most=10)
-        new = first_of_its_kind(index)
-        if x is not None and may_look(self.validate, x) and not bool(new.all()):
+        new = is_first_occurrence(index)
+        if x is not None and can_inspect(self.validate, x) and not bool(new.all()):
             bad = tuple((~new).nonzero()[0].tolist())
             raise ValueError(
                 f"x holds a point a second time at index {bad}. Give different points, or none."
             )
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         score = law.log_prob(index)
-        rest = outside(left_behind(law, index, validate=self.validate))
+        rest = probability_outside(remaining_probability(law, index, validate=self.validate))
         first, second = _chances(torch.where(new, score.detach().exp(), 0.0), rest)
         change = fx.detach().unsqueeze(1) - fx.detach()
         value = (first * fx).sum(0)
