@@ -37,6 +37,7 @@ from ..experiments import (
 from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.sweep import Standing, grid, sweep
+from ..report.step_times import StepTimes
 from .compare import Advise, Compare
 
 Chosen = (
@@ -230,7 +231,8 @@ class Report(Checked):
     """CSV with the columns method and ms, as for `catlog plot`."""
 
     def __call__(self) -> int:
-        from ..report.page import report, summary
+        from ..report.page import report
+        from ..report.tables import summary
 
         rows = records.read_all(self.sources)
         report(rows, self.output, step_times=_times(self.step_times))
@@ -388,7 +390,5 @@ def _about(seconds: float | None) -> str:
     return "" if seconds is None else f", about {_duration(seconds)} left"
 
 
-def _times(path: Path | None) -> dict[str, float] | None:
-    from ..report.runs import step_times
-
-    return None if path is None else step_times(records.read(path))
+def _times(path: Path | None) -> StepTimes:
+    return StepTimes.from_rows([] if path is None else records.read(path))
