@@ -11,8 +11,8 @@ from .runs import estimator_of
 
 P = ParamSpec("P")
 
-# Colour and marker of each method. The hues are the paper's where it has them. All can be told apart
-# by colour-blind readers.
+# Colour and marker of each method. The hues are the paper's where it has them. Colour-blind readers
+# can distinguish all of them.
 LOOKS: dict[str, tuple[str, str]] = {
     "IndeCateR": ("#0173b2", "o"),
     "IndeCateR-D": ("#029e73", "s"),

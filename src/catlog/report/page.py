@@ -1,4 +1,4 @@
-"""One self-contained HTML page: claims, verdicts, figures, and numbers beside the published ones."""
+"""One self-contained HTML page: claims, verdicts, figures, numbers beside the published ones."""
 
 import base64
 import io
@@ -48,11 +48,11 @@ SECTIONS = (
         key="gradients",
         title="Synthetic gradients",
         command="gradients",
-        about="Many estimates at fixed logits, compared with the exact gradient. The paper's “bias” "
-        "is the mean cosine distance of single estimates, and its “variance” is that of the cosine. "
-        "The true bias and variance, relative to the gradient's norm, stand below. The paper's f is "
-        "a sum over variables, for which one draw gives IndeCateR the exact gradient. An f with "
-        "interactions is the fair test.",
+        about="Many estimates at fixed logits, compared with the exact gradient. The paper's "
+        "“bias” is the mean cosine distance of single estimates, and its “variance” is that of the "
+        "cosine. The true bias and variance, relative to the gradient's norm, stand below. The "
+        "paper's f is a sum over variables, for which one draw gives IndeCateR the exact gradient. "
+        "An f with interactions is the fair test.",
         pictures=figures.gradients_pictures,
         tables=tables.gradients_tables,
     ),
@@ -72,7 +72,8 @@ SECTIONS = (
         command="dvae",
         about="200 bits between an encoder and a decoder. IndeCateR, RLOO-S and GS-S have 2 draws, "
         "RLOO-F and GS-F have 800. The variance over draws is that of the encoder's gradient for "
-        "one fixed minibatch. The published “variance” is the spread of the entries of one gradient.",
+        "one fixed minibatch. The published “variance” is the spread of the entries of one "
+        "gradient.",
         pictures=figures.dvae_pictures,
         tables=tables.dvae_tables,
     ),
@@ -89,8 +90,8 @@ SECTIONS = (
         key="addition",
         title="MNIST addition",
         command="addition",
-        about="A LeNet learns to read digits from the sum of several digits alone. IndeCateR has 10 "
-        "draws, IndeCateR-D 10 for every digit, RLOO-S 10, RLOO-F 100 for every digit. The grey "
+        about="A LeNet learns to read digits from the sum of several digits alone. IndeCateR has "
+        "10 draws, IndeCateR-D 10 for every digit, RLOO-S 10, RLOO-F 100 for every digit. The grey "
         "line is a reader of single digits with 99 %.",
         pictures=figures.addition_pictures,
         tables=tables.addition_tables,

@@ -114,8 +114,8 @@ DVAE: dict[tuple[str, int, str], dict[str, Curve]] = {
     ),
 }
 
-# Milliseconds per iteration, on one GTX 1080 Ti (Omniglot), +-2 %. From the same curve drawn against
-# iterations and against time.
+# Milliseconds per iteration, on one GTX 1080 Ti (Omniglot), +-2 %. From the same curve drawn
+# against iterations and against time.
 DVAE_MS: dict[tuple[str, int], dict[str, float]] = {
     ("omniglot", 2): {
         "IndeCateR": 12.95,
@@ -198,8 +198,8 @@ GRADIENTS: dict[tuple[int, int], dict[str, Bar]] = {
 }
 
 # (update, metric) -> method -> curve. synthetic_optimisation.ipynb, cell 3: the printed log of one
-# run that was cut after 145 of 2000 iterations, with the mistaken update (all variables moved by the
-# gradient of the first).
+# run that was cut after 145 of 2000 iterations, with the mistaken update (all variables moved by
+# the gradient of the first).
 _LOGGED = (5.0, 10.0, 20.0, 50.0, 100.0, 145.0)
 OPTIMISATION: dict[tuple[str, str], dict[str, Curve]] = {
     ("published", "value"): {

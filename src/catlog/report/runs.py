@@ -35,7 +35,8 @@ ORDER = (
     "GS-S",
 )
 
-# Fields that make another method of the same estimator, shown in its label where they are not the default.
+# Settings that make another method of the same estimator. Its label shows those that are not the
+# default.
 SWITCHES = ("samples", "options", "learning_rate", "batch", "reads", "anneal")
 
 

@@ -181,7 +181,8 @@ def comparable_spread(evidence: Evidence) -> Verdict:
 @claim(
     key="dvae-variance",
     where="Section 6.3, with the usual meaning of variance",
-    says="The same by the variance of repeated estimates of one minibatch's gradient, encoder only.",
+    says="The same by the variance of repeated estimates of one minibatch's gradient, for the "
+    "encoder only.",
     rule="As before, with the variance over draws.",
 )
 def comparable_variance(evidence: Evidence) -> Verdict:
@@ -213,7 +214,8 @@ def _comparable_on(methods: Methods, metric: str) -> Verdict:
 @claim(
     key="dvae-relaxation-time",
     where="Section 6.3",
-    says="GS-F takes about 1.6 times as long as IndeCateR (by the paper's curves: 1.9 on Omniglot).",
+    says="GS-F takes about 1.6 times as long as IndeCateR (by the paper's curves: 1.9 on "
+    "Omniglot).",
     rule="Step time of GS-F at least 1.6 times that of IndeCateR.",
 )
 def relaxation_slower(evidence: Evidence) -> Verdict:
