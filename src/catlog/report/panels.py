@@ -181,7 +181,7 @@ def _draw_published(
     They do not widen the range of x, but the range of y of a bound.
     """
     reach = 1.05 * max((float(curve.x[-1]) for curve in curves), default=0.0)
-    left = axes.get_xlim()[0]
+    x_low = axes.get_xlim()[0]
     low, high = axes.get_ylim()
     methods = {curve.method for curve in curves}
     for method, published in overlay.items():
@@ -195,7 +195,7 @@ def _draw_published(
             low = min(low, float(visible.min()))
             high = max(high, float(visible.max()))
     if overlay and curves:
-        axes.set_xlim(left, reach)
+        axes.set_xlim(x_low, reach)
         if metric in ("train", "test"):
             axes.set_ylim(low, high)
 
