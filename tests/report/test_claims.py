@@ -67,17 +67,11 @@ def noisy(**variances: float) -> list[Row]:
 
 
 def categorical(limits: dict[str, float], **changes: Any) -> list[Row]:
+    ms = {"IndeCateR": 2.0, "IndeCateR-D": 2.0, "RLOO-F": 9.0}
     return [
         row
         for method, limit in limits.items()
-        for row in dvae_rows(
-            "fashion-mnist",
-            method,
-            limit,
-            9.0 if method == "RLOO-F" else 2.0,
-            categories=10,
-            **changes,
-        )
+        for row in dvae_rows("fashion-mnist", method, limit, ms[method], categories=10, **changes)
     ]
 
 

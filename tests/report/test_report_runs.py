@@ -21,13 +21,7 @@ def test_longest_run_of_a_seed_counts_and_duplicates_do_not() -> None:
 
 
 def test_labels_name_the_settings_that_differ_from_the_paper() -> None:
-    row = {
-        "experiment": "dvae",
-        "estimator": "IndeCateR",
-        "samples": None,
-        "options": [],
-        "anneal": False,
-    }
+    row = {"experiment": "dvae", "estimator": "IndeCateR", "options": [], "anneal": False}
     assert method_label(row) == "IndeCateR"  # it has no temperature to anneal
     changed = {**row, "options": ["draws=latin"], "samples": 4}
     assert method_label(changed) == "IndeCateR samples=4 draws=latin"

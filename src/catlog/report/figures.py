@@ -6,6 +6,7 @@ Curves are means over seeds, shaded by the standard error. Each method has one c
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -62,23 +63,15 @@ def gradients_figure(evidence: Evidence, function: str = "additive") -> Figure:
     for row, name in zip(grid, ("the paper's metrics", "true metrics"), strict=True):
         row[0].set_yticks(range(len(methods)), methods)
         row[0].set_ylabel(name)
-    markers = [
-        ("o", 4.5, "measured (± standard error over problems)"),
-        ("|", 11, "noise level of the bias"),
-        *([("D", 4.5, "published")] if overlaid else []),
-    ]
+    markers: dict[str, dict[str, Any]] = {
+        "measured (± standard error over problems)": {"marker": "o"},
+        "noise level of the bias": {"marker": "|", "markersize": 11},
+        "published": {"marker": "D", "fillstyle": "none"},
+    }
     handles = [
-        Line2D(
-            [],
-            [],
-            color="0.3",
-            linestyle="",
-            marker=marker,
-            markersize=marker_size,
-            label=label,
-            fillstyle="none" if marker == "D" else "full",
-        )
-        for marker, marker_size, label in markers
+        Line2D([], [], color="0.3", linestyle="", label=label, **marker)
+        for label, marker in markers.items()
+        if label != "published" or overlaid
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
     return figure

@@ -27,8 +27,8 @@ LOOKS: dict[str, tuple[str, str]] = {
     "GS-F": ("#cc78bc", "*"),
     "GS-S": ("#d55e00", "p"),
 }
-FURTHER_COLOURS = ("#117733", "#999933", "#661100", "#6699cc", "#aa4499", "#000000", "#ddaa33")
-FURTHER_MARKERS = "<>d8H12"
+COLOURS = ("#117733", "#999933", "#661100", "#6699cc", "#aa4499", "#000000", "#ddaa33")
+FURTHER_LOOKS = tuple(zip(COLOURS, "<>d8H12", strict=True))
 BROKEN_LINES: list[Any] = ["-.", ":", (0, (1, 1)), (0, (6, 2)), (0, (3, 1, 1, 1, 1, 1))]
 PUBLISHED: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1, "fillstyle": "none"}
 
@@ -90,11 +90,7 @@ def look(method: str, methods: Iterable[str] = ()) -> dict[str, Any]:
     estimator = estimator_of(method)
     further = sorted({estimator_of(name) for name in methods} - set(LOOKS))
     i = further.index(estimator) if estimator in further else 0
-    further_look = (
-        FURTHER_COLOURS[i % len(FURTHER_COLOURS)],
-        FURTHER_MARKERS[i % len(FURTHER_MARKERS)],
-    )
-    colour, marker = LOOKS.get(estimator, further_look)
+    colour, marker = LOOKS.get(estimator, FURTHER_LOOKS[i % len(FURTHER_LOOKS)])
     variants = sorted(
         name for name in {*methods, method} if estimator_of(name) == estimator != name
     )

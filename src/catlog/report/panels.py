@@ -42,15 +42,8 @@ def draw_dots(
             continue
         error = 0.0 if math.isnan(stat.error) else stat.error
         below = min(error, 0.9 * stat.mean) if logarithmic else error
-        axes.errorbar(
-            stat.mean,
-            y,
-            xerr=[[below], [error]],
-            fmt=shape["marker"],
-            color=colour,
-            capsize=2.5,
-            markersize=7,
-        )
+        style = {"fmt": shape["marker"], "color": colour, "capsize": 2.5, "markersize": 7}
+        axes.errorbar(stat.mean, y, xerr=[[below], [error]], **style)
         if metric == "relative_bias":
             axes.plot(_noise(runs[method]).mean, y, "|", color=colour, markersize=14)
         if method in bars and hasattr(bars[method], metric):

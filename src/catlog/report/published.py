@@ -40,11 +40,7 @@ class Curve:
 
 
 def _curves(
-    x: tuple[float, ...],
-    rows: dict[str, tuple[float, ...]],
-    error: float,
-    *,
-    relative: bool = False,
+    x: tuple[float, ...], rows: dict[str, tuple[float, ...]], error: float, relative: bool = False
 ) -> dict[str, Curve]:
     return {method: Curve(x[-len(y) :], y, error, relative) for method, y in rows.items()}
 

@@ -21,19 +21,9 @@ Array = NDArray[np.float64]
 
 # The order in which methods are listed; others follow, by name.
 ORDER = (
-    "IndeCateR",
-    "IndeCateR-D",
-    "IndeCateR-Latin",
-    "IndeCateR-D-Latin",
-    "IndeCateR-Taylor",
-    "REINFORCE",
-    "RLOO",
-    "RLOO-F",
-    "RLOO-S",
-    "GS",
-    "GS-F",
-    "GS-S",
-)
+    "IndeCateR", "IndeCateR-D", "IndeCateR-Latin", "IndeCateR-D-Latin", "IndeCateR-Taylor",
+    "REINFORCE", "RLOO", "RLOO-F", "RLOO-S", "GS", "GS-F", "GS-S",
+)  # fmt: skip
 
 # Settings that make another method of the same estimator. Its label shows those that are not the
 # default.
