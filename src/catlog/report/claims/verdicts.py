@@ -1,8 +1,8 @@
 """Claims, verdicts, and the comparisons that rules are made of.
 
 Rules compare means over seeds. "Clearly" lower means by more than two standard errors of the
-difference. Two seeds of either method are needed. Runs with other settings than the paper's (such
-as fewer draws) are shown in a report, but they decide nothing.
+difference, which :func:`leads` judges only with two seeds of each method. Runs with other settings
+than the paper's (such as fewer draws) are shown in a report, but they decide nothing.
 """
 
 import math
