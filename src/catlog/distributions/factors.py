@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from ..checks import can_inspect, check_validate, inside_functorch
+from ..checks import check_validate
+from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
 from .structured import Ordered
 

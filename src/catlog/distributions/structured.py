@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -20,7 +21,8 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
-from ..checks import can_inspect, check_count, inside_functorch
+from ..checks import check_count
+from ..tracing import can_inspect, inside_functorch
 from .causal import changed_later, check_causal, check_steps, rounding
 
 
@@ -603,7 +605,7 @@ class BayesianNetwork(Ordered):
                         f"BayesianNetwork: the table of node {name!r} must have shape {expected} ([*batch, *cardinalities of the "
                         f"parents {list(node.parents)}, k]), but {tuple(node.logits.shape)} was given."
                     )
-        order = _topological(nodes)
+        order = _parents_first(nodes)
         reach: dict[str, frozenset[int]] = {}
         for name in order:
             reach[name] = frozenset(
@@ -643,25 +645,13 @@ class BayesianNetwork(Ordered):
         return node.logits.shape[: node.logits.dim() - parents - (2 if node.size > 1 else 1)]
 
 
-def _topological(nodes: Mapping[str, Node]) -> tuple[str, ...]:
-    """Names with parents first, or an error that shows a cycle."""
-    order: list[str] = []
-    on_path: list[str] = []
-
-    def visit(name: str) -> None:
-        if name in order:
-            return
-        if name in on_path:
-            cycle = " -> ".join([*on_path[on_path.index(name) :], name])
-            raise ValueError(
-                f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges."
-            )
-        on_path.append(name)
-        for parent in nodes[name].parents:
-            visit(parent)
-        on_path.pop()
-        order.append(name)
-
-    for name in nodes:
-        visit(name)
-    return tuple(order)
+def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:
+    """Return the names with parents before their children, or raise an error that shows a cycle."""
+    parents = {name: node.parents for name, node in nodes.items()}
+    try:
+        return tuple(TopologicalSorter(parents).static_order())
+    except CycleError as error:
+        cycle = " -> ".join(reversed(error.args[1]))
+        raise ValueError(
+            f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges."
+        ) from None
