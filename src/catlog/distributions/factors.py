@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 from ..checks import check_validate
 from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
-from .structured import Ordered
+from .ordered import Ordered
 
 Kind = Literal["bits", "index", "one-hot"]
 

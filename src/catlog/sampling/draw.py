@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import check_count, check_device, check_generator
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
-from ..distributions.structured import ancestral, inverse_cdf
+from ..distributions.inverse_cdf import ancestral, inverse_cdf
 from ..tracing import can_inspect
 from .randomness import rand
 

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distributions.structured import Ordered, as_index, at_least_float32, inverse_cdf, select_rows
+from ..distributions.inverse_cdf import as_index, inverse_cdf, select_rows
+from ..distributions.ordered import Ordered, at_least_float32
 from .gumbel import gumbels
 
 Suffix = Literal["independent", "common", "gumbel"]

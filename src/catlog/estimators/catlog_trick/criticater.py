@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
-from ...distributions.structured import as_index
+from ...distributions.inverse_cdf import as_index
 from ...estimator import ANY, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
-from ...distributions.structured import as_index, inverse_cdf
+from ...distributions.inverse_cdf import as_index, inverse_cdf
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
