@@ -1,4 +1,4 @@
-"""Checks of arguments and values: what was given, what was expected, what to do."""
+"""Checks of arguments and values. Errors say what was expected, what was given and what to do."""
 
 from math import inf
 from sys import float_info
@@ -13,7 +13,7 @@ from .tracing import can_inspect
 
 @runtime_checkable
 class Known(Protocol):
-    """What the checks need to know of q, as every view of it tells."""
+    """What the checks need to know of q; every view of it has these."""
 
     @property
     def batch_shape(self) -> torch.Size: ...
@@ -63,7 +63,7 @@ def check_flag(owner: str, name: str, value: object) -> None:
 
 
 def check_validate(validate: object) -> None:
-    """Raise unless ``validate`` is True or False; every estimator gets here when it looks at q."""
+    """Raise unless ``validate`` is True or False. Every estimator gets here when it reads q."""
     if not isinstance(validate, bool):
         raise TypeError(f"validate must be True or False, but {validate!r} was given.")
 
@@ -107,7 +107,7 @@ def check_temperature(owner: str, value: object) -> None:
 
 
 def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:
-    """What a callable baseline returned, if it is a number or a tensor of floats that broadcasts to f's values."""
+    """Return what a callable baseline returned, or raise unless it broadcasts to the values of f."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -117,7 +117,7 @@ def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | flo
         )
     tail = tuple(fx.shape)[max(0, fx.dim() - value.dim()) :]
     if value.dim() > fx.dim() or any(
-        size not in (1, own) for size, own in zip(value.shape, tail, strict=True)
+        size not in (1, full) for size, full in zip(value.shape, tail, strict=True)
     ):
         shape = f"{tuple(fx.shape)} ([n, *batch])"
         raise ValueError(
@@ -141,7 +141,7 @@ def check_function(f: object) -> None:
 
 
 def check_generator(generator: object, device: torch.device | None = None) -> None:
-    """Raise unless ``generator`` is None or a generator of this device (None: of any)."""
+    """Raise unless ``generator`` is None or a generator on this device (None: on any)."""
     if generator is None or torch.compiler.is_compiling():
         return
     if not isinstance(generator, torch.Generator):
@@ -158,7 +158,7 @@ def check_generator(generator: object, device: torch.device | None = None) -> No
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device
 ) -> Tensor:
-    """``value`` if it is a tensor of this shape (``form`` says what its dimensions are) on this device."""
+    """Return ``value``, or raise unless it is a tensor of this shape (``form`` names the dimensions) on this device."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was given."
@@ -172,7 +172,7 @@ def check_tensor(
 
 
 def check_device(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise unless the tensor is where q is."""
+    """Raise unless the tensor is on the device of q."""
     if not same_device(value.device, device):
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
 
@@ -188,9 +188,9 @@ def check_uniforms(
     closed: bool = False,
     simplex: int | None = None,
 ) -> Float[Tensor, "..."]:
-    """The uniforms in [0, 1) that were given, without autograd, in the type of the law's probabilities.
+    """Return the given uniforms in [0, 1), without autograd, in the dtype of q's probabilities.
 
-    ``closed``: 1 may be among them; ``simplex``: they add up to 1 along this dimension.
+    With ``closed``, 1 is allowed. With ``simplex``, they must add up to 1 along this dimension.
     """
     u = check_tensor(name, value, shape, form, law.device)
     closed = closed or simplex is not None
@@ -208,11 +208,11 @@ def check_uniforms(
     u = u.detach()
     if u.dtype == law.real or closed:
         return u.to(law.real)
-    return u.to(law.real).clamp(max=1 - torch.finfo(law.real).eps / 2)  # what is rounded up to 1
+    return u.to(law.real).clamp(max=1 - torch.finfo(law.real).eps / 2)  # where rounding gave 1
 
 
 def check_context(context: object, law: Known) -> Float[Tensor, "*batch features"]:
-    """The context of a network, if it is a tensor of floats ``[*batch, features]`` where q is."""
+    """Return the context of a network, or raise unless it is a tensor of floats ``[*batch, features]``."""
     if not isinstance(context, Tensor):
         raise TypeError(
             f"context must be a tensor of shape [*batch, features], but {type(context).__name__} was given."
@@ -228,12 +228,12 @@ def check_context(context: object, law: Known) -> Float[Tensor, "*batch features
     return context
 
 
-def same_device(one: torch.device, other: torch.device) -> bool:
-    """Whether both are the same; ``cuda`` is any ``cuda:i``.
+def same_device(first: torch.device, second: torch.device) -> bool:
+    """Return whether both are the same; ``cuda`` is any ``cuda:i``.
 
     >>> same_device(torch.device("cuda"), torch.device("cuda:1")), same_device(torch.device("cpu"), torch.device("meta"))
     (True, False)
     """
-    return one.type == other.type and (
-        one.index is None or other.index is None or one.index == other.index
+    return first.type == second.type and (
+        first.index is None or second.index is None or first.index == second.index
     )

@@ -642,7 +642,7 @@ BAD = {
     ),
     "structured law where independent variables are needed": (
         lambda: catlog.IndeCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6))),
-        "Use an estimator for structured laws: SCateR",
+        r"Use an estimator whose `supports` names \"structured\"",
     ),
     "noise of another shape": (
         lambda: catlog.SCateR(1)(

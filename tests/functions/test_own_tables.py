@@ -294,7 +294,7 @@ def test_a_function_with_another_forward_and_an_old_table_is_refused(name: str) 
         f.neighbours(x)
     handle.remove()
     f.neighbours(x)
-    with pytest.raises(TypeError, match=f"put into this {name}"):
+    with pytest.raises(TypeError, match=f"this {name} was given another forward"):
         patched(f).neighbours(x)
 
 

@@ -23,7 +23,7 @@ class Node:
             ``[..., size, k]``).
         cardinality: k; needed with a network.
         size: number of variables of the block.
-        fixed: there is nothing to learn in it, so that no estimator need spend evaluations on it.
+        fixed: it has nothing to learn, so estimators spend no evaluations on it.
     """
 
     parents: Sequence[str]
@@ -42,8 +42,8 @@ class BayesianNetwork(Ordered):
 
     Args:
         nodes: by name. Parameters may be shared between nodes.
-        batch_shape: of the law; the tables' leading dimensions.
-        device, dtype: needed where no node is a table.
+        batch_shape: of the distribution; the tables' leading dimensions.
+        device, dtype: needed if no node is a table.
 
     >>> q = BayesianNetwork({
     ...     "wet": Node(["rain"], torch.tensor([[9.0, 0.0], [0.0, 9.0]])),
@@ -64,7 +64,7 @@ class BayesianNetwork(Ordered):
     ) -> None:
         if not nodes:
             raise ValueError(
-                "BayesianNetwork: `nodes` is empty; a law needs at least one variable."
+                "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."
             )
         batch = torch.Size(batch_shape)
         place: dict[str, tuple[int, ...]] = {}
@@ -103,7 +103,9 @@ class BayesianNetwork(Ordered):
                 [i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])]
             )
         tables = [node.logits for node in nodes.values() if isinstance(node.logits, Tensor)]
-        self.nodes, self.order, self.place = dict(nodes), order, place
+        self.nodes = dict(nodes)
+        self.order = order
+        self.place = place
         self.blocks = tuple(place[name] for name in order)
         self.ancestors = tuple(reach[name] for name in order)
         self.cardinalities = tuple(sizes[name] for name in nodes for _ in place[name])
@@ -115,20 +117,20 @@ class BayesianNetwork(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         name = self.order[block]
         node = self.nodes[name]
-        given = [i for parent in node.parents for i in self.place[parent]]
+        parents = [i for parent in node.parents for i in self.place[parent]]
         if not isinstance(node.logits, Tensor):
-            raw = node.logits(x[..., given])
+            raw = node.logits(x[..., parents])
             return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
-        own = (node.size, self.cardinalities[self.place[name][0]])
+        shape = (node.size, self.cardinalities[self.place[name][0]])
         logits = widened(node.logits)
-        if not given:
-            return logits.reshape(self._table_batch(node) + own).expand(x.shape[:-1] + own)
+        if not parents:
+            return logits.reshape(self._table_batch(node) + shape).expand(x.shape[:-1] + shape)
         index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
-        for i in given:
+        for i in parents:
             index = index * self.cardinalities[i] + x[..., i]
-        rows = prod([self.cardinalities[i] for i in given])
-        table = logits.reshape(self._table_batch(node) + (rows, prod(own)))
-        return lookup(table, index).unflatten(-1, own)
+        rows = prod([self.cardinalities[i] for i in parents])
+        table = logits.reshape(self._table_batch(node) + (rows, prod(shape)))
+        return lookup(table, index).unflatten(-1, shape)
 
     def _table_batch(self, node: Node) -> torch.Size:
         assert isinstance(node.logits, Tensor)

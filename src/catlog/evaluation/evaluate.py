@@ -18,19 +18,19 @@ NOT_DIFFERENTIABLE = (
     "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a black-box "
     "estimator (RLOO, RELAX, IndeCateR without `variables`, or with control='none'), or make f differentiable."
 )
-FLAT = frozenset(  # their derivative is 0, or torch has none
+FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
     [
         *(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")),
         "RoundBackward1",
+        "torch::autograd::NotImplemented",
     ]
-    + ["torch::autograd::NotImplemented"]
 )
 
 
 def evaluate(
     f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True
 ) -> Float[Tensor, "n *batch"]:
-    """``f(x)`` for points ``[n, *batch, *event]``; f may write into its input without harm to the caller's."""
+    """Return ``f(x)`` for points ``[n, *batch, *event]``; f gets a copy and may write into it."""
     check_function(f)
     return checked(f(x.clone()), x, law, validate=validate)
 
@@ -38,7 +38,7 @@ def evaluate(
 def evaluate_through(
     f: Function, points: Tensor, law: Factors | Conditionals, *, validate: bool = True
 ) -> Float[Tensor, "n *batch"]:
-    """``f(points)``, whose derivative in the points is needed: an error (in eager mode, with ``validate``) where it has none.
+    """Return ``f(points)``, and raise (in eager mode, with ``validate``) if it is not differentiable in the points.
 
     f may write into the points.
     """
@@ -113,8 +113,8 @@ def value_and_slope(
 ) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
-    Where no gradient is wanted (``no_grad``, ``inference_mode``) nothing is differentiated, and the derivative is given as 0.
-    With ``learns``, the estimator learns from it under ``no_grad``, too; under ``inference_mode`` torch has none to give.
+    If no gradient is wanted (``no_grad``, ``inference_mode``), nothing is differentiated and the derivative is 0. With
+    ``learns``, the estimator learns from the derivative under ``no_grad``, too; ``inference_mode`` has none.
     """
     if in_inference_mode() or not (torch.is_grad_enabled() or learns):
         return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
@@ -178,28 +178,29 @@ def value_and_grad(
 
 
 def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
-    """Whether the node ``origin`` is among those behind ``result``, by a path on which not all derivatives are 0.
+    """Return whether ``result`` depends on the node ``origin``, by a path on which not all derivatives are 0.
 
     >>> x = torch.ones(2, requires_grad=True).clone()
     >>> [depends(y, x.grad_fn) for y in (x.sum() * 0, x.round().sum(), x.round() + x, x.detach())]
     [True, False, True, False]
     """
-    found, waiting = set(), [result.grad_fn]
+    visited = set()
+    waiting = [result.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is origin:
             return True
-        if node is None or node in found or node.name() in FLAT:
+        if node is None or node in visited or node.name() in FLAT:
             continue
-        found.add(node)
-        waiting.extend(each for each, _ in node.next_functions)
+        visited.add(node)
+        waiting.extend(parent for parent, _ in node.next_functions)
     return False
 
 
 def checked(
     fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool
 ) -> Float[Tensor, "n *batch"]:
-    """``fx`` if it is what the contract asks of f; else an error that says what f returned and what to do."""
+    """Return ``fx``, or raise an error that says what f returned, what it must return and what to do."""
     expected = x.shape[:1] + law.batch_shape
     if not isinstance(fx, Tensor):
         raise TypeError(
@@ -222,7 +223,7 @@ def checked(
 
 
 def check_finite(values: Tensor, claim: str, validate: bool) -> None:
-    """Raise where a value is NaN or infinite, where Python may look (see :func:`catlog.checks.may_look`)."""
+    """Raise if a value is NaN or infinite, where Python may look (see :func:`catlog.tracing.can_inspect`)."""
     if can_inspect(validate, values) and not bool(values.isfinite().all()):
         bad = (~values.isfinite()).nonzero()
         first = tuple(bad[0].tolist())
@@ -241,7 +242,7 @@ def _wrong_shape(fx: Tensor, x: Tensor, law: Factors | Conditionals, expected: t
         if fx.shape == expected[:-missing]:
             return (
                 f"{message} It seems to treat the last {missing} batch dimension{'s' * (missing > 1)} of q as variables of one "
-                f"event: wrap the law as Independent(q, {missing})."
+                f"event: wrap the distribution as Independent(q, {missing})."
             )
     return (
         f"{message} Reduce the event dimensions {tuple(law.event_shape)} and keep the leading ones."

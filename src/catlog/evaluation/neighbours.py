@@ -1,4 +1,4 @@
-"""f at every single-variable change of x: deduplicated, chunked, or read from f's own table."""
+"""f at every single-variable change of x: evaluated in chunks, or read from f's own table."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -22,12 +22,12 @@ def differences(
     chunk_size: int | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
+    """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
     The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one draw per variable (row
-    s * d + i for sample s) and slot i is a change of its own draw. The entry of x's own category is 0, and so is that of an
-    impossible category, which f never sees: where it has probability zero but is within ``cardinalities`` (a mask found in
-    the numbers), x itself is evaluated in its place; beyond them (a static mask) nothing is.
+    s * d + i for sample s), and slot i is a change of that draw. The entry of x's own category is 0. So is that of an impossible
+    category, which f never sees: if it has probability zero but is within ``cardinalities``, x itself is evaluated in its place;
+    beyond ``cardinalities`` nothing is evaluated.
 
     A table of f's own is compared with f at its first use, where Python may look at numbers.
     """
@@ -55,9 +55,8 @@ def differences(
                 table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
             _check_table(table, index.shape + (law.k,))
             table = table.to(fx.dtype)
-            table = table - table.gather(
-                -1, index.unsqueeze(-1)
-            )  # its own f(x), rounded as its neighbours are
+            # Less the table's own f(x), which is rounded as its neighbours are.
+            table = table - table.gather(-1, index.unsqueeze(-1))
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
@@ -83,7 +82,7 @@ def _evaluated(
     chunk_size: int | None,
     validate: bool,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """The table by calling f at the other categories (own + j) mod k, j = 1 ... k - 1, of every slot."""
+    """Return the table by calling f at the other categories (own + j) mod k, j = 1 ... k - 1, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
     if static and min(law.cardinalities) < k:
@@ -132,7 +131,9 @@ def _evaluated(
 
 def _check_table(table: object, expected: torch.Size) -> None:
     if not isinstance(table, Tensor) or table.shape != expected:
-        given = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        returned = type(table).__name__
+        if isinstance(table, Tensor):
+            returned = f"shape {tuple(table.shape)}"
         raise ValueError(
-            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, k]), but it returned {given}."
+            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, k]), but it returned {returned}."
         )
