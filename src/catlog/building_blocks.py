@@ -1,4 +1,4 @@
-"""One import for authors of estimators: how to read q, draw points, evaluate f and return a gradient."""
+"""One import for authors of estimators: read q, draw points, evaluate f, attach a gradient."""
 
 from .checks import check_count as check_count
 from .distributions.conditionals import structure as structure

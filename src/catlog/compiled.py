@@ -1,4 +1,4 @@
-"""A fast training step: compiled and, on a GPU, captured in a CUDA graph with backward and optimiser."""
+"""A fast training step: compiled and, on a GPU, captured in a CUDA graph."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a GPU's threads idle.
+# Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
+# GPU's threads idle.
 OPTIONS: dict[str, bool | int | str | Callable[..., Any]] = {"unroll_reductions_threshold": 17}
 
 
@@ -19,7 +20,8 @@ class CompiledStep:
     """A training step ``step(*inputs) -> loss``, made by :func:`catlog.compiled_step`.
 
     Attributes:
-        mode: how it runs: "eager", "compiled", "captured" or "compiled, captured"; None before the first call.
+        mode: how it runs: "eager", "compiled", "captured" or "compiled, captured"; None before the
+            first call.
         why: what prevented a faster mode.
     """
 
@@ -56,8 +58,9 @@ class CompiledStep:
         for buffer, value in zip(self._inputs, inputs, strict=True):
             if buffer.shape != value.shape:
                 raise ValueError(
-                    f"compiled_step: an input of shape {tuple(value.shape)} was given, but the graph was captured with "
-                    f"{tuple(buffer.shape)}. Keep shapes fixed (drop the last, smaller batch) or make another step for them."
+                    f"compiled_step: an input of shape {tuple(value.shape)} was given, but the "
+                    f"graph was captured with {tuple(buffer.shape)}. Keep shapes fixed (drop the "
+                    "last, smaller batch) or make another step for them."
                 )
             buffer.copy_(value)
         self._graph.replay()
@@ -77,7 +80,7 @@ class CompiledStep:
         return loss.detach()
 
     def _average(self) -> None:
-        """Average all gradients over ranks, in one message per dtype, which a CUDA graph can capture."""
+        """Average all gradients over ranks, in one message per dtype; a graph can capture it."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             same_dtype = [gradient for gradient in gradients if gradient.dtype == dtype]
@@ -100,7 +103,8 @@ class CompiledStep:
             self.why = "CUDA graphs need all parameters on one GPU."
             return
         if not all(group.get("capturable", False) for group in self.optimiser.param_groups):
-            self.why = f"{type(self.optimiser).__name__} was not made with capturable=True, so its step cannot be captured."
+            name = type(self.optimiser).__name__
+            self.why = f"{name} was not made with capturable=True, so it cannot be captured."
             return
         if compiles and _can_compile(self.optimiser):
             self._update = compiled_update(self.optimiser)
@@ -122,7 +126,8 @@ class CompiledStep:
         with torch.no_grad():
             for parameter, value in zip(self.parameters, before, strict=True):
                 parameter.copy_(value)
-            # The optimiser's state is restored in place, where the graph and the compiled update find it. New state begins at zero.
+            # The optimiser's state is restored in place, where the graph and the compiled update
+            # find it. New state begins at zero.
             for parameter, slots in self.optimiser.state.items():
                 for name, slot in slots.items():
                     if isinstance(slot, Tensor):
@@ -135,10 +140,10 @@ class CompiledStep:
 
 @contextmanager
 def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture the body in ``graph``; after a failure restore torch's state, so that later steps and captures run.
+    """Capture the body in ``graph``, and restore torch's state after a failure.
 
-    After a failed capture torch stays on the capture's stream, and its generator refuses to draw because it is still registered
-    with the graph.
+    After a failed capture torch stays on the capture's stream, and its generator refuses to draw
+    because it is still registered with the graph.
     """
     stream = torch.cuda.current_stream()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
@@ -156,14 +161,15 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         graph.reset()
         cause = cause or raised
         raise RuntimeError(
-            f"compiled_step: the step runs, but it could not be captured in a CUDA graph: {type(cause).__name__}: "
-            f"{str(cause).splitlines()[0] if str(cause) else ''} Remove what waits for the GPU (.item(), branches on values, "
-            "some calls of linear algebra), or make the optimiser without capturable=True for a step that is not captured."
+            "compiled_step: the step runs, but it could not be captured in a CUDA graph: "
+            f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''} Remove "
+            "what waits for the GPU (.item(), branches on values, some calls of linear algebra), "
+            "or make the optimiser without capturable=True for a step that is not captured."
         ) from cause
 
 
 def _can_compile(optimiser: torch.optim.Optimizer) -> bool:
-    """Return whether the update may be compiled: it is not fused or differentiable, and has no hooks."""
+    """Return whether the update may be compiled: not fused, not differentiable, no hooks."""
     hooks = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
     return not hooks and not any(
         group.get("fused") or group.get("differentiable") for group in optimiser.param_groups
@@ -171,7 +177,7 @@ def _can_compile(optimiser: torch.optim.Optimizer) -> bool:
 
 
 def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
-    """Return the optimiser's ``step`` without torch's profiling and graph-break wrappers, compiled in one piece."""
+    """Return the optimiser's compiled ``step``, without torch's profiling and graph breaks."""
     step = MethodType(unwrap(type(optimiser).step), optimiser)
     return torch.no_grad()(torch.compile(_with_code_copy(step), dynamic=False))
 
@@ -179,8 +185,8 @@ def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
 def _with_code_copy(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return the same function with a copy of its code object.
 
-    torch.compile counts recompilations per code object and gives up after eight. Models that share a loss method (the runs of
-    a sweep, the rows of a benchmark) would use them up.
+    torch.compile counts recompilations per code object and gives up after eight. Models that share
+    a loss method (the runs of a sweep, the rows of a benchmark) would use them up.
     """
     if isinstance(loss, MethodType):
         return MethodType(_with_code_copy(loss.__func__), loss.__self__)
@@ -204,18 +210,22 @@ def compiled_step(
     compile: bool | None = None,
     group: Any = None,
 ) -> CompiledStep:
-    """Return a training step as fast as the device allows: ``step = compiled_step(loss, optimiser)``, then ``step(batch)``.
+    """Return a training step as fast as the device allows.
 
-    ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are averaged). On a GPU the loss is
-    compiled with ``torch.compile(fullgraph=True)``, and so is the update. Loss, backward and update are captured once in a CUDA
-    graph; each call copies its inputs into the graph's buffers and replays it. The returned loss lives in a buffer that the
-    next call overwrites. On a CPU the step runs in eager mode, or compiled with ``compile=True``. ``step.mode`` says how it runs,
-    ``step.why`` what prevented a faster mode. Make the optimiser with ``capturable=True``, and put schedules into tensors. (An
-    update with ``fused=True`` or with hooks is captured without being compiled. For small models torch's fused Adam is slow,
-    because it gives each block of a GPU 65,536 numbers.)
+    Make it by ``step = compiled_step(loss, optimiser)``, then call ``step(batch)``.
+    ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are
+    averaged). On a GPU the loss is compiled with ``torch.compile(fullgraph=True)``, and so is the
+    update. Loss, backward and update are captured once in a CUDA graph; each call copies its inputs
+    into the graph's buffers and replays it. The returned loss lives in a buffer that the next call
+    overwrites. On a CPU the step runs in eager mode, or compiled with ``compile=True``.
+    ``step.mode`` says how it runs, ``step.why`` what prevented a faster mode. Make the optimiser
+    with ``capturable=True``, and put schedules into tensors. (An update with ``fused=True`` or with
+    hooks is captured without being compiled. For small models torch's fused Adam is slow, because
+    it gives each block of a GPU 65,536 numbers.)
 
-    ``group`` is a process group of torch.distributed whose ranks train one model: each calls the step with its part of the
-    batch (equally large parts), and the gradients are averaged before the update. Start all ranks with the same parameters.
+    ``group`` is a process group of torch.distributed whose ranks train one model: each calls the
+    step with its part of the batch (equally large parts), and the gradients are averaged before the
+    update. Start all ranks with the same parameters.
 
     >>> theta = torch.nn.Parameter(torch.zeros(2))
     >>> step = compiled_step(lambda x: (theta - x).square().sum(), torch.optim.SGD([theta], 0.5))

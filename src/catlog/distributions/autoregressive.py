@@ -20,26 +20,32 @@ class Autoregressive(Ordered):
 
     .. math:: q(x) = \prod_{i=1}^d q(x_i \mid x_1, \dots, x_{i-1})
 
-    The network is always called with leading dimensions ``[rows, *batch]`` and offers one or more of
+    The network is always called with leading dimensions ``[rows, *batch]`` and offers one or more
+    of
 
-    - ``network(x, i)``: logits ``[rows, *batch, k_i]`` of variable i, ignoring the entries of ``x [rows, *batch, d]`` from i on;
-    - ``network.all_logits(x)``: logits ``[rows, *batch, d, k]`` of all variables in one teacher-forced call (row i must not
-      depend on x_i or later);
-    - ``network.start(lead)`` and ``network.step(state, i, previous)``: the next logits from a state and the previous variable
-      (None for the first), so that drawing is linear in d: a recurrent state or a cache of keys and values. States are tensors,
-      or tuples of them, with leading dimensions ``lead``.
+    - ``network(x, i)``: logits ``[rows, *batch, k_i]`` of variable i, ignoring the entries of
+      ``x [rows, *batch, d]`` from i on;
+    - ``network.all_logits(x)``: logits ``[rows, *batch, d, k]`` of all variables in one
+      teacher-forced call (row i must not depend on x_i or later);
+    - ``network.start(lead)`` and ``network.step(state, i, previous)``: the next logits from a state
+      and the previous variable (None for the first), so that drawing is linear in d: a recurrent
+      state or a cache of keys and values. States are tensors, or tuples of them, with leading
+      dimensions ``lead``.
 
-    A network that sees later variables, whose ``step`` and ``all_logits`` disagree, or that is not deterministic (dropout) would
-    give wrong gradients. It is checked at its first four uses and at every power of two after that, in eager mode with
-    validation on, and a ValueError is raised.
+    A network that sees later variables, whose ``step`` and ``all_logits`` disagree, or that is not
+    deterministic (dropout) would give wrong gradients. It is checked at its first four uses and at
+    every power of two after that, in eager mode with validation on, and a ValueError is raised.
 
     Args:
         network: see above.
         cardinalities: number of categories of each variable.
         batch_shape: of the distribution, if the network holds a batch of contexts.
-        device, dtype: of the probabilities; None: those of the network's parameters, else torch's defaults.
+        device, dtype: of the probabilities; None: those of the network's parameters, else torch's
+            defaults.
 
-    >>> q = Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 3) + x[..., :i].sum(-1, keepdim=True), [3, 3])
+    >>> def network(x, i):
+    ...     return torch.zeros(*x.shape[:-1], 3) + x[..., :i].sum(-1, keepdim=True)
+    >>> q = Autoregressive(network, [3, 3])
     >>> q.sample((5,)).shape, q.log_prob(torch.tensor([0, 2])).exp()
     (torch.Size([5, 2]), tensor(0.1111))
     """
@@ -61,7 +67,8 @@ class Autoregressive(Ordered):
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
             raise ValueError(
-                "Autoregressive: `cardinalities` is empty; a distribution needs at least one variable."
+                "Autoregressive: `cardinalities` is empty; a distribution needs at least one "
+                "variable."
             )
         # First by attribute: torch 2.6 cannot trace isinstance of a lambda.
         is_module = hasattr(network, "parameters") and isinstance(network, nn.Module)
@@ -87,7 +94,10 @@ class Autoregressive(Ordered):
 
     @torch.no_grad()
     def _check_network(self, x: Int64[Tensor, "1 *batch d"]) -> None:
-        """Check the network at its first four uses, then at every power of two: its last layer may begin at zero."""
+        """Check the network at its first four uses, then at every power of two.
+
+        Later checks are needed because its last layer may begin at zero.
+        """
         network = self.network
         while isinstance(network, partial):
             network = network.func
@@ -122,7 +132,8 @@ class Autoregressive(Ordered):
             expected = (*x.shape, max(self.cardinalities))
             if logits.shape != expected:
                 raise ValueError(
-                    f"q: all_logits must return shape {expected}, but it returned {tuple(logits.shape)}."
+                    f"q: all_logits must return shape {expected}, but it returned "
+                    f"{tuple(logits.shape)}."
                 )
             return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
         return self._by_steps(x) if self.incremental else super().raw_logits(x)

@@ -14,13 +14,15 @@ from .ordered import Ordered, widened
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One node of a :class:`BayesianNetwork`: a variable, or a block of variables that are independent given the parents.
+    """A node of a :class:`BayesianNetwork`: a variable, or variables that share parents.
+
+    The variables of a node are independent given the parents.
 
     Args:
         parents: names of nodes.
-        logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``), or a network that maps the
-            values of all the parents' variables, ``[rows, *batch, p]`` int64, to logits ``[rows, *batch, k]`` (a block:
-            ``[..., size, k]``).
+        logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``),
+            or a network that maps the values of all the parents' variables, ``[rows, *batch, p]``
+            int64, to logits ``[rows, *batch, k]`` (a block: ``[..., size, k]``).
         cardinality: k; needed with a network.
         size: number of variables of the block.
         fixed: it has nothing to learn, so estimators spend no evaluations on it.
@@ -38,7 +40,8 @@ class BayesianNetwork(Ordered):
 
     .. math:: q(x) = \prod_i q(x_i \mid x_{\text{parents}(i)})
 
-    The event lists the nodes' variables in the order in which the nodes are given, which need not be an order of drawing.
+    The event lists the nodes' variables in the order in which the nodes are given, which need not
+    be an order of drawing.
 
     Args:
         nodes: by name. Parameters may be shared between nodes.
@@ -85,7 +88,8 @@ class BayesianNetwork(Ordered):
                 if parent not in nodes:
                     known = list(nodes)
                     raise ValueError(
-                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes {known}."
+                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the "
+                        f"nodes {known}."
                     )
             if isinstance(node.logits, Tensor):
                 block = (node.size,) if node.size > 1 else ()
@@ -93,8 +97,9 @@ class BayesianNetwork(Ordered):
                 expected = (*batch, *parents, *block, sizes[name])
                 if tuple(node.logits.shape) != expected:
                     raise ValueError(
-                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} ([*batch, *cardinalities of the "
-                        f"parents {list(node.parents)}, k]), but {tuple(node.logits.shape)} was given."
+                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} "
+                        f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
+                        f"{tuple(node.logits.shape)} was given."
                     )
         order = _parents_first(nodes)
         reach: dict[str, frozenset[int]] = {}
@@ -146,5 +151,6 @@ def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:
     except CycleError as error:
         cycle = " -> ".join(reversed(error.args[1]))
         raise ValueError(
-            f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges."
+            f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its "
+            "edges."
         ) from None

@@ -1,10 +1,13 @@
-"""Check that a network is autoregressive: its logits depend on earlier variables only, however they are computed."""
+"""Checks that a network is autoregressive: its logits depend on earlier variables only."""
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-UNSTEADY = "A network with dropout, or with batch normalisation in training mode, has no definite probabilities: call its eval()."
+NOT_DETERMINISTIC = (
+    "A network with dropout, or with batch normalisation in training mode, has no definite "
+    "probabilities: call its eval()."
+)
 
 
 def changed_later(
@@ -27,15 +30,17 @@ def _cuts(d: int) -> list[int]:
 
 
 def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float) -> None:
-    """Raise if log-probabilities at the points of :func:`changed_later` depend on later variables, or on the row.
+    """Raise if log-probabilities depend on later variables, or on the row.
 
-    ``eps`` is the network's rounding error. The limit is well above it, and well below the effect of seeing later variables.
+    They are those at the points of :func:`changed_later`. ``eps`` is the network's rounding error.
+    The limit is well above it, and well below the effect of seeing later variables.
     """
     first, again, *changed = log_probs.unbind(0)
     d, limit = first.shape[-2], eps ** (2 / 3)
     if (i := _differs(first, again, limit)) is not None:
         raise ValueError(
-            f"q: the network gives variable {i} different logits in two rows that hold the same point. {UNSTEADY}"
+            f"q: the network gives variable {i} different logits in two rows that hold the same "
+            f"point. {NOT_DETERMINISTIC}"
         )
     for cut, after in zip(_cuts(d), changed, strict=True):
         if (i := _differs(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)) is not None:
@@ -43,25 +48,30 @@ def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float) -> Non
             if cut == d - 1:
                 change = f"variable {cut} changes"
             raise ValueError(
-                f"q: the network's logits of variable {i} change when {change}, but they may depend on variables before {i} alone. "
-                "A causal mask is missing, or is shifted by one; or rows influence each other, as in batch normalisation."
+                f"q: the network's logits of variable {i} change when {change}, but they may "
+                f"depend on variables before {i} alone. A causal mask is missing, or is shifted by "
+                "one; or rows influence each other, as in batch normalisation."
             )
 
 
 def check_steps(
     stepped: Float[Tensor, "1 *batch d k"], known: Float[Tensor, "1 *batch d k"], eps: float
 ) -> None:
-    """Raise if ``step`` and ``all_logits`` give different log-probabilities, beyond rounding in another order."""
+    """Raise if ``step`` and ``all_logits`` differ by more than rounding in another order."""
     if (i := _differs(stepped, known, eps ** (1 / 2))) is not None:
         difference = (stepped.exp() - known.exp()).abs()[..., i, :].max().item()
         raise ValueError(
-            f"q: step and all_logits of the network disagree on variable {i} at the same point, by {difference:.2g} in a "
-            f"probability. Draws use step and gradients use all_logits, so both must be the same function. {UNSTEADY}"
+            f"q: step and all_logits of the network disagree on variable {i} at the same point, by "
+            f"{difference:.2g} in a probability. Draws use step and gradients use all_logits, so "
+            f"both must be the same function. {NOT_DETERMINISTIC}"
         )
 
 
 def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
-    """Return a network's relative rounding error per operation: that of bfloat16 if it may multiply in less than float32."""
+    """Return a network's relative rounding error per operation.
+
+    It is that of bfloat16 if the network may multiply in less than float32.
+    """
     narrow = (
         device.type != "cpu"
         or torch.get_float32_matmul_precision() != "highest"
@@ -76,7 +86,10 @@ def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
 def _differs(
     first: Float[Tensor, "*lead d k"], second: Float[Tensor, "*lead d k"], limit: float
 ) -> int | None:
-    """Return the first variable whose log-probabilities differ by more than ``limit``, relative to the largest, or None."""
+    """Return the first variable whose log-probabilities differ, or None.
+
+    ``limit`` is relative to the largest of them.
+    """
     size = torch.where(first.isfinite(), first, 0.0).abs().amax().clamp(min=1.0)
     close = (first - second).abs() <= limit * size
     same = (first == second) | close | (first.isnan() & second.isnan())

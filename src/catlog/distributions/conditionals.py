@@ -1,4 +1,4 @@
-"""The view of structured distributions through which estimators read them, beside :class:`~catlog.distributions.factors.Factors`."""
+"""The view through which estimators read structured distributions."""
 
 from dataclasses import dataclass
 from math import prod
@@ -79,14 +79,14 @@ class Conditionals:
 
 
 def structure(law: Factors | Conditionals) -> Ordered:
-    """Return the distribution as a structured one over category numbers, whatever its points look like."""
+    """Return the distribution as a structured one over category numbers."""
     if isinstance(law, Conditionals):
         return law.q
     return IndependentBlocks(law.log_probs, law.cardinalities)
 
 
 def view(q: Distribution, *, validate: bool = True) -> Factors | Conditionals:
-    """Return ``q`` as independent factors if its variables are independent, else by its conditionals."""
+    """Return ``q`` as independent factors if possible, else by its conditionals."""
     if not isinstance(q, Ordered):
         return factors(q, validate=validate)
     check_validate(validate)

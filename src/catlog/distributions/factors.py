@@ -1,7 +1,7 @@
-"""The view of independent distributions: ``q`` as ``d`` independent factors of ``k`` categories each.
+"""The view of ``q`` as ``d`` independent factors of ``k`` categories each.
 
-Estimators read every such distribution of torch.distributions through :class:`Factors`, and hand f the points in the form
-that ``q.sample()`` gives.
+Estimators read every such distribution of torch.distributions through :class:`Factors`, and hand f
+the points in the form that ``q.sample()`` gives.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,14 @@ class Factors:
     """A distribution over ``x = (x_1, ..., x_d)`` with independent categorical ``x_i``.
 
     Attributes:
-        kind: how a point is written: ``bits`` (floats 0/1, Bernoulli), ``index`` (int64, Categorical) or ``one-hot`` (floats).
+        kind: how a point is written: ``bits`` (floats 0/1, Bernoulli), ``index`` (int64,
+            Categorical) or ``one-hot`` (floats).
         probs: p_i(k), differentiable in the parameters of q, float32 or wider.
         given_logits: normalised log-probabilities if q was given by logits, else None.
         batch_shape: of q.
         event_shape: of q.
-        cardinalities: the number of categories of each variable, known without reading the probabilities.
+        cardinalities: the number of categories of each variable, known without reading the
+            probabilities.
         dtype: of a point as f sees it.
     """
 
@@ -66,7 +68,7 @@ class Factors:
 
     @property
     def possible(self) -> Bool[Tensor, "*batch d k"]:
-        """Categories that can be drawn. Those of probability zero are never shown to f and get no gradient."""
+        """Categories that can be drawn; f never sees the others, and they get no gradient."""
         return self.probs.detach() > 0
 
     @property
@@ -77,7 +79,7 @@ class Factors:
         return _log(self.probs)
 
     def flat(self, x: Tensor) -> Tensor:
-        """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]`` (one-hot: ``[n, *batch, d, k]``)."""
+        """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``, or ``[n, *batch, d, k]``."""
         lead = x.shape[: x.dim() - len(self.event_shape)]
         tail = (self.d, self.k) if self.kind == "one-hot" else (self.d,)
         return x.reshape(lead + tail)
@@ -93,7 +95,7 @@ class Factors:
         return flat.argmax(-1) if self.kind == "one-hot" else flat.long()
 
     def point(self, index: Tensor) -> Tensor:
-        """Return the point with these category numbers in a new tensor, as ``q.sample()`` writes it."""
+        """Return the point with these category numbers, in a new tensor."""
         if self.kind == "one-hot":
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
             return self.shaped(
@@ -110,7 +112,7 @@ class Factors:
         variable: Int64[Tensor, "rows *#batch"],
         category: Int64[Tensor, "rows *batch"],
     ) -> Tensor:
-        """Set one variable of every element of ``flat`` (rows, *batch, ...) to ``category``, in place if possible."""
+        """Set one variable of every element of ``flat`` to ``category``, in place if possible."""
         put = flat.scatter if inside_functorch() else flat.scatter_
         index = variable.expand(category.shape).unsqueeze(-1)
         if self.kind != "one-hot":
@@ -158,28 +160,33 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         probs, logits = _given(inner, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
-            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator "
+            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "
+            "here. Use an estimator "
             'whose `supports` names "structured", such as RLOO or SCateR.'
         )
     else:
         raise TypeError(
-            f"q: a distribution of independent categorical variables is needed, but {_name(q)} was given. Supported are Bernoulli, "
-            "Categorical and OneHotCategorical of torch.distributions, each alone or inside Independent(..., dims), and "
-            "catlog.Categoricals; and, for estimators of structured distributions, Autoregressive, BayesianNetwork and MarkovChain."
+            f"q: a distribution of independent categorical variables is needed, but {_name(q)} was "
+            "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
+            "torch.distributions, each alone or inside Independent(..., dims), and "
+            "catlog.Categoricals; and, for estimators of structured distributions, "
+            "Autoregressive, BayesianNetwork and MarkovChain."
         )
     batch, event = q.batch_shape, q.event_shape
     d = prod(event[:-1] if kind == "one-hot" else event)
     k = probs.shape[-1]
     if d == 0 or k == 0:
         raise ValueError(
-            f"q: a distribution needs at least one variable and one category, but {_name(q)} has event shape {tuple(event)}."
+            f"q: a distribution needs at least one variable and one category, but {_name(q)} has "
+            f"event shape {tuple(event)}."
         )
     shape = batch + (d, k)
     if can_inspect(validate, probs) and not bool((probs >= 0).all()):
         bad = (~(probs.detach() >= 0)).nonzero()[0].tolist()
         raise ValueError(
-            f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters are NaN there, or every "
-            "category is masked (logit -inf). Check what computes them, and leave each variable at least one category."
+            f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters "
+            "are NaN there, or every category is masked (logit -inf). Check what computes them, "
+            "and leave each variable at least one category."
         )
     if logits is None:
         probs = _without_impossible(probs)
@@ -200,8 +207,9 @@ def relaxable(q: Distribution, law: Factors, owner: str) -> None:
     """Raise if points of q cannot be relaxed to reals."""
     if law.kind == "index":
         raise TypeError(
-            f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws integers. Use "
-            "OneHotCategorical (with the same logits) and let f read one-hot vectors."
+            f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws "
+            "integers. Use OneHotCategorical (with the same logits) and let f read one-hot "
+            "vectors."
         )
 
 
@@ -216,7 +224,7 @@ def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
 def _given(
     q: Bernoulli | Categorical | Categoricals, validate: bool
 ) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
-    """Return probabilities, and log-probabilities if logits were given, from the form in which q was given.
+    """Return probabilities, and log-probabilities if q was given by logits.
 
     If torch's ``expand`` has lost the form, logits are used, except where torch clamped them.
     """
@@ -237,8 +245,8 @@ def _given(
 def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
     """Return whether q was given by its logits or by its probabilities.
 
-    torch caches the other form once it is read. Its ``expand`` copies both, probabilities first, and calls the logits the
-    parameter, whichever was given.
+    torch caches the other form once it is read. Its ``expand`` copies both, probabilities first,
+    and calls the logits the parameter, whichever was given.
     """
     if "probs" not in q.__dict__:
         return "logits"
@@ -253,7 +261,8 @@ def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "
 def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*shape 1"]:
     """Return where torch computed logits from probabilities so near to 0 or 1 that it clamped them.
 
-    There, logits make impossible categories possible, and give categories below the clamp no gradient.
+    There, logits make impossible categories possible, and give categories below the clamp no
+    gradient.
     """
     eps = torch.finfo(q._param.dtype).eps  # what torch clamps to
     return ((_by_probs(q) < eps) & (_by_logits(q)[1] >= log(eps) * (1 + 4 * eps))).any(
@@ -287,10 +296,10 @@ def _log(probs: Tensor) -> Tensor:
 
 
 def _without_impossible(probs: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
-    """Normalise the probabilities once more over the possible categories, so that the impossible ones have no gradient.
+    """Normalise once more over the possible categories: impossible ones get no gradient.
 
-    As its probability grows, an impossible category takes it from the possible ones. Masking its own entry alone would keep
-    that part of its derivative.
+    As its probability grows, an impossible category takes it from the possible ones. Masking its
+    own entry alone would keep that part of its derivative.
     """
     probs = probs.masked_fill(probs.detach() == 0, 0.0)
     return probs / probs.sum(-1, keepdim=True)

@@ -11,14 +11,17 @@ from .ordered import Ordered, widened
 class MarkovChain(Ordered):
     r"""A Markov chain of states, with or without observations.
 
-    .. math:: q(z) = \pi(z_1) \prod_{t>1} A(z_t \mid z_{t-1}), \qquad q(z, o) = q(z) \prod_t B(o_t \mid z_t)
+    .. math::
+        q(z) = \pi(z_1) \prod_{t>1} A(z_t \mid z_{t-1}), \qquad
+        q(z, o) = q(z) \prod_t B(o_t \mid z_t)
 
-    The event is the states ``z_1 ... z_T`` and, with ``emission``, the observations ``o_1 ... o_T`` after them.
+    The event is the states ``z_1 ... z_T`` and, with ``emission``, the observations ``o_1 ... o_T``
+    after them.
 
     Args:
         initial: logits ``[*batch, k]``; the chain has this batch shape.
-        transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or ``[*batch, T - 1, k, k]``; one table
-            ``[k, k]`` serves every batch element and step.
+        transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or
+            ``[*batch, T - 1, k, k]``; one table ``[k, k]`` serves every batch element and step.
         length: T, at least 1; needed unless ``transition`` has one table per step.
         emission: logits ``[*batch, k, o]`` of an observation given a state, or ``[k, o]``.
 
@@ -37,8 +40,9 @@ class MarkovChain(Ordered):
     ) -> None:
         if initial.dim() == 0 or transition.dim() < 2:
             raise ValueError(
-                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, k] or [*batch, T - 1, k, k], "
-                f"but {tuple(initial.shape)} and {tuple(transition.shape)} were given."
+                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, "
+                f"k] or [*batch, T - 1, k, k], but {tuple(initial.shape)} and "
+                f"{tuple(transition.shape)} were given."
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)
@@ -58,8 +62,9 @@ class MarkovChain(Ordered):
         ):
             sizes = "".join(f"{size}, " for size in batch)
             raise ValueError(
-                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or [{sizes}{length - 1}, {k}, {k}] "
-                f"([*batch, k, k] or [*batch, T - 1, k, k]) to go with `initial` {tuple(initial.shape)} and length {length}, but "
+                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
+                f"[{sizes}{length - 1}, {k}, {k}] ([*batch, k, k] or [*batch, T - 1, k, k]) to go "
+                f"with `initial` {tuple(initial.shape)} and length {length}, but "
                 f"{tuple(transition.shape)} was given. If it lacks the batch, expand it."
             )
         if emission is not None and (
@@ -68,8 +73,8 @@ class MarkovChain(Ordered):
             or not _broadcasts(emission.shape[:-2], batch)
         ):
             raise ValueError(
-                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` {tuple(initial.shape)}, but "
-                f"{tuple(emission.shape)} was given."
+                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` "
+                f"{tuple(initial.shape)}, but {tuple(emission.shape)} was given."
             )
         # Widened here, so that gradients add up in float32.
         self.initial = widened(initial)
@@ -136,7 +141,7 @@ def lookup(
 
 
 def _broadcasts(lead: torch.Size, batch: torch.Size) -> bool:
-    """Return whether a table with these leading dimensions has an entry for every element of the batch."""
+    """Return whether a table with these leading dimensions broadcasts to the batch."""
     return len(lead) <= len(batch) and all(
         size in (1, wanted) for size, wanted in zip(lead[::-1], batch[::-1], strict=False)
     )

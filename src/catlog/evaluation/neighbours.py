@@ -24,10 +24,11 @@ def differences(
 ) -> Float[Tensor, "n *batch slots k"]:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
-    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one draw per variable (row
-    s * d + i for sample s), and slot i is a change of that draw. The entry of x's own category is 0. So is that of an impossible
-    category, which f never sees: if it has probability zero but is within ``cardinalities``, x itself is evaluated in its place;
-    beyond ``cardinalities`` nothing is evaluated.
+    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one
+    draw per variable (row s * d + i for sample s), and slot i is a change of that draw. The entry
+    of x's own category is 0. So is that of an impossible category, which f never sees: if it has
+    probability zero but is within ``cardinalities``, x itself is evaluated in its place; beyond
+    ``cardinalities`` nothing is evaluated.
 
     A table of f's own is compared with f at its first use, where Python may look at numbers.
     """
@@ -82,7 +83,7 @@ def _evaluated(
     chunk_size: int | None,
     validate: bool,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """Return the table by calling f at the other categories (own + j) mod k, j = 1 ... k - 1, of every slot."""
+    """Return the table by calling f at all other categories, (own + j) mod k, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
     if static and min(law.cardinalities) < k:
@@ -135,5 +136,6 @@ def _check_table(table: object, expected: torch.Size) -> None:
         if isinstance(table, Tensor):
             returned = f"shape {tuple(table.shape)}"
         raise ValueError(
-            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, k]), but it returned {returned}."
+            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, "
+            f"k]), but it returned {returned}."
         )

@@ -24,9 +24,10 @@ def compare_with_f(
 ) -> None:
     """Raise if f's table does not agree with f; otherwise set ``f.table_checked``.
 
-    The table holds changes from f(x), as :func:`catlog.evaluation.neighbours.differences` returns them. Two slots of the first two
-    draws are compared, that of the largest change and one more: at most four evaluations per batch element. If f returns other
-    values when it is called again (dropout), it cannot be compared, and nothing is raised.
+    The table holds changes from f(x), as :func:`catlog.evaluation.neighbours.differences` returns
+    them. Two slots of the first two draws are compared, that of the largest change and one more: at
+    most four evaluations per batch element. If f returns other values when it is called again
+    (dropout), it cannot be compared, and nothing is raised.
     """
     if table.numel() == 0:
         return
@@ -74,9 +75,11 @@ def compare_with_f(
     if bool(wrong.any()) and bool(((again - value).abs() <= bound).all()):
         first = tuple(wrong.nonzero()[0].tolist())
         raise ValueError(
-            f"f.neighbours does not agree with f: variable {int(changed[first])} set to category {int(category[first])} changes "
-            f"f(x) by {float(true[first]):.4g}, but by {float(claimed[first]):.4g} in the table. Correct `neighbours`, or hand the "
-            "estimator `lambda x: f(x)`, which evaluates f at every neighbour. (validate=False turns this comparison off.)"
+            f"f.neighbours does not agree with f: variable {int(changed[first])} set to category "
+            f"{int(category[first])} changes f(x) by {float(true[first]):.4g}, but by "
+            f"{float(claimed[first]):.4g} in the table. Correct `neighbours`, or hand the "
+            "estimator `lambda x: f(x)`, which evaluates f at every neighbour. (validate=False "
+            "turns this comparison off.)"
         )
     # If f has no room for the note, it is compared at every call.
     with suppress(AttributeError, TypeError):
@@ -84,7 +87,7 @@ def compare_with_f(
 
 
 def rounding(f: Function, x: Tensor, fx: Tensor) -> float:
-    """Return a generous bound of the rounding error of f's values, relative to them: f's parts may be larger than f."""
+    """Return a bound of f's relative rounding error; generous, since f's terms may be larger."""
     dtypes = {fx.dtype, *([x.dtype] if x.is_floating_point() else [])}
     if isinstance(f, nn.Module):
         tensors = (*f.parameters(), *f.buffers())

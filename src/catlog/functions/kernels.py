@@ -1,15 +1,17 @@
-r"""The table of a three-layer network under a Bernoulli cross-entropy in one operation, by Triton on a GPU.
+r"""The table of a three-layer network under a Bernoulli cross-entropy, by Triton on a GPU.
 
-``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does: the first-layer update of every neighbour, ReLU,
-second layer, ReLU, last layer, and the sum of the softplus; 16-bit changes are the most of it that goes through memory. It is a
-custom operation of PyTorch, opaque to ``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing)
-it is the formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
+``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does: the first-layer update
+of every neighbour, ReLU, second layer, ReLU, last layer, and the sum of the softplus; 16-bit
+changes are the most of it that goes through memory. It is a custom operation of PyTorch, opaque to
+``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing) it is the
+formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
 
 Precisions on a GPU, all with float32 sums; the points themselves are evaluated in nearly float32:
 
-- ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only the *change* from the
-  point is multiplied, so that rounding is relative to the change, about 8 times less than with TF32. float16's range is no
-  limit, because weights and rows of changes are divided by powers of two. Products run at twice TF32's rate.
+- ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only
+  the *change* from the point is multiplied, so that rounding is relative to the change, about 8
+  times less than with TF32. float16's range is no limit, because weights and rows of changes are
+  divided by powers of two. Products run at twice TF32's rate.
 - ``"bfloat16"``: the same with 7 bits of mantissa.
 """
 
@@ -56,13 +58,16 @@ def bernoulli_table(
     offset: Tensor,
     precision: str,
 ) -> Tensor:
-    """``[points, slots + 1]``: values with one bit flipped, for every slot, and at the point itself.
+    """Return values with one bit flipped, for every slot, and at the point:
+    ``[points, slots + 1]``.
 
     Args:
         x: ``[points, inputs]``, 0 or 1.
         which: ``[points, slots]``, the bits to flip; None: all, in order.
-        w1, b1, w2, b2, w3, b3: the three layers: ``[h1, inputs]``, ``[h1]``, ``[h2, h1]``, ``[h2]``, ``[out, h2]``, ``[out]``.
-        slope, offset: ``[batch, h2]`` and ``[batch]``, the targets times w3 and b3; point p is of batch element p % batch.
+        w1, b1, w2, b2, w3, b3: the three layers: ``[h1, inputs]``, ``[h1]``, ``[h2, h1]``,
+            ``[h2]``, ``[out, h2]``, ``[out]``.
+        slope, offset: ``[batch, h2]`` and ``[batch]``, the targets times w3 and b3; point p is of
+            batch element p % batch.
         precision: one of PRECISIONS, read on a GPU only.
     """
     index = torch.arange(x.shape[1], device=x.device).expand(x.shape) if which is None else which

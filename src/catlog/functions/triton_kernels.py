@@ -1,10 +1,12 @@
 # mypy: ignore-errors
 # ruff: noqa: SIM102
-"""The Triton kernels behind :mod:`catlog.functions.kernels`, imported at the first call with CUDA tensors.
+"""The Triton kernels behind :mod:`catlog.functions.kernels`, imported at the first call with CUDA
+tensors.
 
-A row is a neighbour: a point with the bit of one slot flipped; the last slot of every point is the point itself. All sizes are
-free: widths are filled up with zeros to multiples of FILL, so that tiles of products need no masks. The second layer's products
-are the library's, because a kernel of ours with products and ReLU in one took longer; the last layer's are fused with the sum.
+A row is a neighbour: a point with the bit of one slot flipped; the last slot of every point is the
+point itself. All sizes are free: widths are filled up with zeros to multiples of FILL, so that
+tiles of products need no masks. The second layer's products are the library's, because a kernel of
+ours with products and ReLU in one took longer; the last layer's are fused with the sum.
 """
 
 from collections.abc import Callable
@@ -32,9 +34,11 @@ def _product(a, b):
 
 @triton.jit
 def _softplus_sum(logits, COLUMNS: tl.constexpr):
-    """Sum over the columns of softplus(x) = max(x, 0) + log(1 + exp(-|x|)), with one logarithm for all of them.
+    """Sum over the columns of softplus(x) = max(x, 0) + log(1 + exp(-|x|)), with one logarithm for
+    all of them.
 
-    The factors 0.75 (1 + exp(-|x|)) lie between 0.75 and 1.5, so that a product of 128 is in float32's range.
+    The factors 0.75 (1 + exp(-|x|)) lie between 0.75 and 1.5, so that a product of 128 is in
+    float32's range.
     """
     factor = 0.75 * tl.exp2(-1.4426950408889634 * tl.abs(logits)) + 0.75
     log2 = tl.log2(tl.reduce(factor, 1, _product)) + COLUMNS * 0.4150374992788438
@@ -175,10 +179,11 @@ def _first(
     BLOCKS2: tl.constexpr, BLOCKS3: tl.constexpr, CHOSEN: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
-    """The points' second layer; the weights in 16 bits; and the changes of the first layer's output, in 16 bits.
+    """The points' second layer; the weights in 16 bits; and the changes of the first layer's
+    output, in 16 bits.
 
-    Every row of changes is divided by the size of its column, so that all are below 2. A program writes BR slots of TURNS
-    points, for which it reads its weights once.
+    Every row of changes is divided by the size of its column, so that all are below 2. A program
+    writes BR slots of TURNS points, for which it reads its weights once.
     """
     block = tl.program_id(0)
     if block < tiles:
@@ -237,9 +242,11 @@ def _second(
     W2: tl.constexpr, W3: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """The points' logits; and the changes of the second layer's output, in place of its products, with what is linear in it.
+    """The points' logits; and the changes of the second layer's output, in place of its products,
+    with what is linear in it.
 
-    Products and changes are in 16 bits, in units of the size of the row's column times the scale of the weights.
+    Products and changes are in 16 bits, in units of the size of the row's column times the scale of
+    the weights.
     """
     block = tl.program_id(0)
     if block < tiles:
@@ -309,7 +316,8 @@ def _last_fused(
     W2: tl.constexpr, W3: tl.constexpr, FULL: tl.constexpr, TAIL: tl.constexpr, MANY: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Sums of softplus over the columns: SPLIT programs share a tile of rows, and take turns in FULL tiles of BN columns.
+    """Sums of softplus over the columns: SPLIT programs share a tile of rows, and take turns in
+    FULL tiles of BN columns.
 
     What is left over is one tile of TAIL columns (784 are 6 x 128 + 16).
     """
@@ -365,7 +373,8 @@ def _last(
 
 Config = dict[str, int]
 
-# Of the last layer, tried in order at the first call of every shape; empty: products by the library, another kernel after them.
+# Of the last layer, tried in order at the first call of every shape; empty: products by the
+# library, another kernel after them.
 LAST: list[Config] = [
     {},
     {"BM": 128, "BN": 128, "BK": 64, "SPLIT": 3, "num_warps": 8, "num_stages": 3},
@@ -428,9 +437,10 @@ def _filled(width: int) -> int:
 class Layers:
     """Only changes from the points are multiplied, in 16 bits, layer by layer, through memory.
 
-    ``begin``, ``first``, ``second`` and ``last`` in this order; what is small goes along with what is large, in one launch.
-    Rows are [points, slots + 1]. Powers of two keep the 16-bit numbers in float16's range: changes of the first layer are
-    below 2 in units of their column's size, the second layer's products below 2^12, the last one's below 2^15.
+    ``begin``, ``first``, ``second`` and ``last`` in this order; what is small goes along with what
+    is large, in one launch. Rows are [points, slots + 1]. Powers of two keep the 16-bit numbers in
+    float16's range: changes of the first layer are below 2 in units of their column's size, the
+    second layer's products below 2^12, the last one's below 2^15.
     """
 
     def __init__(
@@ -513,7 +523,8 @@ class Layers:
         )  # fmt: skip
 
     def second(self) -> None:
-        # PyTorch's allow_fp16_reduced_precision_reduction is about sums split between blocks, which so many rows do not need.
+        # PyTorch's allow_fp16_reduced_precision_reduction is about sums split between blocks, which
+        # so many rows do not need.
         torch.mm(self.changes1, self.half2.mT, out=self.changes2)
         tiles = triton.cdiv(self.points, 16) * (self.W3 // 32)
         _second[(tiles + self.points * triton.cdiv(self.slots + 1, 16),)](

@@ -1,7 +1,7 @@
 """Base draws: points of q by inverse CDF, from uniforms that a generator makes.
 
-Under every scheme each draw is distributed as q, so that an average over draws keeps its expectation. Schemes differ in how the
-n draws depend on each other.
+Under every scheme each draw is distributed as q, so that an average over draws keeps its
+expectation. Schemes differ in how the n draws depend on each other.
 """
 
 from math import prod
@@ -36,7 +36,8 @@ def uniforms(
 
     - independent: no relation between them.
     - antithetic: in pairs u and 1 - u (if n is odd, the last has no partner).
-    - latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element (McKay et al., 1979).
+    - latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element
+      (McKay et al., 1979).
     """
     check_generator(generator, device)
 
@@ -54,8 +55,9 @@ def uniforms(
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
     """Return a random order of 0, ..., n - 1 for every element.
 
-    Few keys are ranked by counting, which is faster than sorting and, compiled, fuses with later operations. Two equal keys would
-    share a rank, but two uniforms are equal with a probability of about their rounding error.
+    Few keys are ranked by counting, which is faster than sorting and, compiled, fuses with later
+    operations. Two equal keys would share a rank, but two uniforms are equal with a probability of
+    about their rounding error.
     """
     return (keys < keys.unsqueeze(1)).sum(1) if len(keys) <= MOST_COUNTED else keys.argsort(0)
 
@@ -63,7 +65,7 @@ def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
 def categories(
     law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]
 ) -> Int64[Tensor, "n *lead d"]:
-    """Return the category whose interval of the CDF contains ``u``, never an impossible one, even for u = 1."""
+    """Return the categories whose intervals of the CDF contain ``u``, never impossible ones."""
     if isinstance(law, Conditionals):
         with torch.no_grad():
             return ancestral(law.q, u, law.validate)
@@ -86,7 +88,8 @@ def base_draws(
 ) -> Tensor:
     """Return the points given as ``x``, checked, or draw ``n`` points (see :func:`draw`).
 
-    Where ``x`` has fewer points than ``least``, or more than ``most``, an error names the ``owner`` and ends with the ``hint``.
+    Where ``x`` has fewer points than ``least``, or more than ``most``, an error names the ``owner``
+    and ends with the ``hint``.
     """
     check_generator(generator, law.device)
     if x is None:
@@ -100,7 +103,8 @@ def base_draws(
         is_bit = (x == 0) | (x == 1)
         if law.kind == "bits" and not bool(is_bit.all()):
             raise ValueError(
-                "x must hold zeros and ones, as a Bernoulli distribution draws them, but other numbers were given."
+                "x must hold zeros and ones, as a Bernoulli distribution draws them, but other "
+                "numbers were given."
             )
         if law.kind == "one-hot" and not bool((is_bit.all(-1) & ((x == 1).sum(-1) == 1)).all()):
             raise ValueError(
@@ -111,7 +115,7 @@ def base_draws(
 
 
 def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
-    """Raise unless x is a tensor like the one that ``q.sample((n,))`` gives, n a multiple of ``step``."""
+    """Raise unless x is like ``q.sample((n,))``, n a multiple of ``step``."""
     tail = law.batch_shape + law.event_shape
     rows = "n" if step == 1 else f"n * {step}"
     expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
@@ -136,7 +140,8 @@ def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch 
     if can_inspect(True, possible) and not bool(possible.all()):
         bad = tuple((~possible).nonzero()[0].tolist())
         raise ValueError(
-            f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero."
+            f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has "
+            "probability zero."
         )
 
 

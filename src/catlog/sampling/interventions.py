@@ -1,4 +1,4 @@
-"""Interventions: one variable is set to another category and its descendants are drawn again, in one ancestral sweep."""
+"""Interventions: set one variable to another category and draw its descendants again."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -22,11 +22,12 @@ class Interventions:
 
     Attributes:
         x: base draws.
-        moved: for every move, the base draw with ``variable`` set to ``category`` and its descendants drawn again.
+        moved: for every move, the base draw with ``variable`` set to ``category`` and its
+            descendants drawn again.
         variable: the variable that the move sets.
         category: the category that it gets.
-        weight: 1 for a category that is always evaluated. For one sampled from the remaining categories: their total
-            probability over its own.
+        weight: 1 for a category that is always evaluated. For one sampled from the remaining
+            categories: their total probability over its own.
     """
 
     x: Int64[Tensor, "n *batch d"]
@@ -37,7 +38,7 @@ class Interventions:
 
 
 def alternatives_per_variable(q: Ordered, categories: int | None) -> list[int]:
-    """Return how many other categories of each variable are evaluated: none if it has nothing to learn."""
+    """Return how many other categories of each variable are evaluated: none of fixed ones."""
     most = max(q.cardinalities) if categories is None else categories + 1
     return [0 if i in q.fixed else min(size - 1, most) for i, size in enumerate(q.cardinalities)]
 
@@ -64,8 +65,9 @@ def all_interventions(
 ) -> Interventions:
     """Make all interventions on all variables, block by block.
 
-    A group of rows is the n draws under one move; group 0 is the base. At each block, the base and the groups whose variable is
-    an ancestor draw the block again, and the other groups copy the base. Then each variable of the block starts new groups.
+    A group of rows is the n draws under one move; group 0 is the base. At each block, the base and
+    the groups whose variable is an ancestor draw the block again, and the other groups copy the
+    base. Then each variable of the block starts new groups.
     """
     n, batch = noise.shape[1], q.batch_shape
     points = torch.zeros(
@@ -140,9 +142,10 @@ def chosen_interventions(
     suffix: Suffix = "independent",
     validate: bool = True,
 ) -> Interventions:
-    """Make all interventions on the ``chosen`` variables, which may differ between draws and batch elements.
+    """Make all interventions on the ``chosen`` variables of each draw and batch element.
 
-    Every row passes through all blocks: it copies the base up to its variable, and draws the descendants again.
+    Every row passes through all blocks: it copies the base up to its variable, and draws the
+    descendants again.
     """
     n, m, k = chosen.shape[0], chosen.shape[-1], max(q.cardinalities)
     device = noise.device
@@ -216,9 +219,10 @@ def _alternative_categories(
     categories: int | None,
     u: Float[Tensor, "n *batch"],
 ) -> tuple[Int64[Tensor, "count n *batch"], Float[Tensor, "count n *batch"]]:
-    """Return other categories and their weights: all; or the likeliest ``categories`` and one sampled from the rest.
+    """Return other categories and their weights.
 
-    An impossible category is replaced by the draw's own (a difference of zero), so that f never sees it.
+    These are all, or the likeliest ``categories`` and one sampled from the rest. An impossible
+    category is replaced by the draw's own (a difference of zero), so that f never sees it.
     """
     k = log_probs.shape[-1]
     if categories is None or categories + 1 >= k - 1:

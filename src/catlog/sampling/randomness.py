@@ -13,7 +13,7 @@ def rand(
     device: torch.device | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ``torch.rand``, without ``generator`` if it is None: torch.compile rejects it beside a symbolic size."""
+    """Return uniforms; torch.compile rejects ``generator=None`` beside a symbolic size."""
     if generator is None:
         return torch.rand(tuple(shape), dtype=dtype, device=device)
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
