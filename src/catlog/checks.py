@@ -99,9 +99,9 @@ def check_temperature(owner: str, value: object) -> None:
     if not isinstance(value, Tensor):
         return check_positive(owner, "temperature", value)
     if value.dim() > 0 or not value.is_floating_point():
-        given = f"one of {value.dtype} with shape {tuple(value.shape)}"
+        tensor = f"one of {value.dtype} with shape {tuple(value.shape)}"
         raise TypeError(
-            f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was "
+            f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {tensor} was "
             "given."
         )
     if value.device.type != "meta" and can_inspect(True, value):
@@ -113,10 +113,10 @@ def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | flo
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        given = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        returned = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
             "Reinforce: `baseline` must return a number or a tensor of floats, but it returned "
-            f"{given}."
+            f"{returned}."
         )
     tail = tuple(fx.shape)[max(0, fx.dim() - value.dim()) :]
     if value.dim() > fx.dim() or any(
@@ -229,10 +229,11 @@ def check_context(context: object, law: Known) -> Float[Tensor, "*batch features
         )
     if not context.is_floating_point():
         raise TypeError(f"context must hold floats, but {context.dtype} was given.")
-    batch, given = tuple(law.batch_shape), tuple(context.shape)
-    if len(given) != len(batch) + 1 or given[:-1] != batch:
+    batch = tuple(law.batch_shape)
+    shape = tuple(context.shape)
+    if len(shape) != len(batch) + 1 or shape[:-1] != batch:
         raise ValueError(
-            f"context must have shape [*batch, features] with batch {batch}, but {given} was given."
+            f"context must have shape [*batch, features] with batch {batch}, but {shape} was given."
         )
     check_device("context", context, law.device)
     return context

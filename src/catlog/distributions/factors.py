@@ -150,14 +150,14 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     if isinstance(base, Bernoulli):
         kind = "bits"
         dtype = base._param.dtype
-        probs, logits = _given(base, validate)
+        probs, logits = _probs_and_logits(base, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
         kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
         inner: Categorical | Categoricals = (
             base._categorical if isinstance(base, OneHotCategorical) else base
         )
         dtype = inner._param.dtype if kind == "one-hot" else torch.int64
-        probs, logits = _given(inner, validate)
+        probs, logits = _probs_and_logits(inner, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "
@@ -221,7 +221,7 @@ def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
         )
 
 
-def _given(
+def _probs_and_logits(
     q: Bernoulli | Categorical | Categoricals, validate: bool
 ) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
     """Return probabilities, and log-probabilities if q was given by logits.
@@ -271,21 +271,21 @@ def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*sha
 
 
 def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shape k"]:
-    given = q.probs if _is_wide(q.probs) else q.probs.float()
+    probs = q.probs if _is_wide(q.probs) else q.probs.float()
     if isinstance(q, Bernoulli):
-        return torch.stack([1 - given, given], -1)
-    # In a narrow type the probabilities that torch normalised do not quite add up to one.
-    return given if given is q.probs else given / given.sum(-1, keepdim=True)
+        return torch.stack([1 - probs, probs], -1)
+    # In a narrow dtype the probabilities that torch normalised do not quite add up to one.
+    return probs if probs is q.probs else probs / probs.sum(-1, keepdim=True)
 
 
 def _by_logits(
     q: Bernoulli | Categorical | Categoricals,
 ) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
-    given = q.logits if _is_wide(q.logits) else q.logits.float()
+    logits = q.logits if _is_wide(q.logits) else q.logits.float()
     if isinstance(q, Bernoulli):
-        both = torch.stack([-given, given], -1)
+        both = torch.stack([-logits, logits], -1)
         return torch.sigmoid(both), logsigmoid(both)
-    logits = given if given is q.logits else given.log_softmax(-1)
+    logits = logits if logits is q.logits else logits.log_softmax(-1)
     return logits.softmax(-1), logits
 
 

@@ -143,5 +143,5 @@ def lookup(
 def _broadcasts(lead: torch.Size, batch: torch.Size) -> bool:
     """Return whether a table with these leading dimensions broadcasts to the batch."""
     return len(lead) <= len(batch) and all(
-        size in (1, wanted) for size, wanted in zip(lead[::-1], batch[::-1], strict=False)
+        size in (1, full) for size, full in zip(lead[::-1], batch[::-1], strict=False)
     )

@@ -89,10 +89,10 @@ class Ordered(Distribution):
         sizes = [self.cardinalities[i] for i in variables]
         expected = lead + (len(variables), max(sizes))
         if not isinstance(logits, Tensor) or logits.shape != expected:
-            given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
                 f"q: the conditional of variable {variables[0]} must return logits of shape "
-                f"{tuple(expected)}, but it returned {given}."
+                f"{tuple(expected)}, but it returned {returned}."
             )
         if min(sizes) < max(sizes):
             beyond = (

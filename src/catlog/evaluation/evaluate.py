@@ -161,22 +161,14 @@ def value_and_grad(
             copies = [leaf.clone() for leaf in leaves]
             origins = [copy.grad_fn for copy in copies]
             results = function(*copies)
-            used = [
-                leaf
-                for leaf, origin in zip(leaves, origins, strict=True)
-                if origin is not None and depends(results[0], origin)
-            ]
-            by_leaf = {}
-            if used:
-                found = torch.autograd.grad(
-                    results[0].sum(),
-                    used,
-                    retain_graph=True,
-                    create_graph=create_graph,
-                    allow_unused=True,
+            is_used = [origin is not None and depends(results[0], origin) for origin in origins]
+            grads = (None,) * len(leaves)
+            if any(is_used):
+                total = results[0].sum()
+                grads = torch.autograd.grad(
+                    total, leaves, retain_graph=True, create_graph=create_graph, allow_unused=True
                 )
-                by_leaf = dict(zip(map(id, used), found, strict=True))
-            grads = tuple(by_leaf.get(id(leaf)) for leaf in leaves)
+            grads = tuple(grad if used else None for grad, used in zip(grads, is_used, strict=True))
     if create_graph:
         return results, grads
     return results, tuple(None if grad is None else grad.detach() for grad in grads)

@@ -87,10 +87,12 @@ def _evaluated(
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
     if static and min(law.cardinalities) < k:
-        others = torch.tensor(law.cardinalities, device=device) - 1
+        alternatives = torch.tensor(law.cardinalities, device=device) - 1
         moves = sum(law.cardinalities) - law.d
-        slot = torch.arange(slots, device=device).repeat_interleave(others, output_size=moves)
-        first = (others.cumsum(0) - others).repeat_interleave(others, output_size=moves)
+        slot = torch.arange(slots, device=device).repeat_interleave(alternatives, output_size=moves)
+        first = (alternatives.cumsum(0) - alternatives).repeat_interleave(
+            alternatives, output_size=moves
+        )
         offset = torch.arange(moves, device=device) - first + 1
     else:
         moves = slots * (k - 1)
@@ -100,17 +102,17 @@ def _evaluated(
         return fx.new_zeros(index.shape + (k,))
 
     variable = variable[..., slot]
-    own = index[..., slot]
+    current = index[..., slot]
     if min(law.cardinalities) < k:
-        category = (own + offset) % torch.tensor(law.cardinalities, device=device)[variable]
+        category = (current + offset) % torch.tensor(law.cardinalities, device=device)[variable]
     else:
-        category = (own + offset) % k
+        category = (current + offset) % k
     possible = (
         law.possible.flatten(-2)
         .expand((n, *law.batch_shape, law.d * k))
         .gather(-1, variable * k + category)
     )
-    category = torch.where(possible, category, own)
+    category = torch.where(possible, category, current)
 
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
     flat = law.flat(x)

@@ -45,22 +45,22 @@ def compare_with_f(
 
     flat = law.flat(x)
     start = torch.stack([flat[row * law.d + slot if fresh else row] for row, slot in entries])
-    own = at_entries(index)
+    current = at_entries(index)
     changed = at_entries(variable)
     unchanged = at_entries(fx.expand(index.shape))
     changes = torch.stack([table[row, ..., slot, :] for row, slot in entries])
-    after = (own + 1) % torch.tensor(law.cardinalities, device=x.device)[changed]
+    after = (current + 1) % torch.tensor(law.cardinalities, device=x.device)[changed]
     is_largest = torch.tensor([slot == largest for _, slot in entries], device=x.device).view(
-        -1, *[1] * (own.dim() - 1)
+        -1, *[1] * (current.dim() - 1)
     )
     category = torch.where(is_largest & (changes != 0).any(-1), changes.abs().argmax(-1), after)
     possible = (
         law.possible.flatten(-2)
-        .expand(*own.shape, -1)
+        .expand(*current.shape, -1)
         .gather(-1, (changed * law.k + category).unsqueeze(-1))
         .squeeze(-1)
     )
-    category = torch.where(possible, category, own)
+    category = torch.where(possible, category, current)
     points = law.shaped(law.assign(start, changed, category))
 
     # Forked, so that later draws do not depend on whether f was called here.

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from .tables import (
     Variables,
     as_one_hot,
-    changes_from_own,
+    changes_from_current,
     check_own_table,
     register_tensors,
     widened,
@@ -52,4 +52,4 @@ class Additive(nn.Module):
         lead = x.shape[: x.dim() - (2 if self.one_hot else 1)]
         costs = widened(self.costs).expand(lead + self.costs.shape[-2:])
         value = Additive.forward(self, x)
-        return value[..., None, None] + changes_from_own(costs, x, self.one_hot, variables)
+        return value[..., None, None] + changes_from_current(costs, x, self.one_hot, variables)

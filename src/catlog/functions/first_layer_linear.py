@@ -248,12 +248,12 @@ class FirstLayerLinear(nn.Module):
         weight = first.weight  # read once: a parametrised weight is computed at every access
         base = nn.functional.linear(flat, weight, first.bias)
         k = x.shape[-1] if self.one_hot else self.categories
-        own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
-        variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape)
+        current = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
+        variable = torch.arange(current.shape[-1], device=x.device).expand(current.shape)
         if variables is not None:
             variable = variables
-            own = own.gather(-1, variables)
-        slots = own.shape[-1]
+            current = current.gather(-1, variables)
+        slots = current.shape[-1]
 
         # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole
         # batches without a copy.
@@ -261,13 +261,13 @@ class FirstLayerLinear(nn.Module):
             k - 1, output_size=slots * (k - 1)
         )
         offset = torch.arange(1, k, device=x.device).repeat(slots)
-        moved_from = own[..., slot]
+        moved_from = current[..., slot]
         moved_to = (moved_from + offset) % k
         entry = slot * k + moved_to
         if self._skips_units(base, len(slot)):
             which = slot if variables is None else variable[..., slot]
             unmoved, moved = self._by_units(base, moved_to - moved_from, which)
-            table = unmoved.unsqueeze(-1).expand(*own.shape[:-1], slots * k)
+            table = unmoved.unsqueeze(-1).expand(*current.shape[:-1], slots * k)
             return table.scatter(-1, entry, moved).unflatten(-1, (slots, k))
         moved_from = moved_from.movedim(-1, 0)
         moved_to = moved_to.movedim(-1, 0)
@@ -287,7 +287,7 @@ class FirstLayerLinear(nn.Module):
         unmoved = rest(base).unsqueeze(-1)
         moved = torch.cat(values).movedim(0, -1)
         dtype = torch.promote_types(unmoved.dtype, moved.dtype)  # autocast may make them differ
-        table = unmoved.to(dtype).expand(*own.shape[:-1], slots * k)
+        table = unmoved.to(dtype).expand(*current.shape[:-1], slots * k)
         return table.scatter(-1, entry, moved.to(dtype)).unflatten(-1, (slots, k))
 
     def _skips_units(self, base: Tensor, moves: int) -> bool:
@@ -352,10 +352,12 @@ class FirstLayerLinear(nn.Module):
                 targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
                 self.precision or "half",
             ).unflatten(0, flat.shape[:-1])
-        own = (flat if variables is None else flat.gather(-1, variables)).bool()
+        current = (flat if variables is None else flat.gather(-1, variables)).bool()
         moved = values[..., :-1]
         unmoved = values[..., -1:]
-        return torch.stack([torch.where(own, moved, unmoved), torch.where(own, unmoved, moved)], -1)
+        return torch.stack(
+            [torch.where(current, moved, unmoved), torch.where(current, unmoved, moved)], -1
+        )
 
     def _parts(self, moves: int, base: Tensor) -> list[slice]:
         """Return slices of the moves that fit the caches of a CPU; on a GPU, all at once."""

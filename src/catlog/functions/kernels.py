@@ -23,24 +23,23 @@ from torch.nn.functional import linear, softplus
 
 PRECISIONS = ("half", "bfloat16")
 AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
-FEWEST = 63  # changes of a point, for which the kernels are made
+FEWEST_CHANGES = 63  # of a point, for which the kernels were tuned
 
 
 def tf32_allowed() -> bool:
-    """Whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
-    return (
-        torch.backends.cuda.matmul.allow_tf32
-    )  # torch.compile reads this one by itself, torch.get_float32_matmul_precision not
+    """Return whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
+    # torch.compile can trace this attribute, but not torch.get_float32_matmul_precision.
+    return torch.backends.cuda.matmul.allow_tf32
 
 
 def usable(x: Tensor, slots: int) -> bool:
-    """Whether the kernels take (and are made for) these points, and so many changes of each."""
+    """Return whether the kernels take these points, with this number of changes of each."""
     return (
         AVAILABLE
         and x.is_cuda
         and x.dtype == torch.float32
         and 0 < x.numel() < 2**30
-        and slots >= FEWEST
+        and slots >= FEWEST_CHANGES
     )
 
 
@@ -77,10 +76,9 @@ def bernoulli_table(
         torch.cat([base + sign.unsqueeze(-1) * w1.mT[index], base], 1).relu(), w2, b2
     ).relu()
     repeats = len(x) // max(1, len(slope))
-    straight = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1) + offset.repeat(
-        repeats
-    ).unsqueeze(1)
-    return softplus(linear(hidden, w3, b3)).sum(-1) - straight
+    linear_part = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1)
+    linear_part = linear_part + offset.repeat(repeats).unsqueeze(1)
+    return softplus(linear(hidden, w3, b3)).sum(-1) - linear_part
 
 
 @bernoulli_table.register_kernel("cuda")

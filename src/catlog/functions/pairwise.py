@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .tables import (
     Variables,
     as_one_hot,
-    changes_from_own,
+    changes_from_current,
     check_own_table,
     full_precision,
     register_tensors,
@@ -35,7 +35,7 @@ class _Energy(nn.Module):
         check_own_table(self, _Energy)
         points, costs = self._coupling_costs(x)
         value = (points * (self.fields + costs / 2)).sum((-1, -2))
-        return value[..., None, None] + changes_from_own(
+        return value[..., None, None] + changes_from_current(
             self.fields + costs, x, self.one_hot, variables
         )
 

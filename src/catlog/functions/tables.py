@@ -68,12 +68,12 @@ def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
     return nn.functional.one_hot(x, k)
 
 
-def changes_from_own(
+def changes_from_current(
     table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None
 ) -> Tensor:
     """Return the rows of the given variables, less their entries of x's own categories."""
-    own = x.argmax(-1) if one_hot else x.long()
+    current = x.argmax(-1) if one_hot else x.long()
     if variables is not None:
         table = table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))
-        own = own.gather(-1, variables)
-    return table - table.gather(-1, own.unsqueeze(-1))
+        current = current.gather(-1, variables)
+    return table - table.gather(-1, current.unsqueeze(-1))

@@ -174,7 +174,7 @@ def chosen_interventions(
         )
         for position, i in enumerate(variables):
             base = drawn[0, ..., position]
-            alternative = _or_own_if_impossible(
+            alternative = _or_current_if_impossible(
                 (base + offset) % sizes[i], base, log_probs[0, ..., position, :]
             )
             is_moved = variable == i
@@ -215,7 +215,7 @@ def _drawn(
 
 def _alternative_categories(
     log_probs: Float[Tensor, "n *batch k"],
-    own: Int64[Tensor, "n *batch"],
+    current: Int64[Tensor, "n *batch"],
     categories: int | None,
     u: Float[Tensor, "n *batch"],
 ) -> tuple[Int64[Tensor, "count n *batch"], Float[Tensor, "count n *batch"]]:
@@ -226,28 +226,28 @@ def _alternative_categories(
     """
     k = log_probs.shape[-1]
     if categories is None or categories + 1 >= k - 1:
-        offset = torch.arange(1, k, device=own.device).view(-1, *[1] * own.dim())
-        alternative = _or_own_if_impossible((own + offset) % k, own, log_probs)
+        offset = torch.arange(1, k, device=current.device).view(-1, *[1] * current.dim())
+        alternative = _or_current_if_impossible((current + offset) % k, current, log_probs)
         return alternative, log_probs.new_ones(alternative.shape)
-    others = log_probs.scatter(-1, own.unsqueeze(-1), -torch.inf)
-    top_log_prob, top = others.topk(categories, -1)
-    rest = others.scatter(-1, top, -torch.inf).exp()
+    alternatives = log_probs.scatter(-1, current.unsqueeze(-1), -torch.inf)
+    top_log_prob, top = alternatives.topk(categories, -1)
+    rest = alternatives.scatter(-1, top, -torch.inf).exp()
     total = rest.sum(-1)
     sampled = inverse_cdf(rest, u * total)
     p = rest.gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
     is_possible = p > 0
-    sampled = torch.where(is_possible, sampled, own).unsqueeze(-1)
+    sampled = torch.where(is_possible, sampled, current).unsqueeze(-1)
     sampled_weight = torch.where(is_possible, total / p, 0.0).unsqueeze(-1)
-    top = torch.where(top_log_prob > -torch.inf, top, own.unsqueeze(-1))
+    top = torch.where(top_log_prob > -torch.inf, top, current.unsqueeze(-1))
     weight = torch.cat([torch.ones_like(top_log_prob), sampled_weight], -1)
     return torch.cat([top, sampled], -1).movedim(-1, 0), weight.movedim(-1, 0)
 
 
-def _or_own_if_impossible(
+def _or_current_if_impossible(
     category: Int64[Tensor, "count n *batch"],
-    own: Int64[Tensor, "n *batch"],
+    current: Int64[Tensor, "n *batch"],
     log_probs: Float[Tensor, "n *batch k"],
 ) -> Int64[Tensor, "count n *batch"]:
     """Return the categories, those of probability zero replaced by the draw's own."""
     picked = log_probs.gather(-1, category.movedim(0, -1)).movedim(-1, 0)
-    return torch.where(picked > -torch.inf, category, own)
+    return torch.where(picked > -torch.inf, category, current)
