@@ -1,4 +1,4 @@
-"""Imports point in one direction: a module imports from its own layer and the layers above it only."""
+"""Imports point in one direction: a module imports itself and the layers above it only."""
 
 import ast
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 import catlog
 
 # Top to bottom. A module or package may import those of earlier lines, and itself.
-# `functions` is below `parallel`: the functions import checks only, but the package re-exports Pool, RowError and Sharded,
-# because users look for them beside the functions.
+# `functions` is below `parallel`: the functions need checks only, but the package re-exports Pool,
+# RowError and Sharded, because users look for them beside the functions.
 # `data` is above `problems`, whose autoencoder reads images.
 LAYERS = [
     ["tracing"],
@@ -33,7 +33,9 @@ PACKAGE = Path(catlog.__file__).parent
 
 
 def imported(tree: ast.AST, parts: tuple[str, ...]) -> set[str]:
-    """Return the modules and packages of catlog's top level that a module imports; ``parts`` locates it in catlog."""
+    """Return the modules and packages of catlog's top level that a module imports; ``parts``
+    locates it in catlog.
+    """
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
