@@ -16,6 +16,7 @@ Precisions on a GPU, all with float32 sums; the points themselves are evaluated 
 """
 
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,40 +83,18 @@ def bernoulli_table(
 
 
 @bernoulli_table.register_kernel("cuda")
-def _(
-    x: Tensor,
-    which: Tensor | None,
-    w1: Tensor,
-    b1: Tensor | None,
-    w2: Tensor,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor | None,
-    slope: Tensor,
-    offset: Tensor,
-    precision: str,
-) -> Tensor:
-    from . import triton_kernels as kernels
+def _(x: Tensor, which: Tensor | None, *tensors: Any) -> Tensor:
+    from .triton_kernels import layer_by_layer
 
-    x, slope, offset = x.contiguous(), slope.contiguous(), offset.contiguous()
+    *layers, slope, offset, precision = tensors
+    half = torch.float16 if precision == "half" else torch.bfloat16
     which = which if which is None else which.contiguous()
     with torch.cuda.device_of(x):
-        half = torch.float16 if precision == "half" else torch.bfloat16
-        return kernels.layer_by_layer(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
+        return layer_by_layer(
+            x.contiguous(), which, *layers, slope.contiguous(), offset.contiguous(), half
+        )
 
 
 @bernoulli_table.register_fake
-def _(
-    x: Tensor,
-    which: Tensor | None,
-    w1: Tensor,
-    b1: Tensor | None,
-    w2: Tensor,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor | None,
-    slope: Tensor,
-    offset: Tensor,
-    precision: str,
-) -> Tensor:
+def _(x: Tensor, which: Tensor | None, *tensors: Any) -> Tensor:
     return x.new_empty(x.shape[0], (x if which is None else which).shape[1] + 1)
