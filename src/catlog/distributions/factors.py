@@ -138,8 +138,8 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     """View ``q`` as independent factors, or raise an error that says which distributions can be.
 
     >>> from torch.distributions import Bernoulli, Independent
-    >>> law = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
-    >>> law.kind, law.d, law.k, tuple(law.batch_shape)
+    >>> view = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
+    >>> view.kind, view.d, view.k, tuple(view.batch_shape)
     ('bits', 3, 2, (5,))
     """
     check_validate(validate)

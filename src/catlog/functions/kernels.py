@@ -89,10 +89,9 @@ def _(x: Tensor, which: Tensor | None, *tensors: Any) -> Tensor:
     *layers, slope, offset, precision = tensors
     half = torch.float16 if precision == "half" else torch.bfloat16
     which = which if which is None else which.contiguous()
+    last: list[Any] = [*layers, slope.contiguous(), offset.contiguous(), half]
     with torch.cuda.device_of(x):
-        return layer_by_layer(
-            x.contiguous(), which, *layers, slope.contiguous(), offset.contiguous(), half
-        )
+        return layer_by_layer(x.contiguous(), which, *last)
 
 
 @bernoulli_table.register_fake
