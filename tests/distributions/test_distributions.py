@@ -352,7 +352,10 @@ def test_groups_are_independent(draws):
     assert bool((x[0] != x[0, :1]).any())
 
 
-def test_chosen_variables_are_dealt_from_one_deck():
+@pytest.mark.parametrize(
+    "E", [IndeCateR(samples=3, variables=2, control="none"), catlog.SCateR(samples=3, variables=2)]
+)
+def test_chosen_variables_are_dealt_from_one_deck(E):
     q = Independent(Bernoulli(logits=torch.zeros(4, 6)), 1)
     turns = torch.zeros(4, 6)
 
@@ -360,9 +363,7 @@ def test_chosen_variables_are_dealt_from_one_deck():
         turns.add_(x.sum(0))
         return x.sum(-1)
 
-    IndeCateR(samples=3, variables=2, control="none")(
-        f, q, x=torch.zeros(3, 4, 6), generator=seeded()
-    )
+    E(f, q, x=torch.zeros(3, 4, 6), generator=seeded())
     assert torch.equal(turns, torch.ones(4, 6))
 
 

@@ -23,7 +23,7 @@ def deal_variables(
     """Return m different variables for each of n draws: ``chosen``, checked, or dealt.
 
     Every batch element has one shuffled deck of its d variables, dealt in turn. Each variable is as
-    likely as any other, and over n draws no variable is used twice more often than another.
+    likely as any other, and over n draws no two variables' counts differ by more than one.
     """
     hint = "It goes with `chosen`." if m is None else f"q has {law.d} variables."
     check_count(owner, "variables", m, most=law.d, hint=hint)
