@@ -1,16 +1,13 @@
-"""f at every single-variable change of x: deduplicated, chunked, or read from f's own table."""
-
-from math import ceil
+"""f at every single-variable change of x: evaluated in chunks, or read from f's own table."""
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..checks import can_inspect
-from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..estimator import Function
-from .evaluate import check_finite, checked
+from ..tracing import can_inspect
+from .evaluate import check_finite, evaluate_chunked
 from .own_table import compare_with_f
 
 
@@ -25,12 +22,13 @@ def differences(
     chunk_size: int | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
+    """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
-    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one draw per variable (row
-    s * d + i for sample s) and slot i is a change of its own draw. The entry of x's own category is 0, and so is that of an
-    impossible category, which f never sees: where it has probability zero but is within ``cardinalities`` (a mask found in
-    the numbers), x itself is evaluated in its place; beyond them (a static mask) nothing is.
+    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one
+    draw per variable (row s * d + i for sample s), and slot i is a change of that draw. The entry
+    of x's own category is 0. So is that of an impossible category, which f never sees: if it has
+    probability zero but is within ``cardinalities``, x itself is evaluated in its place; beyond
+    ``cardinalities`` nothing is evaluated.
 
     A table of f's own is compared with f at its first use, where Python may look at numbers.
     """
@@ -58,9 +56,8 @@ def differences(
                 table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
             _check_table(table, index.shape + (law.k,))
             table = table.to(fx.dtype)
-            table = table - table.gather(
-                -1, index.unsqueeze(-1)
-            )  # its own f(x), rounded as its neighbours are
+            # Less the table's own f(x), which is rounded as its neighbours are.
+            table = table - table.gather(-1, index.unsqueeze(-1))
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
@@ -86,14 +83,16 @@ def _evaluated(
     chunk_size: int | None,
     validate: bool,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """The table by calling f at the other categories (own + j) mod k, j = 1 ... k - 1, of every slot."""
+    """Return the table by calling f at all other categories, (own + j) mod k, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
     if static and min(law.cardinalities) < k:
-        others = torch.tensor(law.cardinalities, device=device) - 1
+        alternatives = torch.tensor(law.cardinalities, device=device) - 1
         moves = sum(law.cardinalities) - law.d
-        slot = torch.arange(slots, device=device).repeat_interleave(others, output_size=moves)
-        first = (others.cumsum(0) - others).repeat_interleave(others, output_size=moves)
+        slot = torch.arange(slots, device=device).repeat_interleave(alternatives, output_size=moves)
+        first = (alternatives.cumsum(0) - alternatives).repeat_interleave(
+            alternatives, output_size=moves
+        )
         offset = torch.arange(moves, device=device) - first + 1
     else:
         moves = slots * (k - 1)
@@ -103,17 +102,17 @@ def _evaluated(
         return fx.new_zeros(index.shape + (k,))
 
     variable = variable[..., slot]
-    own = index[..., slot]
+    current = index[..., slot]
     if min(law.cardinalities) < k:
-        category = (own + offset) % torch.tensor(law.cardinalities, device=device)[variable]
+        category = (current + offset) % torch.tensor(law.cardinalities, device=device)[variable]
     else:
-        category = (own + offset) % k
+        category = (current + offset) % k
     possible = (
         law.possible.flatten(-2)
         .expand((n, *law.batch_shape, law.d * k))
         .gather(-1, variable * k + category)
     )
-    category = torch.where(possible, category, own)
+    category = torch.where(possible, category, current)
 
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
     flat = law.flat(x)
@@ -121,44 +120,24 @@ def _evaluated(
     row = (row * law.d + slot if fresh else row.expand(n, moves)).reshape(-1)
     to_variable = variable.movedim(-1, 1).flatten(0, 1)
     to_category = category.movedim(-1, 1).flatten(0, 1)
-    values = []
-    for part in chunks(n * moves, x, law, chunk_size, f):
-        points = law.assign(flat.index_select(0, row[part]), to_variable[part], to_category[part])
-        points = law.shaped(points)
-        values.append(checked(f(points), points, law, validate=validate))
-        del points  # before the next chunk is made
-    value = torch.cat(values).unflatten(0, (n, moves)).movedim(1, -1)
+
+    def points(part: slice) -> Tensor:
+        start = flat.index_select(0, row[part])
+        return law.shaped(law.assign(start, to_variable[part], to_category[part]))
+
+    value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size, validate=validate)
+    value = value.unflatten(0, (n, moves)).movedim(1, -1)
     change = (value - (fx[..., slot] if fresh else fx)).masked_fill(~possible, 0.0)
     table = change.new_zeros((n, *law.batch_shape, slots * k))
     return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
 
 
-def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
-    """Evaluations of f at once: few enough for the caches of a CPU, many enough to fill a GPU within about 1 GiB of input."""
-    if x.is_cuda:
-        return max(1, 2**28 // max(1, x[0].numel() // max(1, law.batch_size)))
-    return 1024
-
-
-def chunks(
-    rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None, f: Function
-) -> list[slice]:
-    """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
-    if rows == 0:
-        return []
-    size = (
-        default_chunk_size(x, law) * (1 if x.is_cuda else getattr(f, "ranks", 1))
-        if chunk_size is None
-        else chunk_size
-    )
-    count = ceil(rows / max(1, size // max(1, law.batch_size)))
-    step = ceil(rows / count)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
 def _check_table(table: object, expected: torch.Size) -> None:
     if not isinstance(table, Tensor) or table.shape != expected:
-        given = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        returned = type(table).__name__
+        if isinstance(table, Tensor):
+            returned = f"shape {tuple(table.shape)}"
         raise ValueError(
-            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, k]), but it returned {given}."
+            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, "
+            f"k]), but it returned {returned}."
         )
