@@ -114,4 +114,4 @@ def continuous(E: catlog.Estimator) -> bool:
 
 def supports(E: catlog.Estimator, kind: str) -> bool:
     """Whether E takes laws of this kind ("bits", "index", "one-hot", "mixed")."""
-    return kind in E.laws and not (E.differentiates_f and kind in ("index", "mixed"))
+    return kind in E.supports and not (E.differentiates_f and kind in ("index", "mixed"))
