@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from ..checks import check_chunk_size, check_count, check_generator
 from ..distributions.conditionals import Conditionals, view
 from ..distributions.factors import Factors
-from ..estimator import ANY, Function, Kind, Target
+from ..estimator import ANY, Function, Kind, Target, label
 from ..evaluation.evaluate import evaluate
 from ..evaluation.neighbours import chunks
 
@@ -47,6 +47,8 @@ class Exact:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = "definition"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("Exact", "limit", self.limit)

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
 from ...distributions.structured import as_index
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from .cross_fitting import regression
@@ -68,6 +68,8 @@ class CritiCateR:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
 from ...distributions.conditionals import structure, view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import checked, evaluate
 from ...evaluation.neighbours import chunks
 from ...sampling.draw import base_draws
@@ -51,6 +51,8 @@ class LEG:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("LEG", "samples", self.samples)

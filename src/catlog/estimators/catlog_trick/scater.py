@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ...checks import check_choice, check_chosen, check_count, check_generator, check_uniforms
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import checked, evaluate
 from ...evaluation.neighbours import chunks
 from ...sampling.draw import base_draws
@@ -74,6 +74,8 @@ class SCateR:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "De Smet et al. 2023"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("SCateR", "samples", self.samples)

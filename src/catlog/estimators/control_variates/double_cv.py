@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import (
@@ -58,6 +58,8 @@ class DoubleCV(nn.Module):
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Titsias & Shi 2022"
+
+    __repr__ = label
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
 from ...sampling.draw import base_draws
 from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
@@ -61,6 +61,8 @@ class REBAR(nn.Module):
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Tucker et al. 2017"
+
+    __repr__ = label
 
     def __init__(
         self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -56,6 +56,8 @@ class RELAX(nn.Module):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Grathwohl et al. 2018"
+
+    __repr__ = label
 
     def __init__(
         self,

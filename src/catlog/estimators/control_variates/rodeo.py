@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_number
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach
+from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -58,6 +58,8 @@ class RODEO(nn.Module):
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Shi et al. 2022"
+
+    __repr__ = label
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_flag, check_generator, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.randomness import rand
 
@@ -56,6 +56,8 @@ class GumbelSoftmax:
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("GumbelSoftmax", "samples", self.samples)

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import score_in_logits
@@ -57,6 +57,8 @@ class BBVI:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Ranganath et al. 2014"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, likelihood_ratio, tie
+from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -56,6 +56,8 @@ class RLOO:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -55,6 +55,8 @@ class VIMCO:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Mnih & Rezende 2016"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import can_inspect, check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, categories, uniforms
 from .likely_and_rest import (
@@ -57,6 +57,8 @@ class UnorderedSet:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Kool et al. 2020"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
