@@ -8,13 +8,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_chosen, check_chunk_size, check_count, check_flag
+from ...checks import check_choice, check_chunk_size, check_count, check_flag
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...evaluation.neighbours import differences
 from ...sampling.draw import DRAWS, Draws, base_draws
-from ...sampling.randomness import rand
+from ...sampling.subsets import deal_variables
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class IndeCateR:
         else:
             fx = evaluate(f, x, law, validate=self.validate)
         if self.variables is not None or chosen is not None:
-            chosen = self._chosen(law, x.shape[0], chosen, generator)
+            chosen = deal_variables(
+                "IndeCateR", law, x.shape[0], self.variables, chosen, generator, self.validate
+            )
         table = differences(
             f,
             x,
@@ -156,21 +158,6 @@ class IndeCateR:
         # Rao-Blackwellised value: every variable (of those looked at) summed out, averaged over variables.
         value = base + (law.probs * mean_weight).sum((-1, -2)) / law.d
         return attach(value, base + (law.probs * weight).sum((-1, -2)))
-
-    def _chosen(
-        self, law: Factors, n: int, chosen: Tensor | None, generator: torch.Generator | None
-    ) -> Tensor:
-        """``[n, *batch, m]``: for every draw m different variables, dealt in turn from one shuffled deck of d."""
-        m = self.variables
-        check_count("IndeCateR", "variables", m, most=law.d, hint=f"q has {law.d} variables.")
-        assert m is not None
-        if chosen is not None:
-            return check_chosen(chosen, n, m, law, self.validate)
-        deck = rand(
-            (*law.batch_shape, law.d), device=law.probs.device, generator=generator
-        ).argsort(-1)
-        turn = torch.arange(n * m, device=deck.device) % law.d
-        return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
 
 
 def _dealt(

@@ -146,11 +146,17 @@ class MemoryCateR(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         self._check(law)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "MemoryCateR", "x.shape[0]", n, least=2, hint="One draw has no others to leave out."
+        x = base_draws(
+            law,
+            x,
+            self.samples,
+            least=2,
+            owner="MemoryCateR",
+            hint="One draw has no others to leave out.",
+            generator=generator,
+            validate=self.validate,
         )
+        n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.

@@ -90,13 +90,15 @@ class DoubleCV(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "DoubleCV")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count(
-            "DoubleCV",
-            "x.shape[0]",
-            x.shape[0],
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="DoubleCV",
             hint="One draw has no others to leave out: use MuProp.",
+            generator=generator,
+            validate=self.validate,
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         slope = by_category(law, slope)

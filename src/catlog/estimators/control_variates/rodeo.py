@@ -100,13 +100,15 @@ class RODEO(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count(
-            "RODEO",
-            "x.shape[0]",
-            x.shape[0],
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="RODEO",
             hint="One draw has no others to leave out: use MuProp.",
+            generator=generator,
+            validate=self.validate,
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         score, known = score_in_logits(law, law.index(x))[1][..., 1], fx.detach().to(law.real)

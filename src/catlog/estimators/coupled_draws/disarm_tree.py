@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count
 from ...distributions.factors import factors
-from ...distributions.structured import inverse_cdf
+from ...distributions.inverse_cdf import inverse_cdf
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate

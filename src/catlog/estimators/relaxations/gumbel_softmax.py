@@ -13,6 +13,7 @@ from ...checks import check_count, check_flag, check_generator, check_temperatur
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...evaluation.evaluate import evaluate_through
+from ...sampling.gumbel import gumbels, logistics
 from ...sampling.randomness import rand
 
 
@@ -93,14 +94,12 @@ class GumbelSoftmax:
             (law.k,) if law.kind == Kind.ONE_HOT else ()
         )
         u = rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
-        u = u.clamp(min=torch.finfo(u.dtype).tiny)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
-            relaxed = (
-                (log_probs[..., 1] - log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature
-            ).sigmoid()
+            logits = log_probs[..., 1] - log_probs[..., 0]
+            relaxed = ((logits + logistics(u)) / self.temperature).sigmoid()
             discrete = (relaxed.detach() > 0.5).to(relaxed.dtype)
         else:
-            relaxed = ((log_probs - (-u.log()).log()) / self.temperature).softmax(-1)
+            relaxed = ((log_probs + gumbels(u)) / self.temperature).softmax(-1)
             discrete = one_hot(relaxed.detach().argmax(-1), law.k).to(relaxed.dtype)
         return discrete + (relaxed - relaxed.detach()) if self.hard else relaxed

@@ -84,15 +84,17 @@ class BBVI:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "BBVI",
-            "x.shape[0]",
-            n,
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="BBVI",
             hint="One draw has no others to leave out: use Reinforce.",
+            generator=generator,
+            validate=self.validate,
         )
+        n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))
         known = fx.detach()[..., None, None]

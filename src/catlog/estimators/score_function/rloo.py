@@ -83,13 +83,15 @@ class RLOO:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count(
-            "RLOO",
-            "x.shape[0]",
-            x.shape[0],
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="RLOO",
             hint="One draw has no others to leave out: use Reinforce.",
+            generator=generator,
+            validate=self.validate,
         )
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = leave_one_out(fx.detach())

@@ -82,11 +82,17 @@ class VIMCO:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "VIMCO", "x.shape[0]", n, least=2, hint="The bound of one draw is E[f]: use Reinforce."
+        x = base_draws(
+            law,
+            x,
+            self.samples,
+            least=2,
+            owner="VIMCO",
+            hint="The bound of one draw is E[f]: use Reinforce.",
+            generator=generator,
+            validate=self.validate,
         )
+        n = x.shape[0]
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)
         given = log_w.detach()
