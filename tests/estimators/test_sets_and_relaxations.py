@@ -78,7 +78,10 @@ def recurrent(theta: Tensor) -> Distribution:
 def blocks(theta: Tensor) -> Distribution:
     """A block of two that depends on a three-way node given after it."""
     leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
-    nodes = {"leaves": catlog.Node(["root"], leaves, size=2), "root": catlog.Node([], root)}
+    nodes = {
+        "leaves": catlog.distributions.Node(["root"], leaves, size=2),
+        "root": catlog.distributions.Node([], root),
+    }
     return catlog.BayesianNetwork(nodes, theta.shape[:-1])
 
 
@@ -385,7 +388,7 @@ def test_likeliest_points(case: Case) -> None:
     for count in (1, 2, 3, 12):
         points, possible = beam_search(law, count)
         found = torch.where(possible, law.log_prob(points).exp(), 0.0)
-        if not isinstance(q, catlog.Ordered) or count == 12:
+        if not isinstance(q, catlog.distributions.Ordered) or count == 12:
             best = p.sort(0, descending=True).values[:count]
             torch.testing.assert_close(found[: len(best)], best)
             assert not bool(found[len(best) :].any())
