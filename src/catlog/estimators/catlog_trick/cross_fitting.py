@@ -23,7 +23,7 @@ Fit = tuple[
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
     """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to ``largest``, if larger.
 
-    The factor 8 is a safety margin over the bound n eps ||A|| of a Cholesky factorisation.
+    The factor 8 is a safety margin.
 
     >>> smallest_stable_ridge(3.0, 16, 10, torch.float32), smallest_stable_ridge(1e-9, 16, 10, torch.float32) < 1e-3
     (3.0, True)
