@@ -1,4 +1,4 @@
-"""MemoryCateR: a critic of earlier evaluations of f, integrated exactly, and RLOO on the residual."""
+"""MemoryCateR: a critic of earlier evaluations of f, integrated exactly; RLOO on the residual."""
 
 from itertools import accumulate
 from operator import mul
