@@ -17,11 +17,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog.checks import check_count
-from catlog.distributions.conditionals import view
-from catlog.estimator import ANY, Function, Kind, Target, attach, label
-from catlog.evaluation.evaluate import evaluate
-from catlog.sampling.draw import base_draws
+from catlog.building_blocks import attach, base_draws, check_count, evaluate, view
+from catlog.estimator import ANY, Function, Kind, Target, label
 
 
 @dataclass(frozen=True)

@@ -203,14 +203,14 @@ def test_rloo_with_one_sample(q):
     [(Normal(0.0, 1.0), "Normal"), (Independent(Normal(torch.zeros(3), 1.0), 1), "Normal")],
 )
 def test_unsupported_law(E, law, name):
-    match = rf"q: a law of independent categorical variables.*{name}.* was given.*Supported are Bernoulli"
+    match = rf"q: a distribution of independent categorical variables.*{name}.* was given.*Supported are Bernoulli"
     with pytest.raises(TypeError, match=match):
         E(total, law)
 
 
 def test_law_without_variables():
     with pytest.raises(
-        ValueError, match=r"q: a law needs at least one variable.*event shape \(0,\)"
+        ValueError, match=r"q: a distribution needs at least one variable.*event shape \(0,\)"
     ):
         IndeCateR()(total, Independent(Bernoulli(logits=torch.zeros(2, 0)), 1))
 
@@ -626,7 +626,7 @@ def test_q_is_no_law(E):
     ):
         with pytest.raises(
             TypeError,
-            match=rf"q: a law of independent categorical .*but {type(q).__name__} was given",
+            match=rf"q: a distribution of independent categorical .*but {type(q).__name__} was given",
         ):
             E(total, q)
 
@@ -869,11 +869,12 @@ def test_pathwise():
     for q in (None, 0.5, torch.zeros(3)):
         with pytest.raises(
             TypeError,
-            match=f"q must be a law of x or a function from z to one, but {type(q).__name__} was given",
+            match=f"q must be a distribution of x or a function from z to one, but {type(q).__name__} was given",
         ):
             E(f, q, noise)
         with pytest.raises(
-            TypeError, match=rf"q\(z\) must be a law of x, but {type(q).__name__} was returned"
+            TypeError,
+            match=rf"q\(z\) must be a distribution of x, but {type(q).__name__} was returned",
         ):
             E(f, lambda z, q=q: q, noise)
     with pytest.raises(TypeError, match="f must be a function of points, but NoneType was given"):

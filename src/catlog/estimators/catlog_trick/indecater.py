@@ -152,7 +152,7 @@ class IndeCateR:
             x,
             fx,
             law,
-            fresh=self.per_variable,
+            per_variable=self.per_variable,
             chosen=chosen,
             chunk_size=self.chunk_size,
             validate=self.validate,
