@@ -21,7 +21,7 @@ from catlog.testing.settings import continuous, estimators, supports
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
-    IndeCateR(samples=20, fresh=True),
+    IndeCateR(samples=20, per_variable=True),
     IndeCateR(samples=20, draws="antithetic"),
     IndeCateR(samples=20, draws="latin"),
     IndeCateR(samples=20, variables=2),

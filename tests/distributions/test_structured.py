@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.sampling.interventions import Interventions
 from catlog.testing.settings import estimators
 
@@ -715,7 +715,7 @@ def narrow_laws(theta: Tensor) -> dict[str, tuple[Tensor, Ordered]]:
 
 
 NARROW = [
-    *(E for E in estimators() if "structured" in E.values[0].laws),
+    *(E for E in estimators() if "structured" in E.values[0].supports),
     pytest.param(catlog.SCateR(2, suffix="common"), id="SCateR common"),
     pytest.param(catlog.SCateR(2, suffix="gumbel"), id="SCateR gumbel"),
     pytest.param(catlog.SCateR(2, categories=1), id="SCateR categories"),

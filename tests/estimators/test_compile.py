@@ -43,10 +43,10 @@ STRUCTURED = {
     "chain": lambda t: catlog.MarkovChain(t[0], t[1:4], length=4),
     "network": lambda t: catlog.BayesianNetwork(
         {
-            "a": catlog.Node([], t[0]),
-            "b": catlog.Node(["a"], t[1:4]),
-            "c": catlog.Node([], t[4]),
-            "d": catlog.Node(["b", "c"], t[:9].view(3, 3, 3)),
+            "a": catlog.distributions.Node([], t[0]),
+            "b": catlog.distributions.Node(["a"], t[1:4]),
+            "c": catlog.distributions.Node([], t[4]),
+            "d": catlog.distributions.Node(["b", "c"], t[:9].view(3, 3, 3)),
         }
     ),
     "autoregressive": lambda t: catlog.Autoregressive(
@@ -99,7 +99,7 @@ def test_draws_compile(draws: str) -> None:
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"fresh": True}, {"variables": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"per_variable": True}, {"variables": 2}], ids=str)
 @pytest.mark.parametrize("name", ["network", "ising", "sum"])
 def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -> None:
     torch._dynamo.reset()

@@ -378,12 +378,13 @@ def test_a_conditional_derivative_that_is_forgotten_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the derivative of z given x, the whole derivative of z is left."""
-    right = rebar_file.conditional_gumbels
-    monkeypatch.setattr(
-        rebar_file,
-        "conditional_gumbels",
-        lambda *given: (right(*given)[0], torch.ones_like(right(*given)[1])),
-    )
+    relaxed_draws = rebar_file.relaxed_draws
+
+    def planted(*arguments: object) -> object:
+        draws = relaxed_draws(*arguments)
+        return draws._replace(weight=torch.ones_like(draws.weight))
+
+    monkeypatch.setattr(rebar_file, "relaxed_draws", planted)
     got = integral(REBAR(1).double(), SMALL["bits"])
     assert (got[1] - got[4]).norm() > 0.05 * got[4].norm()
 

@@ -138,15 +138,15 @@ def test_table_of_chosen_variables(name, kind, batch):
 def test_table_of_fresh_draws(name, kind, batch):
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3 * law.d)
-    expected = differences(by_calls(f), x, f(x), law, fresh=True)
-    assert_same(differences(f, x, f(x), law, fresh=True), expected)
+    expected = differences(by_calls(f), x, f(x), law, per_variable=True)
+    assert_same(differences(f, x, f(x), law, per_variable=True), expected)
     whole = differences(by_calls(f), x, f(x), law).unflatten(0, (3, law.d))
     assert_same(expected, torch.stack([whole[:, i, ..., i, :] for i in range(law.d)], -2))
 
 
 @cases
 @pytest.mark.parametrize(
-    "options", [{}, {"fresh": True}, {"variables": 2, "control": "none"}], ids=str
+    "options", [{}, {"per_variable": True}, {"variables": 2, "control": "none"}], ids=str
 )
 def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     E = IndeCateR(samples=3, **options)

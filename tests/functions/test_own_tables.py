@@ -311,7 +311,7 @@ LAWS = {
         Categorical(logits=logits.index_fill(-1, torch.tensor([1]), -torch.inf)), 1
     ),
 }
-SETTINGS = [{}, {"fresh": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
+SETTINGS = [{}, {"per_variable": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
 
 
 class Wave:

@@ -53,9 +53,9 @@ def ours(kind: str, theta: list[Tensor]) -> torch.distributions.Distribution:
     if kind == "chain":
         return catlog.MarkovChain(*theta, length=3)
     nodes = {
-        "a": catlog.Node([], theta[0]),
-        "b": catlog.Node(["a"], theta[1]),
-        "c": catlog.Node(["a", "b"], theta[2]),
+        "a": catlog.distributions.Node([], theta[0]),
+        "b": catlog.distributions.Node(["a"], theta[1]),
+        "c": catlog.distributions.Node(["a", "b"], theta[2]),
     }
     return catlog.BayesianNetwork(nodes, batch_shape=(BATCH,))
 

@@ -15,11 +15,10 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import logsigmoid
 
 from ..checks import check_validate
+from ..estimator import Kind
 from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
 from .ordered import Ordered
-
-Kind = Literal["bits", "index", "one-hot"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,22 +80,22 @@ class Factors:
     def flat(self, x: Tensor) -> Tensor:
         """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``, or ``[n, *batch, d, k]``."""
         lead = x.shape[: x.dim() - len(self.event_shape)]
-        tail = (self.d, self.k) if self.kind == "one-hot" else (self.d,)
+        tail = (self.d, self.k) if self.kind == Kind.ONE_HOT else (self.d,)
         return x.reshape(lead + tail)
 
     def shaped(self, flat: Tensor) -> Tensor:
         """Reshape to events, the inverse of :meth:`flat`."""
-        lead = flat.shape[: flat.dim() - (2 if self.kind == "one-hot" else 1)]
+        lead = flat.shape[: flat.dim() - (2 if self.kind == Kind.ONE_HOT else 1)]
         return flat.reshape(lead + self.event_shape)
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         """Return the category number of every variable of ``x``."""
         flat = self.flat(x.detach())
-        return flat.argmax(-1) if self.kind == "one-hot" else flat.long()
+        return flat.argmax(-1) if self.kind == Kind.ONE_HOT else flat.long()
 
     def point(self, index: Tensor) -> Tensor:
         """Return the point with these category numbers, in a new tensor."""
-        if self.kind == "one-hot":
+        if self.kind == Kind.ONE_HOT:
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
             return self.shaped(
                 (flat.scatter if inside_functorch() else flat.scatter_)(
@@ -115,7 +114,7 @@ class Factors:
         """Set one variable of every element of ``flat`` to ``category``, in place if possible."""
         put = flat.scatter if inside_functorch() else flat.scatter_
         index = variable.expand(category.shape).unsqueeze(-1)
-        if self.kind != "one-hot":
+        if self.kind != Kind.ONE_HOT:
             return put(-1, index, category.to(self.dtype).unsqueeze(-1))
         row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
         row = (row.scatter if inside_functorch() else row.scatter_)(
@@ -126,7 +125,7 @@ class Factors:
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """Return log p(x) of points given by category numbers."""
         log_probs = self.log_probs
-        if self.kind == "bits":
+        if self.kind == Kind.BITS:
             picked = torch.where(index.bool(), log_probs[..., 1], log_probs[..., 0])
         else:
             table = log_probs.expand(index.shape[:1] + log_probs.shape)
@@ -139,7 +138,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
 
     >>> from torch.distributions import Bernoulli, Independent
     >>> view = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
-    >>> view.kind, view.d, view.k, tuple(view.batch_shape)
+    >>> str(view.kind), view.d, view.k, tuple(view.batch_shape)
     ('bits', 3, 2, (5,))
     """
     check_validate(validate)
@@ -148,15 +147,15 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         base = base.base_dist
     kind: Kind
     if isinstance(base, Bernoulli):
-        kind = "bits"
+        kind = Kind.BITS
         dtype = base._param.dtype
         probs, logits = _probs_and_logits(base, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
-        kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
+        kind = Kind.ONE_HOT if isinstance(base, OneHotCategorical) else Kind.INDEX
         inner: Categorical | Categoricals = (
             base._categorical if isinstance(base, OneHotCategorical) else base
         )
-        dtype = inner._param.dtype if kind == "one-hot" else torch.int64
+        dtype = inner._param.dtype if kind == Kind.ONE_HOT else torch.int64
         probs, logits = _probs_and_logits(inner, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
@@ -173,7 +172,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             "Autoregressive, BayesianNetwork and MarkovChain."
         )
     batch, event = q.batch_shape, q.event_shape
-    d = prod(event[:-1] if kind == "one-hot" else event)
+    d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
     k = probs.shape[-1]
     if d == 0 or k == 0:
         raise ValueError(
@@ -205,7 +204,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
 
 def relaxable(q: Distribution, law: Factors, owner: str) -> None:
     """Raise if points of q cannot be relaxed to reals."""
-    if law.kind == "index":
+    if law.kind == Kind.INDEX:
         raise TypeError(
             f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws "
             "integers. Use OneHotCategorical (with the same logits) and let f read one-hot "
@@ -215,7 +214,7 @@ def relaxable(q: Distribution, law: Factors, owner: str) -> None:
 
 def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
     """Raise if q is not of bits, and name an estimator for it."""
-    if law.kind != "bits":
+    if law.kind != Kind.BITS:
         raise TypeError(
             f"{owner} is for binary variables (Bernoulli), but {_name(q)} was given. Use {instead}."
         )

@@ -12,26 +12,29 @@ from torch.distributions import Distribution
 from ..checks import check_chunk_size, check_count, check_generator
 from ..distributions.conditionals import Conditionals, view
 from ..distributions.factors import Factors
-from ..estimator import ANY, Function
+from ..estimator import ANY, Function, Kind, Target, label
 from ..evaluation.evaluate import evaluate_chunked
 
 
 @dataclass(frozen=True)
 class Exact:
-    r"""The expectation itself, by summing over every point of the sample space.
+    r"""The exact expectation, by enumeration of the sample space.
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
 
-    Value and gradient are exact. It is the judge of all other estimators, and the best choice where it is affordable.
+    Value and gradient are exact. The tests judge all other estimators by it, and it is the best
+    choice where it is affordable.
 
-    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A law with more points than ``limit`` is refused.
+    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A q with more points than
+    ``limit`` is refused.
 
     Args:
-        limit: the largest number of points that is enumerated.
+        limit: the largest number of points to enumerate.
         chunk_size: evaluations of f at once (None: chosen for the device).
         validate: check f's values for NaN and inf (eager mode only).
 
-    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(probs=torch.tensor([0.5, 0.25])), 1)
+    >>> bits = torch.distributions.Bernoulli(probs=torch.tensor([0.5, 0.25]))
+    >>> q = torch.distributions.Independent(bits, 1)
     >>> Exact()(lambda x: x.sum(-1), q)
     tensor(0.7500)
     """
@@ -40,10 +43,14 @@ class Exact:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = "definition"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("Exact", "limit", self.limit)
@@ -64,13 +71,14 @@ class Exact:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
-            raise ValueError("x: Exact visits every point of the law; it takes none.")
+            raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
         law = view(q, validate=self.validate)
         check_generator(generator, law.device)
         points = prod(law.cardinalities)
         if points > self.limit:
             raise ValueError(
-                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR or RLOO, or raise the limit "
+                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR "
+                "or RLOO, or raise the limit "
                 "if f is cheap."
             )
         grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
@@ -86,7 +94,8 @@ class Exact:
         else:
             weight = _joint(law)
             likely = law.probs.argmax(-1)
-        # A point that is impossible in some batch element is replaced there by a possible one, at weight 0.
+        # A point that is impossible in some batch element is replaced there by a possible one, at
+        # weight 0.
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
         fx = evaluate_chunked(
             f,
@@ -100,7 +109,7 @@ class Exact:
 
 
 def _joint(law: Factors) -> Float[Tensor, "points *batch"]:
-    """The probability of every point, in the order of ``torch.cartesian_prod``."""
+    """Return the probability of every point, in the order of ``torch.cartesian_prod``."""
     weight = torch.ones((1, *law.batch_shape), dtype=law.real, device=law.device)
     for i, size in enumerate(law.cardinalities):
         factor = law.probs[..., i, :size].movedim(-1, 0)

@@ -17,14 +17,14 @@ def differences(
     fx: Float[Tensor, "rows *batch"],
     law: Factors,
     *,
-    fresh: bool = False,
+    per_variable: bool = False,
     chosen: Int64[Tensor, "n *batch m"] | None = None,
     chunk_size: int | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "n *batch slots k"]:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
-    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one
+    The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x holds one
     draw per variable (row s * d + i for sample s), and slot i is a change of that draw. The entry
     of x's own category is 0. So is that of an impossible category, which f never sees: if it has
     probability zero but is within ``cardinalities``, x itself is evaluated in its place; beyond
@@ -35,7 +35,7 @@ def differences(
     with torch.no_grad():
         index = law.index(x)
         fx = fx.detach()
-        if fresh:
+        if per_variable:
             index = index.unflatten(0, (-1, law.d)).diagonal(dim1=1, dim2=-1)
             fx = fx.unflatten(0, (-1, law.d)).movedim(1, -1)
             variable = torch.arange(law.d, device=x.device).expand(index.shape)
@@ -49,7 +49,7 @@ def differences(
 
         own_table = getattr(f, "neighbours", None)
         if own_table is not None:
-            if fresh:
+            if per_variable:
                 table = own_table(x.clone(), variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1))
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
@@ -64,10 +64,10 @@ def differences(
             table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
             check_finite(table, "f.neighbours must return", validate)
             if can_inspect(validate, table) and not getattr(f, "table_checked", False):
-                compare_with_f(f, table, x, fx, law, index, variable, fresh)
+                compare_with_f(f, table, x, fx, law, index, variable, per_variable)
             return table
         return _evaluated(
-            f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate
+            f, x, fx, law, index, variable, per_variable, chosen is None, chunk_size, validate
         )
 
 
@@ -78,7 +78,7 @@ def _evaluated(
     law: Factors,
     index: Int64[Tensor, "n *batch slots"],
     variable: Int64[Tensor, "n *batch slots"],
-    fresh: bool,
+    per_variable: bool,
     static: bool,
     chunk_size: int | None,
     validate: bool,
@@ -117,7 +117,7 @@ def _evaluated(
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
     flat = law.flat(x)
     row = torch.arange(n, device=device).unsqueeze(1)
-    row = (row * law.d + slot if fresh else row.expand(n, moves)).reshape(-1)
+    row = (row * law.d + slot if per_variable else row.expand(n, moves)).reshape(-1)
     to_variable = variable.movedim(-1, 1).flatten(0, 1)
     to_category = category.movedim(-1, 1).flatten(0, 1)
 
@@ -127,7 +127,7 @@ def _evaluated(
 
     value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size, validate=validate)
     value = value.unflatten(0, (n, moves)).movedim(1, -1)
-    change = (value - (fx[..., slot] if fresh else fx)).masked_fill(~possible, 0.0)
+    change = (value - (fx[..., slot] if per_variable else fx)).masked_fill(~possible, 0.0)
     table = change.new_zeros((n, *law.batch_shape, slots * k))
     return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
 

@@ -20,7 +20,7 @@ def compare_with_f(
     law: Factors,
     index: Int64[Tensor, "n *batch slots"],
     variable: Int64[Tensor, "n *batch slots"],
-    fresh: bool,
+    per_variable: bool,
 ) -> None:
     """Raise if f's table does not agree with f; otherwise set ``f.table_checked``.
 
@@ -44,7 +44,9 @@ def compare_with_f(
         return torch.stack([values[row, ..., slot] for row, slot in entries])
 
     flat = law.flat(x)
-    start = torch.stack([flat[row * law.d + slot if fresh else row] for row, slot in entries])
+    start = torch.stack(
+        [flat[row * law.d + slot if per_variable else row] for row, slot in entries]
+    )
     current = at_entries(index)
     changed = at_entries(variable)
     unchanged = at_entries(fx.expand(index.shape))

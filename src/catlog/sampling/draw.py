@@ -15,6 +15,7 @@ from ..checks import check_count, check_device, check_generator
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..distributions.inverse_cdf import ancestral, inverse_cdf
+from ..estimator import Kind
 from ..tracing import can_inspect
 from .randomness import rand
 
@@ -101,12 +102,12 @@ def base_draws(
     points = x.to(law.dtype)
     if can_inspect(validate, x):
         is_bit = (x == 0) | (x == 1)
-        if law.kind == "bits" and not bool(is_bit.all()):
+        if law.kind == Kind.BITS and not bool(is_bit.all()):
             raise ValueError(
                 "x must hold zeros and ones, as a Bernoulli distribution draws them, but other "
                 "numbers were given."
             )
-        if law.kind == "one-hot" and not bool((is_bit.all(-1) & ((x == 1).sum(-1) == 1)).all()):
+        if law.kind == Kind.ONE_HOT and not bool((is_bit.all(-1) & ((x == 1).sum(-1) == 1)).all()):
             raise ValueError(
                 "x must hold one-hot vectors, a single 1 among zeros, but others were given."
             )
@@ -124,7 +125,9 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
     if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     check_device("x", x, law.device)
-    if x.is_complex() or (law.kind == "index" and (x.is_floating_point() or x.dtype == torch.bool)):
+    if x.is_complex() or (
+        law.kind == Kind.INDEX and (x.is_floating_point() or x.dtype == torch.bool)
+    ):
         raise TypeError(
             f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given."
         )

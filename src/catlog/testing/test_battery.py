@@ -97,7 +97,7 @@ class _Longer:
 
     def __call__(self, f: Callable[[Tensor], Tensor], q: Independent, **options: object) -> Tensor:
         value = self.E(f, q, **options)
-        return catlog.attach(value, 1.1 * value)
+        return catlog.estimator.attach(value, 1.1 * value)
 
 
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
@@ -183,7 +183,7 @@ def test_straight_through_is_unbiased_for_multilinear_f() -> None:
 class _Halved(catlog.RLOO):
     def __call__(self, f: Callable[[Tensor], Tensor], q: Independent, **options: Tensor) -> Tensor:
         value = super().__call__(f, q, **options)  # 1/n in place of 1/(n-1)
-        return catlog.attach(value, value * (self.samples - 1) / self.samples)
+        return catlog.estimator.attach(value, value * (self.samples - 1) / self.samples)
 
 
 class _FirstVariableOnly(catlog.IndeCateR):

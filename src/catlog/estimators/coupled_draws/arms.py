@@ -10,33 +10,38 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, attach
+from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
-from ..logit_gradients import logit_surrogate
+from ..logit_gradients import leave_one_out, logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
 
 
 @dataclass(frozen=True)
 class ARMS:
-    r"""Leave-one-out REINFORCE on negatively dependent draws, corrected for their dependence.
+    r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their
+    dependence.
 
     .. math::
-        \partial_{\eta_i} \approx \frac{1}{N-1} \sum_n \bigl(f(b^{(n)}) - \overline f\bigr) b_i^{(n)}\;
+        \partial_{\eta_i} \approx \frac{1}{N-1} \sum_n \bigl(f(b^{(n)}) - \overline f\bigr)
+        b_i^{(n)}\;
         \frac{\rho_i (1 - \rho_i)}{\rho_i - P_i}, \qquad \rho_i = \min(p_i, 1 - p_i)
 
     The draws are coupled by a Dirichlet copula: :math:`b_i^{(n)}` is the rarer value where
-    :math:`(1 - d_i^{(n)})^{N-1} < \rho_i`, and :math:`(d_i^{(1)}, \dots, d_i^{(N)}) \sim \text{Dirichlet}(1, \dots, 1)`.
-    Two draws are both rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The value is the
-    mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
+    :math:`(1 - d_i^{(n)})^{N-1} < \rho_i`, and
+    :math:`(d_i^{(1)}, \dots, d_i^{(N)}) \sim \text{Dirichlet}(1, \dots, 1)`. Two draws are both
+    rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The
+    value is the mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli law.
-    Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary variables", 2021.
+    Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
+    Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary
+    variables", 2021.
 
     Args:
         samples: number of coupled draws N, at least 2.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
-    In place of ``x``, a call takes d as ``noise``, ``[samples, *batch, d]`` with sums 1 over the first dimension.
+    In place of ``x``, a call takes d as ``noise``, ``[samples, *batch, d]`` with sums 1 over the
+    first dimension.
 
     >>> logits = torch.zeros(1, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
@@ -48,10 +53,14 @@ class ARMS:
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = BITS
+    supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -59,7 +68,7 @@ class ARMS:
             "samples",
             self.samples,
             least=2,
-            hint="One draw has none to be compared with: use Reinforce.",
+            hint="One draw has no others to compare with: use Reinforce.",
         )
 
     def rows(self, q: Distribution) -> int:
@@ -93,7 +102,8 @@ class ARMS:
         rare, category = law.probs.detach().min(-1)
         b = torch.where(antithetic_events(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)
+        values = fx.detach()
+        advantage = (values - leave_one_out(values)).unsqueeze(-1)
+        slope = (advantage * b).mean(0) * pair_correction(n, rare)
         value = fx.mean(0)
-        advantage = (fx - value).detach().unsqueeze(-1)
-        slope = (advantage * b).sum(0) / (n - 1) * pair_correction(n, rare)
         return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))

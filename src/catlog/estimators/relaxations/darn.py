@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function
+from ...estimator import BITS, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import straight_through_mean
@@ -18,20 +18,24 @@ from .relaxation import straight_through_mean
 
 @dataclass(frozen=True)
 class DARN:
-    r"""REINFORCE with f at the bit's other value, or at its mean, in its baseline, predicted from the slope at the draw.
+    r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
-        \text{order 1:}\quad \frac1N \sum_n \sum_i f_i'(x^{(n)})\, (x^{(n)}_i - p_i)\, \partial \log q(x^{(n)}_i), \qquad
-        \text{order 2:}\quad \frac1N \sum_n \sum_i \tfrac12 f_i'(x^{(n)})\, \frac{\partial p_i}{q(x^{(n)}_i)}
+        \text{order 1:}\quad \frac1N \sum_n \sum_i f_i'(x^{(n)})\, (x^{(n)}_i - p_i)\, \partial \log
+        q(x^{(n)}_i), \qquad
+        \text{order 2:}\quad \frac1N \sum_n \sum_i \tfrac12 f_i'(x^{(n)})\, \frac{\partial
+        p_i}{q(x^{(n)}_i)}
 
-    Order 1 takes the baseline :math:`f(x) + f_i'(x)(p_i - x_i)`, Taylor's f at the mean, and is exact in expectation for f that
-    is linear in each bit given the others. Order 2, the "1/2-estimator", weighs the slopes at both values of the bit equally,
-    :math:`f(1) - f(0) \approx \tfrac12 (f'(0) + f'(1))`, and is exact in expectation for f that is *quadratic* in each bit.
-    Otherwise **biased**: the baseline depends on the draw and its mean is left out. The value is unbiased. :class:`ReinMax` is
-    order 2 for categories.
+    Order 1 takes the baseline :math:`f(x) + f_i'(x)(p_i - x_i)`, Taylor's f at the mean, and is
+    exact in expectation for f that is linear in each bit given the others. Order 2, the
+    "1/2-estimator", weighs the slopes at both values of the bit equally,
+    :math:`f(1) - f(0) \approx \tfrac12 (f'(0) + f'(1))`, and is exact in expectation for f that is
+    *quadratic* in each bit. Otherwise **biased**: the baseline depends on the draw and its mean is
+    left out. The value is unbiased. :class:`ReinMax` is order 2 for categories.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli law.
-    Reference: Gregor et al., "Deep autoregressive networks", 2014; Gu et al., "MuProp", 2016, section 3.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q.
+    Reference: Gregor et al., "Deep autoregressive networks", 2014; Gu et al., "MuProp", 2016,
+    section 3.
 
     Args:
         samples: number of draws N.
@@ -49,10 +53,14 @@ class DARN:
     order: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = BITS
+    supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Gregor et al. 2014"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DARN", "samples", self.samples)
@@ -77,9 +85,7 @@ class DARN:
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
-        weight = (
-            (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
-        )  # of f' in the derivative by the bit's logit
-        return straight_through_mean(
-            f, law, x, law.shaped(weight * (logits[..., 1] - logits[..., 0])), self.validate
-        )
+        # The weight of f' in the derivative in the bit's logit.
+        weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
+        mean = law.shaped(weight * (logits[..., 1] - logits[..., 0]))
+        return straight_through_mean(f, law, x, mean, self.validate)

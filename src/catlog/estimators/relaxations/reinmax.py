@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import straight_through_mean, to_point
@@ -19,19 +19,24 @@ from .relaxation import straight_through_mean, to_point
 
 @dataclass(frozen=True)
 class ReinMax:
-    r"""The derivative of f at the draw, passed on so that differences of f are integrated by the trapezoidal rule.
+    r"""Straight-through of second order: differences of f are approximated by the trapezoidal rule.
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot
-        \bigl(2 J(\tfrac{x^{(n)} + p_\tau}{2}) - \tfrac12 J(p)\bigr)\, \partial \text{logits}, \qquad
-        J(p) = \operatorname{diag}(p) - p p^\top, \quad p_\tau = \operatorname{softmax}(\text{logits} / \tau)
+        \bigl(2 J(\tfrac{x^{(n)} + p_\tau}{2}) - \tfrac12 J(p)\bigr)\, \partial \text{logits},
+        \qquad
+        J(p) = \operatorname{diag}(p) - p p^\top, \quad p_\tau =
+        \operatorname{softmax}(\text{logits} / \tau)
 
-    In expectation, at tau = 1, every difference of f between two categories is replaced by the mean of its slopes at both,
-    :math:`\tfrac12 (\partial f(a) + \partial f(b)) \cdot (a - b)`. **Biased**, except (at tau = 1) for f that is quadratic in
-    each variable given the others: there it is exact in expectation. For bits it is :class:`DARN`. The value is unbiased.
+    In expectation, at tau = 1, every difference of f between two categories is replaced by the mean
+    of its slopes at both, :math:`\tfrac12 (\partial f(a) + \partial f(b)) \cdot (a - b)`.
+    **Biased**, except (at tau = 1) for f that is quadratic in each variable given the others: there
+    it is exact in expectation. For bits it is :class:`DARN`. The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
-    Reference: Liu et al., "Bridging discrete and backpropagation: straight-through and beyond", 2023.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or
+    one-hot q.
+    Reference: Liu et al., "Bridging discrete and backpropagation: straight-through and beyond",
+    2023.
 
     Args:
         samples: number of draws N.
@@ -49,10 +54,14 @@ class ReinMax:
     temperature: float | Tensor = 1.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liu et al. 2023"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("ReinMax", "samples", self.samples)
@@ -77,10 +86,11 @@ class ReinMax:
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
 
-        def turned(p: Tensor) -> Tensor:  # J(p) times the logits
+        def times_jacobian(p: Tensor) -> Tensor:
+            """Return J(p) times the logits."""
             return p * logits - p * (p * logits).sum(-1, keepdim=True)
 
         tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
         middle = (one_hot(law.index(x), law.k) + tempered) / 2
-        mean = 2 * turned(middle) - turned(law.probs.detach()) / 2
+        mean = 2 * times_jacobian(middle) - times_jacobian(law.probs.detach()) / 2
         return straight_through_mean(f, law, x, to_point(law, mean), self.validate)

@@ -10,21 +10,24 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from .relaxation import straight_through_mean, to_point
 
 
 @dataclass(frozen=True)
 class StraightThrough:
-    r"""The derivative of f at the draw, passed on to the probabilities as if the draw were their identity function.
+    r"""The derivative of f at the draw, used as the derivative of f in the probabilities.
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
 
-    **Biased**, except for f that is multilinear in x (there it is exact in expectation). The value is unbiased.
+    **Biased**, except for f that is multilinear in x (there it is exact in expectation). The value
+    is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
-    Reference: Bengio et al., "Estimating or propagating gradients through stochastic neurons", 2013.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or
+    one-hot q.
+    Reference: Bengio et al., "Estimating or propagating gradients through stochastic neurons",
+    2013.
 
     Args:
         samples: number of draws N.
@@ -40,10 +43,14 @@ class StraightThrough:
     samples: int = 1
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Bengio et al. 2013"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("StraightThrough", "samples", self.samples)

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_baseline, check_count, check_number
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, likelihood_ratio, tie
+from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
@@ -19,20 +19,22 @@ from ..learning import frozen, learns, write
 
 @dataclass(frozen=True)
 class Reinforce:
-    r"""The Log-Derivative trick, sampled: the score weighted by the value.
+    r"""The score-function estimator: f at each draw times the gradient of the draw's
+    log-probability.
 
-    .. math:: \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
+    .. math::
+        \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every law and f and is noisy;
-    it is here as the yardstick. Its second derivatives are unbiased, too.
+    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every
+    q and f, and it is noisy. Its second derivatives are unbiased, too.
 
     Cost: ``samples`` evaluations. Needs: nothing of f.
     Reference: Williams, "Simple statistical gradient-following algorithms", 1992.
 
     Args:
         samples: number of draws N.
-        baseline: b, a number, or a callable that takes the values ``[n, *batch]`` of this call and returns a baseline made
-            from *earlier* ones, such as :class:`MovingAverageBaseline`.
+        baseline: b, a number, or a callable that takes the values ``[n, *batch]`` of this call and
+            returns a baseline made from *earlier* ones, such as :class:`MovingAverageBaseline`.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
@@ -44,10 +46,14 @@ class Reinforce:
     baseline: float | Callable[[Tensor], Tensor] = 0.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Williams 1992"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("Reinforce", "samples", self.samples)
@@ -81,12 +87,13 @@ class Reinforce:
 
 
 class MovingAverageBaseline(nn.Module):
-    r"""A baseline for :class:`Reinforce`: the exponential average of the values of *earlier* calls, over draws and batch.
+    r"""A baseline for :class:`Reinforce`: the moving average of f over *earlier* calls, all draws
+    and the batch.
 
     .. math:: m \leftarrow \gamma m + (1-\gamma)\,\overline{f}, \qquad b = m / (1 - \gamma^t)
 
-    The current values enter only after b was read, so the estimate stays unbiased (with them included it would not be). The
-    state is saved in ``state_dict``.
+    The current values enter only after b has been read, so the estimate stays unbiased. The state
+    is saved in ``state_dict``.
 
     >>> baseline = MovingAverageBaseline(decay=0.5)
     >>> [baseline(torch.tensor([value])).item() for value in (4.0, 8.0, 8.0)]
@@ -97,7 +104,8 @@ class MovingAverageBaseline(nn.Module):
         super().__init__()
         check_number("MovingAverageBaseline", "decay", decay, 0, 1)
         self.decay = decay
-        # One element each, not none: torch.compile takes a float64 tensor without dimensions for a number, and does not write it.
+        # Shape [1], not []: torch.compile takes a 0-d float64 tensor for a number and does not
+        # write to it.
         self.register_buffer("mean", torch.zeros(1))
         self.register_buffer("weight", torch.zeros(1))
         self.mean: Tensor

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, likelihood_ratio, tie
+from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -24,17 +24,19 @@ class RLOO:
         \frac1N \sum_n \partial f(x^{(n)})
         + \frac{1}{N-1} \sum_n \bigl(f(x^{(n)}) - \overline{f}\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased, without hyper-parameters, and hard to beat where only a few evaluations are affordable. Its second derivatives are
-    unbiased, too.
+    Unbiased, nothing to tune, and hard to beat with a budget of only a few evaluations. Its second
+    derivatives are unbiased, too.
 
-    VarGrad is RLOO on an ELBO: for :math:`f = \log q - \log p` the second sum is the derivative of half the sample variance of
-    f (that with :math:`1/(N-1)`), the draws held fixed. The first sum is then the mean score, of expectation zero: write
-    ``q.log_prob(x).detach()`` inside f to leave it out, and p's own gradient remains.
+    VarGrad is RLOO on an ELBO: for :math:`f = \log q - \log p` the second sum is the derivative of
+    half the sample variance of f (that with :math:`1/(N-1)`), with the draws held fixed. The first
+    sum is then the mean score, whose expectation is zero. Write ``q.log_prob(x).detach()`` inside f
+    to leave it out; the gradient in the parameters of p remains.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
-    Reference: Salimans and Knowles, "On using control variates with stochastic approximation for variational Bayes", 2014;
-    Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!", 2019; Richter et al., "VarGrad: A low-variance gradient
-    estimator for variational inference", 2020.
+    Reference: Salimans and Knowles, "On using control variates with stochastic approximation for
+    variational Bayes", 2014; Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!",
+    2019; Richter et al., "VarGrad: A low-variance gradient estimator for variational inference",
+    2020.
 
     Args:
         samples: number of draws N, at least 2.
@@ -50,10 +52,14 @@ class RLOO:
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -21,18 +21,22 @@ from ..logit_gradients import leave_one_out
 class VIMCO:
     r"""REINFORCE for the importance-weighted bound, with a leave-one-out baseline for each draw.
 
-    **It estimates not E[f] but the bound** that N draws give: f returns the *log-weight*
-    :math:`\log w(x) = \log p(x, \text{data}) - \log q(x)`, and both value and gradient are unbiased for
+    **It does not estimate E[f] but the bound** that N draws give. f returns the *log-weight*
+    :math:`\log w(x) = \log p(x, \text{data}) - \log q(x)`, and both value and gradient are unbiased
+    for
 
-    .. math:: \mathcal{L}_N = \mathbb{E}\Bigl[\log \frac1N \sum_n w(x^{(n)})\Bigr] \ge \mathbb{E}[f(x)]
+    .. math::
+        \mathcal{L}_N = \mathbb{E}\Bigl[\log \frac1N \sum_n w(x^{(n)})\Bigr] \ge \mathbb{E}[f(x)]
 
     The value is :math:`\hat L = \log \frac1N \sum_n w_n`, the gradient
 
     .. math::
-        \sum_n \frac{w_n}{\sum_m w_m}\, \partial \log w_n + \bigl(\hat L - \hat L_{-n}\bigr)\, \partial \log q(x^{(n)}),
+        \sum_n \frac{w_n}{\sum_m w_m}\, \partial \log w_n + \bigl(\hat L - \hat L_{-n}\bigr)\,
+        \partial \log q(x^{(n)}),
         \qquad \hat L_{-n} = \hat L \text{ with } \log w_n \to \frac{1}{N-1} \sum_{m \ne n} \log w_m
 
-    f may depend on q's parameters, as :math:`\log q` does: the first term differentiates it. Maximise the value.
+    f may depend on q's parameters, as :math:`\log q` does: the first term differentiates it.
+    Maximise the value.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
     Reference: Mnih and Rezende, "Variational inference for Monte Carlo objectives", 2016.
@@ -42,17 +46,22 @@ class VIMCO:
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(2)), 1)
-    >>> VIMCO(samples=2)(lambda x: x.sum(-1).log1p(), q, x=torch.tensor([[0.0, 0.0], [1.0, 1.0]])).exp()
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    >>> VIMCO(samples=2)(lambda x: x.sum(-1).log1p(), q, x=x).exp()
     tensor(2.)
     """
 
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "bound"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Mnih & Rezende 2016"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -91,11 +100,10 @@ class VIMCO:
         n = x.shape[0]
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)
-        given = log_w.detach()
-        others = leave_one_out(given)
-        own = torch.eye(n, dtype=torch.bool, device=given.device).view(
-            n, n, *[1] * (given.dim() - 1)
-        )
-        baseline = torch.where(own, others.unsqueeze(1), given).logsumexp(1) - log(n)
+        constant = log_w.detach()
+        substitute = leave_one_out(constant).unsqueeze(1)
+        is_same_draw = torch.eye(n, dtype=torch.bool, device=constant.device)
+        is_same_draw = is_same_draw.view(n, n, *[1] * (constant.dim() - 1))
+        baseline = torch.where(is_same_draw, substitute, constant).logsumexp(1) - log(n)
         score = law.log_prob(law.index(x))
         return attach(value, value + ((value.detach() - baseline) * score).sum(0))

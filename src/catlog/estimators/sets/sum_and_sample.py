@@ -1,4 +1,4 @@
-"""Sum-and-sample: the likeliest points summed, the rest sampled."""
+"""Sum-and-sample: sum over the most probable points, sample the rest."""
 
 from dataclasses import dataclass
 from math import prod
@@ -11,26 +11,29 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function
+from ...estimator import ANY, Function, Kind, Target, label
 from .likely_and_rest import beam_search, sum_and_sample
 
 
 @dataclass(frozen=True)
 class SumAndSample:
-    r"""The most probable points C of the joint law summed exactly, and REINFORCE with N draws from the rest.
+    r"""An exact sum over the most probable points C, and REINFORCE with N draws from the rest.
 
     .. math::
-        \sum_{c \in C} q(c)\, \partial f(c) + \partial q(c) \bigl(f(c) - \overline{b}\bigr) + \frac{1 - q(C)}{N} \sum_n
+        \sum_{c \in C} q(c)\, \partial f(c) + \partial q(c) \bigl(f(c) - \overline{b}\bigr) +
+        \frac{1 - q(C)}{N} \sum_n
         \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b_n\bigr)\, \partial \log q(x^{(n)}), \qquad
         x^{(n)} \sim q(\cdot \mid x \notin C)
 
-    The baseline :math:`b_n` is the estimate of :math:`\mathbb{E}[f]` from C and the other draws; for N = 1, the mean over C.
-    Unbiased for every set C that does not depend on the draws. C is found by beam search: for independent variables it is
-    the most probable points of the joint law, for structured ones what a beam of width ``top`` finds. Where C is the
-    whole support the estimate is exact. It pays where q is concentrated on few points.
+    The baseline :math:`b_n` is the estimate of :math:`\mathbb{E}[f]` from C and the other draws;
+    for N = 1, the mean over C. Unbiased for every set C that does not depend on the draws. C is
+    found by beam search of width ``top``, which finds the most probable points for independent
+    variables, and likely ones for structured distributions. Where C is the whole support the
+    estimate is exact. It pays where q is concentrated on few points.
 
     Cost: top + samples evaluations (at most the number of points + samples). Needs: nothing of f.
-    Reference: Liu et al., "Rao-Blackwellized stochastic gradients for discrete distributions", 2019.
+    Reference: Liu et al., "Rao-Blackwellized stochastic gradients for discrete distributions",
+    2019.
 
     Args:
         top: number of points in C.
@@ -39,7 +42,8 @@ class SumAndSample:
 
     >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
     >>> q = torch.distributions.Categorical(logits=logits)
-    >>> torch.allclose(SumAndSample(top=2)(lambda x: x.float(), q), q.probs[1] + 2 * q.probs[2])  # the rest is one point, at 0
+    >>> value = SumAndSample(top=2)(lambda x: x.float(), q)  # the rest is one point, 0
+    >>> torch.allclose(value, q.probs[1] + 2 * q.probs[2])
     True
     """
 
@@ -47,10 +51,14 @@ class SumAndSample:
     samples: int = 1
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liu et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -74,7 +82,14 @@ class SumAndSample:
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         count = min(self.top, prod(law.cardinalities))
-        members, valid = (each[:count] for each in beam_search(law, count, self.validate))
+        members, valid = beam_search(law, count, self.validate)
         return sum_and_sample(
-            f, law, members, valid, self.samples, x, generator=generator, validate=self.validate
+            f,
+            law,
+            members[:count],
+            valid[:count],
+            self.samples,
+            x,
+            generator=generator,
+            validate=self.validate,
         )[0]
