@@ -129,7 +129,7 @@ def entered(problem: problems.Problem) -> dict[str, catlog.Estimator]:
         if (
             E is None
             or not E.unbiased
-            or kind not in E.laws
+            or kind not in E.supports
             or (getattr(E, "variables", None) or 0) > d
         ):
             continue

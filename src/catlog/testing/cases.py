@@ -10,6 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import one_hot
 
 from catlog.distributions import Categoricals
+from catlog.estimator import Kind
 
 FeatureFunction = Callable[[Tensor, Tensor], Tensor]  # of features [..., 6] and a parameter [6]
 
@@ -33,14 +34,14 @@ class Case:
     features: Callable[[Tensor], Tensor]
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """The kind of distribution, as in an estimator's ``supports``."""
         kinds = {
-            "bits": "bits",
-            "integer": "index",
-            "one-hot": "one-hot",
-            "masked": "mixed",
-            "mixed": "mixed",
+            "bits": Kind.BITS,
+            "integer": Kind.INDEX,
+            "one-hot": Kind.ONE_HOT,
+            "masked": Kind.MIXED,
+            "mixed": Kind.MIXED,
         }
         return next(kind for word, kind in kinds.items() if word in self.name)
 

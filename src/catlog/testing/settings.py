@@ -6,7 +6,7 @@ from pathlib import Path
 
 import catlog
 from catlog import ESTIMATORS
-from catlog.estimator import Estimator
+from catlog.estimator import Estimator, Kind
 
 # Estimators that take `x`, but whose points are not independent draws of q: they are drawn without
 # replacement, or outside a set. tests/estimators/test_sets.py enumerates them.
@@ -115,7 +115,7 @@ def chosen_per_draw(E: Estimator) -> int:
 
 def supports(E: Estimator, kind: str) -> bool:
     """Return whether E takes distributions of this kind ("bits", "index", "one-hot", "mixed")."""
-    return kind in E.supports and not (E.differentiates_f and kind in ("index", "mixed"))
+    return kind in E.supports and not (E.differentiates_f and kind in (Kind.INDEX, Kind.MIXED))
 
 
 def load_estimator(location: str) -> type[Estimator]:
