@@ -4,6 +4,7 @@ All samples are enumerated, with the probabilities that these samplers give them
 """
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -237,7 +238,7 @@ sharp = pytest.mark.parametrize("case", SHARP, ids=[case.name for case in SHARP]
 
 
 def sharpened(case: Case) -> tuple[Case, Tensor]:
-    """The case with logits of float32 under which a few in 10^8 or less is left beside the likeliest point."""
+    """Return the case with logits of float32 that leave at most a few parts in 10^8 beside the likeliest point."""
     for scale in (5.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0):
         changed = replace(case, theta=(scale * case.theta).float().double())
         p = changed.probabilities(changed.theta)
