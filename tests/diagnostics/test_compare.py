@@ -32,7 +32,8 @@ from catlog.diagnostics import comparison as compare
 from catlog.diagnostics.comparison import NORMAL
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import label, why_unsuitable, with_samples, within_budget
+from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
+from catlog.estimator import label
 from catlog.functions import Additive
 from catlog.testing.enumeration import cases, functions
 
@@ -212,7 +213,11 @@ def test_gradients_of_every_law(case: object) -> None:
 def test_f_that_knows_its_table_and_a_batch() -> None:
     costs = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    for E in (IndeCateR(2), IndeCateR(2, fresh=True), IndeCateR(2, variables=2, control="none")):
+    for E in (
+        IndeCateR(2),
+        IndeCateR(2, per_variable=True),
+        IndeCateR(2, variables=2, control="none"),
+    ):
         calls = []
         table = Additive(costs)
         table.neighbours = lambda *given, real=table.neighbours, calls=calls: (

@@ -114,7 +114,7 @@ def test_draws_per_variable() -> None:
         return FUNCTIONS["sine"](case.features(x), c)
 
     x = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
-    E = catlog.IndeCateR(1, fresh=True)
+    E = catlog.IndeCateR(1, per_variable=True)
     shared = gradients_at(catlog.IndeCateR(1), case, f, x)
     separate = gradients_at(E, case, f, x.repeat(2, 1, 1))
     torch.testing.assert_close(separate, shared, rtol=0, atol=1e-14)

@@ -87,7 +87,7 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
         if kind == "bits"
         else Independent(OneHotCategorical(logits=torch.stack([logits, logits], -1)), 1)
     )
-    E = SlopeCateR(4, places=places)
+    E = SlopeCateR(4, slope_entries=places)
     for _ in range(3):
         E(
             (lambda x: x @ w)

@@ -87,8 +87,10 @@ def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
         return FUNCTIONS["sine"](case.features(x), PARAMETER)
 
     hard = gradients(GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.law, f, n)
-    one = gradients(GumbelRao(noises=1, temperature=temperature), case.theta, case.law, f, n)
-    many = gradients(GumbelRao(noises=30, temperature=temperature), case.theta, case.law, f, n)
+    one = gradients(GumbelRao(noise_samples=1, temperature=temperature), case.theta, case.law, f, n)
+    many = gradients(
+        GumbelRao(noise_samples=30, temperature=temperature), case.theta, case.law, f, n
+    )
     for rao in (one, many):
         error = (hard.var(0) / n + rao.var(0) / n).sqrt()
         assert ((hard.mean(0) - rao.mean(0)).abs() / error).max() < LIMIT
@@ -106,7 +108,7 @@ def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
     slope = soft * (1 - soft) / tau
     wanted = slope[(soft > 0.5) == bool(x)].mean()
     wide = logit.expand(n, 1).clone().requires_grad_()
-    value = GumbelRao(noises=2, temperature=tau)(
+    value = GumbelRao(noise_samples=2, temperature=tau)(
         lambda x: x[..., 0],
         Independent(Bernoulli(logits=wide), 1),
         x=torch.full((1, n, 1), x).double(),
@@ -307,8 +309,10 @@ def test_wrong_arguments_are_named() -> None:
             ValueError, match=rf"{cls.__name__}: `{name}` must be positive, but -1\.0 was given"
         ):
             cls(**{name: -1.0})
-    with pytest.raises(ValueError, match="GumbelRao: `noises` must be at least 1, but 0 was given"):
-        GumbelRao(noises=0)
+    with pytest.raises(
+        ValueError, match="GumbelRao: `noise_samples` must be at least 1, but 0 was given"
+    ):
+        GumbelRao(noise_samples=0)
     with pytest.raises(
         ValueError,
         match=r"DirectOptimisation: `epsilon` must be a number other than 0, but 0\.0 was given",

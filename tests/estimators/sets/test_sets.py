@@ -282,7 +282,7 @@ def test_sum_and_sample_with_little_probability_outside(
         list(product([i for i in range(len(p)) if i not in best], repeat=samples))
     ).T
     x, weight = case.points[choice], masses(p, best)[choice].prod(0)
-    memory = MAPO(size, samples=samples, length=4).eval()
+    memory = MAPO(size, samples=samples, max_variables=4).eval()
     law = view(case.law(case.theta))
     memory.memory[:, : law.d] = law.index(case.points)[best]
     for E in (SumAndSample(size, samples), memory):
@@ -397,7 +397,7 @@ def test_sum_over_all_points_is_exact(case: Case) -> None:
 @each_case
 @pytest.mark.parametrize("samples", [1, 2])
 def test_mapo_is_unbiased_while_its_memory_changes(case: Case, samples: int) -> None:
-    E = MAPO(size=3, samples=samples, length=4).double()
+    E = MAPO(size=3, samples=samples, max_variables=4).double()
     for step in range(3):
         fits = (E.memory >= 0).any(-1)
         assert bool(fits.any()) == (step > 0)
@@ -417,11 +417,11 @@ def test_mapo_remembers_the_best() -> None:
 
     q = Independent(Bernoulli(logits=torch.zeros(6, 3)), 1)
     bits = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]).float()
-    for keep, wanted in (("highest", [[1, 0, 1], [0, 0, 1]]), ("lowest", [[0, 0, 0], [1, 0, 0]])):
-        E = MAPO(2, keep=keep, length=3)
+    for maximise, wanted in ((True, [[1, 0, 1], [0, 0, 1]]), (False, [[0, 0, 0], [1, 0, 0]])):
+        E = MAPO(2, maximise=maximise, max_variables=3)
         E(f, q, x=torch.stack([bits, bits.flip(0)]))  # every point in two batch elements
         assert E.memory.tolist() == wanted
-        copy = MAPO(2, keep=keep, length=3)
+        copy = MAPO(2, maximise=maximise, max_variables=3)
         copy.load_state_dict(E.state_dict())
         assert copy.memory.tolist() == wanted
         E.eval()
@@ -433,18 +433,17 @@ def test_mapo_remembers_the_best() -> None:
             q,
             x=torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]).unsqueeze(1).expand(2, 6, 3),
         )
-        assert E.memory.tolist() == (
-            [[0, 1, 0], [0, 0, 1]] if keep == "highest" else [[0, 1, 1], [0, 1, 0]]
-        )
+        assert E.memory.tolist() == ([[0, 1, 0], [0, 0, 1]] if maximise else [[0, 1, 1], [0, 1, 0]])
     with pytest.raises(
-        ValueError, match=r"MAPO: `length` must be at least 3, but 2 was given\. q has 3 variables"
+        ValueError,
+        match=r"MAPO: `max_variables` must be at least 3, but 2 was given\. q has 3 variables",
     ):
-        MAPO(length=2)(f, q)
+        MAPO(max_variables=2)(f, q)
 
 
 def test_mapo_ignores_points_that_do_not_fit() -> None:
     """Remembered points of another shape, or impossible ones, are not summed and never shown to f."""
-    E = MAPO(size=4, length=3)
+    E = MAPO(size=4, max_variables=3)
     E(lambda x: x.sum(-1), Independent(Bernoulli(logits=torch.zeros(9, 3)), 1))
     before = E.memory.clone()
     assert bool((before >= 0).all())
@@ -465,7 +464,7 @@ def test_mapo_compiles() -> None:
     theta = normals(6).requires_grad_()
     results = []
     for compile in (False, True):
-        E = MAPO(size=2, samples=2, length=3)
+        E = MAPO(size=2, samples=2, max_variables=3)
 
         def loss(theta: Tensor, E: MAPO = E) -> Tensor:
             return E(
