@@ -1,4 +1,4 @@
-"""Options of pytest for catlog's battery. catlog, and torch with it, are imported only if they are used."""
+"""Options of pytest for catlog's battery; catlog and torch are imported only if these are used."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--dependent-draws",
         action="store_true",
-        help="its points x are not independent draws of q: judge it by a z-test, not by enumeration",
+        help="its points x are not independent draws of q: judge it by a z-test",
     )
     group.addoption(
         "--noisy-on-constants",

@@ -59,7 +59,7 @@ def both(
     device: str = "cpu",
     **options: object,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return values, gradients and buffers, compiled and in eager mode, from copies of E and the same seeds.
+    """Return values, gradients and buffers, compiled and in eager mode, with the same seeds.
 
     The number of compiled graphs is appended to ``graphs`` after every size.
     """
@@ -98,7 +98,7 @@ def outcomes(
 def check(E: catlog.Estimator, law: str, graphs: list[int], **options: object) -> None:
     """Compare values, gradients and the numbers of graphs for three batch sizes.
 
-    Estimators that learn must only compile here: test_learning.py compares their gradients and buffers.
+    Estimators that learn must only compile here: test_learning.py compares their results.
     """
     counted: list[int] = []
     compiled, eager = both(E, law, BATCHES, counted, **options)

@@ -1,4 +1,4 @@
-"""The gradients of an estimate at every outcome of its sampler, their variance, and small networks to train."""
+"""Gradients at every outcome of a sampler, their variance, and small networks to train."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def gradients_at(
 def gradients(
     E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient in theta for every outcome of the sampler, and the outcomes' probabilities."""
+    """Return the gradient in theta for every outcome of the sampler, and its probability."""
     x, weight = outcomes(case, E.rows(case.law(case.theta)))
     return gradients_at(E, case, f, x), weight
 

@@ -1,4 +1,6 @@
-"""Find the processes that a test has left behind, by a mark in their environment, which children inherit."""
+"""Find the processes that a test has left behind, by a mark in their environment, which children
+inherit.
+"""
 
 import os
 import time

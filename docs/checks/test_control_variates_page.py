@@ -26,7 +26,7 @@ def test_slopecater_has_half_the_error_of_gumbel_softmax() -> None:
 
 
 def test_memorycater_wins_the_contest() -> None:
-    """The least variance of all unbiased estimators on eight problems, with both seeds, and intervals apart."""
+    """It has the least variance of all unbiased estimators on eight problems, with both seeds."""
     contest = records.read(ROOT / "results" / "quality" / "contest.csv")
     rows = [row for row in contest if row["part"] == "contest"]
     assert {row["seed"] for row in rows} == {1, 2}

@@ -1,4 +1,4 @@
-"""``make test-compile``: every setting of every estimator with every kind of distribution, compiled as users do."""
+"""``make test-compile``: every setting of every estimator, with every kind of distribution."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``make test-compile``: Inductor agrees with eager mode, for every estimator and three batch sizes.
+"""``make test-compile``: Inductor agrees with eager mode, for every estimator.
 
 ``fallback_random`` makes Inductor use eager mode's random numbers, so that equal seeds give equal
 draws. On a CPU, the code has no vector instructions, which take the C++ compiler much longer;

@@ -99,7 +99,8 @@ def test_f_returns_a_wrong_shape(E, q):
     start = r"f must return one value per point: it was given x of shape \(\d+, 2, 3\)"
     match = (
         start
-        + r" and must return shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)"
+        + r" and must return shape \(\d+, 2\).*but it returned \(\)\. "
+        + r"Reduce the event dimensions \(3,\)"
     )
     with pytest.raises(ValueError, match=match):
         E(lambda x: x.sum(), q)
@@ -109,7 +110,8 @@ def test_f_returns_a_wrong_shape(E, q):
 def test_independent_is_missing(E):
     with pytest.raises(
         ValueError,
-        match=r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of q.*Independent\(q, 1\)\.",
+        match=r"\(\d+, 2, 3\).*returned \(\d+, 2\).*last 1 batch dimension of "
+        r"q.*Independent\(q, 1\)\.",
     ):
         E(total, Bernoulli(logits=torch.zeros(2, 3)))
     with pytest.raises(ValueError, match=r"last 2 batch dimensions of q.*Independent\(q, 2\)\."):
@@ -119,7 +121,10 @@ def test_independent_is_missing(E):
 @each_estimator
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_f_returns_nan_or_inf(E, q, value):
-    match = rf"f must return finite numbers, but \d+ of \d+ are .* the first \({value}\) at index \(0, 0\).*validate=False"
+    match = (
+        rf"f must return finite numbers, but \d+ of \d+ are .* the first \({value}\) at "
+        rf"index \(0, 0\).*validate=False"
+    )
     with pytest.raises(ValueError, match=match):
         E(lambda x: 0 * total(x) + value, q)
 
@@ -181,7 +186,8 @@ def test_samples_below_one(E):
     for argument in (1.5, True, "2"):
         with pytest.raises(
             TypeError,
-            match=f"{E.__name__}: `samples` must be an int of at least [12], but {argument!r} was given",
+            match=f"{E.__name__}: `samples` must be an int of at least [12], but "
+            f"{argument!r} was given",
         ):
             E(samples=argument)
 
@@ -203,7 +209,10 @@ def test_rloo_with_one_sample(q):
     [(Normal(0.0, 1.0), "Normal"), (Independent(Normal(torch.zeros(3), 1.0), 1), "Normal")],
 )
 def test_unsupported_law(E, law, name):
-    match = rf"q: a law of independent categorical variables.*{name}.* was given.*Supported are Bernoulli"
+    match = (
+        rf"q: a law of independent categorical variables.*{name}.* was given.*Supported "
+        rf"are Bernoulli"
+    )
     with pytest.raises(TypeError, match=match):
         E(total, law)
 
@@ -244,7 +253,10 @@ def test_nan_logits(E, kind, monkeypatch):
 def test_all_categories_masked(E):
     logits = torch.zeros(2, 3, 2)
     logits[1, 2] = -torch.inf
-    match = r"no valid probabilities at index \(1, 2\).*every category is masked.*leave each variable at least one category"
+    match = (
+        r"no valid probabilities at index \(1, 2\).*every category is masked.*leave each "
+        r"variable at least one category"
+    )
     for law in (Categorical(logits=logits, validate_args=False), Categoricals(logits, (2, 2, 2))):
         with pytest.raises(ValueError, match=match):
             E(total, law)
@@ -300,7 +312,10 @@ def test_unknown_choices():
 @pytest.mark.parametrize("E", INJECTABLE, ids=repr)
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 2, 3), (6, 3, 2), (6, 1, 2, 3)])
 def test_wrong_shape_of_x(E, q, shape):
-    match = rf"x must have shape \[.*, \*batch, \*event\] = \[n.*, 2, 3\], but \({', '.join(map(str, shape))},?\) was given"
+    match = (
+        rf"x must have shape \[.*, \*batch, \*event\] = \[n.*, 2, 3\], but "
+        rf"\({', '.join(map(str, shape))},?\) was given"
+    )
     with pytest.raises(ValueError, match=match):
         E(total, q, x=torch.zeros(shape))
 
@@ -329,7 +344,8 @@ def test_wrong_table_of_f(q, table, argument):
     f.neighbours = lambda x: table
     with pytest.raises(
         ValueError,
-        match=rf"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned {argument}",
+        match=rf"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned "
+        rf"{argument}",
     ):
         IndeCateR()(f, q)
 
@@ -378,13 +394,15 @@ def test_wrong_results_of_a_baseline(q):
     for argument in (None, "b", [0.0], True, torch.zeros(2).long()):
         with pytest.raises(
             TypeError,
-            match="Reinforce: `baseline` must return a number or a tensor of floats, but it returned",
+            match="Reinforce: `baseline` must return a number or a tensor of floats, but it "
+            "returned",
         ):
             Reinforce(3, baseline=lambda fx, argument=argument: argument)(total, q)
     for shape in ((3,), (2, 2), (1, 3, 2), (0,)):
         with pytest.raises(
             ValueError,
-            match=r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but",
+            match=r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, "
+            r"\*batch\]\), but",
         ):
             Reinforce(3, baseline=lambda fx, shape=shape: torch.zeros(shape))(total, q)
     for argument in (
@@ -484,7 +502,10 @@ def test_categoricals():
     with pytest.raises(ValueError, match="`cardinalities` is needed with one padded tensor"):
         Categoricals(torch.zeros(3, 2))
     for argument in ((2, 2), (2, 2, 3), (2, 2, 0)):
-        match = rf"`cardinalities` \({', '.join(map(str, argument))}\) does not fit logits of shape \(3, 2\): one number"
+        match = (
+            rf"`cardinalities` \({', '.join(map(str, argument))}\) does not fit logits "
+            rf"of shape \(3, 2\): one number"
+        )
         with pytest.raises(ValueError, match=match):
             Categoricals(torch.zeros(3, 2), argument)
     for arguments in (([],), ([torch.zeros(2)], (2,))):
@@ -501,7 +522,10 @@ def test_functions():
         match=r"Pairwise: `couplings` must have shape \[d, k, d, k\], but \(3, 2, 2, 3\) was given",
     ):
         Pairwise(torch.zeros(3, 2, 2, 3))
-    match = r"Potts: `couplings` must have shape \[d, d\] and `fields` \[d, k\], but \(2, 2\) and \(3, 2\)"
+    match = (
+        r"Potts: `couplings` must have shape \[d, d\] and `fields` \[d, k\], but \(2, "
+        r"2\) and \(3, 2\)"
+    )
     with pytest.raises(ValueError, match=match):
         Potts(torch.zeros(2, 2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="OfSum: `categories` must be at least 1, but 0 was given"):
@@ -563,7 +587,8 @@ def test_x_is_not_whole(E):
     for argument in (x + 0.7, x, x.bool(), x.to(torch.complex64)):
         with pytest.raises(
             TypeError,
-            match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {argument.dtype}",
+            match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but "
+            rf"{argument.dtype}",
         ):
             unchecked(E)(total, q, x=argument)
     for argument in (x.long() - 1, x.long() + 3):
@@ -584,7 +609,8 @@ def test_bad_generator(E, q):
     for generator in (0, "seed", torch.zeros(()), [torch.Generator()], torch.Generator, True):
         with pytest.raises(
             TypeError,
-            match=rf"generator must be a torch.Generator or None, but {type(generator).__name__} was",
+            match=rf"generator must be a torch.Generator or None, but "
+            rf"{type(generator).__name__} was",
         ):
             E(total, q, generator=generator)
         if E in INJECTABLE:
@@ -785,7 +811,8 @@ def test_every_setting_works_or_is_refused(cls):
                 refused += 1
                 message = str(error)
                 by_name = re.match(
-                    rf"{cls.__name__}: `{name}` must|validate must|{cls.__name__}: q has 8 points, more than",
+                    rf"{cls.__name__}: `{name}` must|validate must|{cls.__name__}: q has 8 "
+                    rf"points, more than",
                     message,
                 )
                 if by_name is None:
@@ -822,7 +849,8 @@ def test_f_without_a_derivative(E, f):
         logits = torch.zeros(2, 3, 2, requires_grad=True)
         with pytest.raises(
             ValueError,
-            match=r"f: its derivative in x is needed.*does not depend differentiably on x.*black-box",
+            match=r"f: its derivative in x is needed.*does not depend differentiably on "
+            r"x.*black-box",
         ):
             E(f, KINDS[kind](logits))
         with torch.no_grad():  # nothing is asked of the derivative here
@@ -862,13 +890,15 @@ def test_pathwise():
     for p in (None, 1.0, torch.zeros(3), Normal):
         with pytest.raises(
             TypeError,
-            match=rf"p must be a torch\.distributions\.Distribution of z, but {type(p).__name__} was given",
+            match=rf"p must be a torch\.distributions\.Distribution of z, but "
+            rf"{type(p).__name__} was given",
         ):
             E(f, bit, p)
     for q in (None, 0.5, torch.zeros(3)):
         with pytest.raises(
             TypeError,
-            match=f"q must be a law of x or a function from z to one, but {type(q).__name__} was given",
+            match=f"q must be a law of x or a function from z to one, but {type(q).__name__} "
+            f"was given",
         ):
             E(f, q, noise)
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Random distributions, shapes, types, settings, functions and arguments: the result is right, or an error names an argument.
+"""Random calls: the result is right, or an error names an argument.
 
 Right means: the shape of the batch, a finite value within the range of f (where the estimator
 promises one), finite gradients in q and in f, no impossible point shown to f, and the same in a
@@ -168,7 +168,9 @@ def cases(pick: Callable[..., Any]) -> Case:
 
 
 def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
-    """Return a leaf to differentiate in, and a function that makes logits ``[*batch, *shape]`` from it."""
+    """Return a leaf to differentiate in, and a function that makes logits ``[*batch, *shape]`` from
+    it.
+    """
     source = torch.Generator().manual_seed(case.seed)
     theta = torch.randn(400, generator=source, dtype=torch.float64).mul(case.scale).to(case.dtype)
     theta.requires_grad_(case.mode == "gradients")
@@ -262,7 +264,10 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
 
 
 def feature(x: Tensor, case: Case) -> Tensor:
-    """Return a number for every point, in the type of x if it holds floats, else in that of q; 16 bits are summed in 32."""
+    """Return a number for every point, in the type of x if it holds floats, else in that of q.
+
+    16 bits are summed in 32.
+    """
     factored = case.kind in ("bits", "index", "one-hot")
     event = (
         {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot")
@@ -370,7 +375,10 @@ def settled(case: Case, q: Distribution) -> dict[str, Any]:
 
 
 def problem(case: Case) -> str | None:
-    """Return what is wrong with this call; None if the result is right, or an error names an argument."""
+    """Return what is wrong with this call.
+
+    None if the result is right, or an error names an argument.
+    """
     torch.manual_seed(case.seed)
     if case.validate is False and case.x in UNSEEN:
         return None  # no checks were asked for

@@ -1,4 +1,4 @@
-"""Estimators that learn between calls: compiled, checkpointed, and after a call with wrong values."""
+"""Estimators that learn between calls: compiled, checkpointed, and after wrong values."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,8 @@ def law(logits: Tensor) -> Independent:
 
 def learned(E: catlog.Estimator) -> list[Tensor]:
     """Return the buffers of the estimator, or of its baseline."""
-    return list((E if isinstance(E, nn.Module) else E.baseline).buffers())  # type: ignore[attr-defined]
+    module = E if isinstance(E, nn.Module) else E.baseline
+    return list(module.buffers())
 
 
 def gradients(call: Callable[[Tensor], Tensor], calls: int, batch: int) -> Tensor:
@@ -117,7 +118,7 @@ def test_a_checkpoint_is_refused_while_it_learns(name: str, reentrant: bool) -> 
 def test_a_checkpoint_is_right_once_it_is_frozen(name: str) -> None:
     E = LEARNERS[name]()
     E(f, law(LOGITS))
-    (E if isinstance(E, nn.Module) else E.baseline).eval()  # type: ignore[attr-defined]
+    (E if isinstance(E, nn.Module) else E.baseline).eval()
     before = [buffer.clone() for buffer in learned(E)]
     slopes = []
     for call in (E, lambda *arguments: checkpoint(E, *arguments, use_reentrant=False)):
@@ -144,7 +145,9 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_wrong_value_does_not_harm_later_calls(name: str, wrong: str) -> None:
-    """Without checks of values, as under torch.compile, buffers stay finite and later estimates unbiased."""
+    """Without checks of values, as under torch.compile, buffers stay finite and later estimates
+    unbiased.
+    """
     E = LEARNERS[name]()
     object.__setattr__(E, "validate", False)
     x = torch.zeros(E.rows(law(LOGITS)), 4)
@@ -177,7 +180,9 @@ def test_a_point_of_nan_is_not_remembered() -> None:
 
 
 def test_tiny_slopes_leave_the_fit_finite() -> None:
-    """Their squares are below the normal numbers of float32, and the product of both scales is infinite."""
+    """Their squares are below the normal numbers of float32, and the product of both scales is
+    infinite.
+    """
     E = catlog.SlopeCateR(samples=2)
     for _ in range(3):
         E(lambda x: 1e-20 * f(x), law(LOGITS.float()))

@@ -1,4 +1,6 @@
-"""``pytest --pyargs catlog.testing`` accepts the skeleton of an estimator, and rejects it with a bug."""
+"""``pytest --pyargs catlog.testing`` accepts the skeleton of an estimator, and rejects it with a
+bug.
+"""
 
 import os
 import subprocess

@@ -127,7 +127,9 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     fresh=st.booleans(),
 )
 def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples, draws, fresh):
-    """All n d k evaluations, sum over i and k of p_i(k) times the mean over n of f(x with x_i = k), as in the paper."""
+    """All n d k evaluations, sum over i and k of p_i(k) times the mean over n of f(x with x_i = k),
+    as in the paper.
+    """
     d = len(sizes)
     logits = torch.randn(
         *batch, d, max(sizes), dtype=dtype, generator=generator(seed)
@@ -211,7 +213,7 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
     samples=counts,
 )
 def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
-    """One-hot and integer distributions with the same logits and uniforms give the same estimate."""
+    """One-hot and integer distributions with the same uniforms give the same estimate."""
     E = IndeCateR(samples=samples, draws=draws)
     logits = torch.randn(*batch, d, k, dtype=dtype, generator=generator(seed)).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)

@@ -23,7 +23,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the mean estimate over all outcomes of the sampler, as a function of theta and of f's parameter.
+    """Return the mean estimate over all outcomes, as a function of theta and of f's parameter.
 
     The probabilities of the outcomes are constants, as the frequencies of a sampler are.
     """
@@ -39,7 +39,9 @@ def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tens
 
 
 def second(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, c: Tensor) -> list[Tensor]:
-    """Return the derivative of the gradient along a direction, in theta and in c: it uses all blocks of the Hessian."""
+    """Return the derivative of the gradient along a direction, in theta and in c: it uses all
+    blocks of the Hessian.
+    """
     theta, c = theta.clone().requires_grad_(), c.clone().requires_grad_()
     first = torch.autograd.grad(function(theta, c), [theta, c], create_graph=True)
     along = sum(

@@ -1,4 +1,4 @@
-"""Pyro 1.9.2: exact enumeration of a guide's sites (TraceEnum_ELBO) is our Exact; Trace_ELBO on the same draws is our Reinforce.
+"""Pyro 1.9.2: TraceEnum_ELBO is our Exact, Trace_ELBO on the same draws our Reinforce.
 
 Where model and guide have the same distribution, the ELBO of a model with the factor f is E[f].
 """
@@ -117,7 +117,9 @@ def elbo(
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_enumeration_is_exact(kind: str) -> None:
-    """Value and gradient of E[f], for batches of independent variables, Markov chains and Bayesian networks."""
+    """Value and gradient of E[f], for batches of independent variables, Markov chains and Bayesian
+    networks.
+    """
     theta, f = parameters(kind), function(kind)
     value = catlog.Exact()(f, ours(kind, theta))
     theirs = elbo(
@@ -136,7 +138,10 @@ def test_enumeration_is_exact(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_elbo_with_a_prior(kind: str) -> None:
-    """E[f + log p - log q], whose integrand depends on the parameters of q; p is of the same kind as q."""
+    """E[f + log p - log q], whose integrand depends on the parameters of q.
+
+    P is of the same kind as q.
+    """
     theta, f = parameters(kind), function(kind)
     prior = [parameter.detach().flip(0) for parameter in theta]
     q, p = ours(kind, theta), ours(kind, prior)

@@ -19,9 +19,9 @@ MOST_OUTCOMES = 300_000  # of a sampler that is enumerated
 
 
 def z_limit(numbers: int) -> float:
-    """Return the limit that the largest of ``numbers`` z-scores exceeds with a probability of at most ``FALSE_ALARMS``.
+    """Return the limit that one of ``numbers`` z-scores exceeds with probability ``FALSE_ALARMS``.
 
-    Two-sided, normal, by the union bound.
+    At most that, by the union bound; two-sided, normal.
 
     >>> round(z_limit(1), 2)
     4.89

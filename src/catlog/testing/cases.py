@@ -24,7 +24,7 @@ class Case:
         theta: the parameters.
         law: makes q from parameters with any leading batch.
         points: all points ``[points, *event]``, in the format of ``q.sample()``.
-        features: turns points ``[..., *event]`` into 6 reals ``[..., 6]``; categories become one-hot.
+        features: turns points ``[..., *event]`` into reals ``[..., 6]``; categories to one-hot.
     """
 
     name: str

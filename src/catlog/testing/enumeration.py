@@ -41,14 +41,14 @@ def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def every_deck(d: int, rows: int, per_draw: int) -> Tensor:
-    """Return ``chosen`` [rows, decks, per_draw] for every order of the deck that deals variables."""
+    """Return ``chosen`` [rows, decks, per_draw] for every order of the deck of variables."""
     decks = torch.tensor(list(permutations(range(d))))
     dealt = decks[:, torch.arange(rows * per_draw) % d]
     return dealt.view(-1, rows, per_draw).movedim(1, 0)
 
 
 def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
-    """Return the middles and lengths of the intervals of ``start`` in which SlopeCateR corrects the same variables."""
+    """Return middles and lengths of the intervals of ``start`` with the same corrections."""
     assert isinstance(E, SlopeCateR), "the intervals of `start` are known for SlopeCateR only"
     law = factors(case.law(case.theta))
     size = gradient_scale(law.probs) * E.sizes(law.d)
@@ -58,7 +58,7 @@ def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
 
 
 def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Moments:
-    """Return the expectation, over the sampler's outcomes, of the estimator's value and gradients."""
+    """Return the expectation of the estimator's value and gradients over all outcomes."""
     theta, c = case.theta.clone().requires_grad_(), c.clone().requires_grad_()
 
     def black_box(x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
 @each_case
 @pytest.mark.parametrize("E", estimators(unbiased=True, target="expectation"))
 def test_unbiased(E: Estimator, case: Case) -> None:
-    """Value and gradient, in the parameters of q and f, by enumeration of all outcomes of the sampler."""
+    """Value and gradient, in the parameters of q and f, by enumeration of all outcomes."""
     if continuous(E) or not applies(E, case):
         pytest.skip("not for this distribution, too many outcomes, or continuous noise")
     for f in FUNCTIONS.values():
@@ -46,7 +46,10 @@ def test_unbiased(E: Estimator, case: Case) -> None:
 @each_kind
 @pytest.mark.parametrize("E", estimators(unbiased=True, continuous=True))
 def test_unbiased_by_z_test(E: Estimator, kind: str) -> None:
-    """Where the noise is continuous: a z-test. The second assertion shows that it detects a gradient that is 10 % too long."""
+    """Where the noise is continuous: a z-test.
+
+    The second assertion shows that it detects a gradient that is 10 % too long.
+    """
     if not supports(E, kind):
         pytest.skip("not for this distribution")
     is_detected = []
@@ -71,7 +74,7 @@ class _Longer:
 def test_unbiased_with_dependent_draws(
     draws: Literal["antithetic", "latin"], kind: str, options: dict[str, Any]
 ) -> None:
-    """Probabilities are multiples of 1/8, so the cells of width 1/8 of two dependent uniforms hold all outcomes, equally likely."""
+    """Probabilities are multiples of 1/8, so that cells of width 1/8 hold all outcomes."""
     cell = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
     if draws == "antithetic":
         pairs = torch.stack([cell, 1 - cell], -1)
@@ -117,7 +120,7 @@ def test_unbiased_with_dependent_draws(
 @each_kind
 @pytest.mark.parametrize("E", estimators(unbiased=False))
 def test_biased(E: Estimator, kind: str) -> None:
-    """Estimators that say so are biased: by enumeration, or by 30 standard errors where the noise is continuous."""
+    """Shown by enumeration, or by 30 standard errors where the noise is continuous."""
     if not supports(E, kind):
         pytest.skip("not for this distribution")
     case, f = CASES[kind], FUNCTIONS["network"]
@@ -279,7 +282,7 @@ def test_constant_f(E: Estimator) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize("E", estimators())
 def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
-    """A narrower type gives the same result to its precision; a distribution in bfloat16 still sums in float32.
+    """A narrower type gives the same result to its precision; bfloat16 still sums in float32.
 
     The draws are shared where they can be injected. Elsewhere the noise differs, and the means of
     many estimates are compared.
@@ -365,7 +368,7 @@ def test_registry(name: str) -> None:
 
 
 def test_moving_average_baseline() -> None:
-    """Unbiased while it moves: a call uses the mean of earlier calls only, and that mean is saved."""
+    """Unbiased while it moves: a call uses the mean of earlier calls only."""
     case, f = CASES["bits"], FUNCTIONS["sine"]
     baseline = catlog.MovingAverageBaseline(decay=0.5).double()
     baseline(torch.full((3,), 4.0, dtype=torch.float64))

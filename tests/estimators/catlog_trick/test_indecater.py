@@ -72,7 +72,7 @@ def test_the_corollary_fails_for_a_shared_logit() -> None:
 
 
 def test_example_4_2_of_the_paper() -> None:
-    """Three variables of three categories: the term of the second sums over its categories, with the others as drawn."""
+    """The term of the second variable sums over its categories, with the others as drawn."""
     logits = torch.randn(
         3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     ).requires_grad_()
@@ -91,7 +91,7 @@ def test_example_4_2_of_the_paper() -> None:
 
 
 def test_the_value_is_rao_blackwellised() -> None:
-    """A sparse f that is 0 at the draw still has a positive value, so that its logarithm is finite."""
+    """An f that is 0 at the draw still gets a positive value, with a finite logarithm."""
     q = Independent(Categorical(logits=torch.zeros(4, 10)), 1)
     x = torch.tensor([[1, 2, 3, 4]])  # sum 10, not 12
 
@@ -106,7 +106,7 @@ def test_the_value_is_rao_blackwellised() -> None:
 
 
 def test_draws_per_variable() -> None:
-    """The term of a variable uses its rows only, and equal rows for all variables give the shared estimate."""
+    """The term of a variable uses its rows only, and equal rows give the shared estimate."""
     case = CASES["integers"]
     c = torch.ones(6, dtype=torch.float64)
 

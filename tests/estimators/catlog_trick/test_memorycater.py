@@ -1,4 +1,4 @@
-"""MemoryCateR: unbiased whatever it remembers, its mean in closed form, and a memory of the last points."""
+"""MemoryCateR: unbiased whatever it remembers, and a memory of the last points."""
 
 from copy import deepcopy
 
@@ -198,6 +198,7 @@ def test_wrong_arguments_are_named() -> None:
         MemoryCateR(1)
     with pytest.raises(
         ValueError,
-        match=r"MemoryCateR: `max_variables` must be at least 3, but 2 was given\. q has 3 variables",
+        match=r"MemoryCateR: `max_variables` must be at least 3, but 2 was given\. q has 3 "
+        r"variables",
     ):
         MemoryCateR(2, max_variables=2)(lambda x: x.sum(-1), bits(torch.zeros(3)))

@@ -1,4 +1,4 @@
-"""NVIL, DoubleCV, RODEO and MuProp: textbook forms, unbiased while they learn, trained by the derivative of the variance."""
+"""NVIL, DoubleCV, RODEO and MuProp: textbook forms, unbiased while they learn."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -108,7 +108,7 @@ SMOOTH = {name: learner for name, learner in LEARNERS.items() if "masked" not in
 def test_gradients_of_logits_and_parameters_are_the_textbook_s(
     make: Callable[[], nn.Module], case: Case
 ) -> None:
-    """The estimator's parameters get the gradient of the exact variance, whatever the sign of the loss."""
+    """Parameters get the gradient of the variance, whatever the sign of the loss."""
     E, f = make().double(), function_of(case)
     got, weight = gradients(E, case, f)
     x, _ = outcomes(case, E.rows(case.law(case.theta)))
@@ -286,7 +286,8 @@ def test_wrong_arguments_are_named() -> None:
         REBAR()(lambda x: (x.sum(-1) > 1).double(), q)
     with pytest.raises(
         ValueError,
-        match=r"NVIL: `network` must return shape \(2,\) or \(2, 1\), but it returned shape \(2, 4\)",
+        match=r"NVIL: `network` must return shape \(2,\) or \(2, 1\), but it returned shape "
+        r"\(2, 4\)",
     ):
         NVIL(1, nn.Linear(3, 4))(f, q)
     with pytest.raises(

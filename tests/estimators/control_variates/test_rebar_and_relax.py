@@ -1,4 +1,4 @@
-"""REBAR and RELAX: the textbook form, unbiased by quadrature, trained by the derivative of the variance."""
+"""REBAR and RELAX: the textbook form, unbiased by quadrature while they learn."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -17,7 +17,7 @@ BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 
 
 def quadrature(case: Case, nodes: int = 48) -> tuple[Tensor, Tensor, Tensor]:
-    """Return points x [1, outcomes, *event], noise of z given x, and weights: an integral over all draws of z.
+    """Return points x [1, outcomes, *event], noise of z given x, and weights of an integral.
 
     The estimate depends only on the ratios of a variable's exponentials. So they may be taken from
     a simplex, where they are uniform: an interval for two categories, a triangle for three.
@@ -81,7 +81,10 @@ def small_f(case: Case, c: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def integral(E: nn.Module, case: Case) -> tuple[Tensor, ...]:
-    """Return value and gradients, in theta and in f's parameter, integrated over all draws; then the exact ones."""
+    """Return value and gradients, in theta and in f's parameter, integrated over all draws.
+
+    Then the exact ones.
+    """
     x, noise, weight = quadrature(case)
     results: list[Tensor] = []
     for integrated in (True, False):
@@ -140,7 +143,10 @@ def test_a_forgotten_conditional_derivative_is_caught(
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
-    """Three terms, with z and z~ differentiated by autograd, each with its noise held fixed; also the gradient of the parameters."""
+    """Three terms, with z and z~ differentiated by autograd, each with its noise held fixed.
+
+    Also the gradient of the parameters.
+    """
     case = SMALL[kind]
     f = small_f(case, PARAMETER)
     x, noise, _ = quadrature(case, 5)
@@ -192,7 +198,7 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
     ids=["REBAR", "RELAX"],
 )
 def test_training_lowers_the_variance_of_rebar_and_relax(make: Callable[[], nn.Module]) -> None:
-    """Of 20,000 estimates with the same seed before and after: a variance has a standard error of about 1 %."""
+    """The variance of 20,000 estimates has a standard error of about 1 %."""
     E = make().double()
 
     def f(x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ Cells = tuple[Tensor, Tensor]
 
 
 def cells(size: int, forms: list[Tensor]) -> Cells:
-    """Return centres and sizes of the pieces into which the zeros of linear forms cut the simplex of 2 or 3 coordinates."""
+    """Return centres and sizes of the pieces of a simplex cut by the zeros of linear forms."""
     if size == 2:
         ends = sorted({0.0, 1.0, *(float(b / (b - a)) for a, b in forms if a * b < 0)})
         low, high = torch.tensor(list(pairwise(ends)), dtype=torch.float64).T
@@ -87,13 +87,13 @@ def dirichlet(n: int, chance: Tensor) -> Cells:
 
 
 def sticks(p: Tensor, descending: bool = False) -> list[Tensor]:
-    """Return the probability of every category but the last, in this order, given that none before it was taken."""
+    """Return the probability of every category but the last, given that no earlier one was drawn."""
     p = p.sort(descending=descending).values
     return [p[j] / p[j:].sum() for j in range(len(p) - 1)]
 
 
 def nodes(p: Tensor) -> list[Tensor]:
-    """Return the probability of the right side of every node of a balanced tree, a heap whose leaves come last."""
+    """Return the probability of the right side of every node of a balanced tree, a heap."""
     k = len(p)
     mass = torch.cat([torch.zeros(k), p])
     for node in range(k - 1, 0, -1):
@@ -104,7 +104,7 @@ def nodes(p: Tensor) -> list[Tensor]:
 
 
 def races(p: Tensor) -> Cells:
-    """Return cells of a Dirichlet vector on which the winner is constant, whatever entries are swapped."""
+    """Return cells of a Dirichlet vector on which the winner is constant, for all swaps."""
     unit, possible = torch.eye(len(p), dtype=torch.float64), [k for k in range(len(p)) if p[k] > 0]
     pairs = [(a, b) for a in possible for b in possible if a < b]
     return cells(
@@ -120,7 +120,9 @@ def races(p: Tensor) -> Cells:
 def noise_cells(
     E: catlog.Estimator, q: object, descending: bool = False
 ) -> tuple[list[Cells], tuple[int, ...], bool]:
-    """Return the cells of every independent part of E's noise, its shape without batch, and whether the parts span the first dimension."""
+    """Return the cells of every independent part of E's noise, its shape without batch, and whether
+    the parts span the first dimension.
+    """
     law = factors(q)
     p, n, d, k = law.probs.detach().double(), E.samples, law.d, law.k
     if isinstance(E, ARM | DisARM):
@@ -141,7 +143,7 @@ def noise_cells(
 
 
 def all_noise(E: catlog.Estimator, q: object, descending: bool = False) -> Cells:
-    """Return a noise [n, outcomes, ...] for every combination of cells, and the probability of each."""
+    """Return a noise [n, outcomes, ...] for every combination of cells, and its probability."""
     parts, shape, first = noise_cells(E, q, descending)
     assert prod(len(size) for _, size in parts) <= 30_000
     choice = torch.cartesian_prod(*(torch.arange(len(size)) for _, size in parts)).view(
@@ -278,7 +280,10 @@ U = torch.rand(2, 50, 3, dtype=torch.float64, generator=torch.Generator().manual
 
 
 def test_disarm_is_the_conditional_expectation_of_arm() -> None:
-    """The pair determines the piece of the noise. ARM is linear there, so that its mean is ARM at the middle."""
+    """The pair determines the piece of the noise.
+
+    ARM is linear there, so that its mean is ARM at the middle.
+    """
     rare = torch.minimum(LOGITS.sigmoid(), (-LOGITS).sigmoid())
     middle = torch.where(rare > U, rare / 2, torch.where(1 - rare < U, 1 - rare / 2, 0.5))
     arm, middle_arm, disarm = (
@@ -323,7 +328,7 @@ def test_arms_of_two_draws_is_disarm() -> None:
 
 
 def test_two_events_happen_together_as_often_as_computed() -> None:
-    """The closed form against the area of the triangle where two coordinates exceed their threshold."""
+    """The closed form is the area where two coordinates exceed their threshold."""
     for chance in torch.tensor([0.02, 0.2, 0.26, 0.45, 0.5], dtype=torch.float64):
         middle, size = dirichlet(3, chance)
         happens = (1 - middle).square() < chance
@@ -365,7 +370,7 @@ ALL = [ARM(2), DisARM(2), ARMS(3), ARSM(2), CARMS(3), DisARMTree(2), DisARMTree(
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 @pytest.mark.parametrize("E", ALL, ids=str)
 def test_batch_equals_loop_and_types_agree(E: catlog.Estimator, kind: str) -> None:
-    """With the same noise, a batch equals its elements one by one, and float32 agrees with float64."""
+    """With the same noise, a batch equals its elements, and float32 agrees with float64."""
     if kind not in E.supports:
         pytest.skip("not for this distribution")
     case = CASES[kind]
@@ -417,7 +422,10 @@ ONE_HOT = Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
 )
 def test_categories_are_refused_with_a_remedy(E: catlog.Estimator, remedy: str) -> None:
     name = type(E).__name__
-    match = rf"{name} is for binary variables.*Independent\(OneHotCategorical, 1\) was given\. Use {remedy}\."
+    match = (
+        rf"{name} is for binary variables.*Independent\(OneHotCategorical, 1\) was "
+        rf"given\. Use {remedy}\."
+    )
     with pytest.raises(TypeError, match=match):
         E(lambda x: x.sum((-1, -2)), ONE_HOT)
     assert "one-hot" in catlog.ESTIMATORS[remedy].supports
@@ -431,7 +439,10 @@ def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
         match=rf"x: {type(E).__name__} makes its draws, coupled, .*give `noise` or a `generator`",
     ):
         E(f_of_bits, q, x=torch.zeros(E.samples, 4, 3))
-    match = rf"noise must have shape \({E.samples}, 4, 3.*\) \(for {type(E).__name__} with this q\), but \(1, 3\) was given"
+    match = (
+        rf"noise must have shape \({E.samples}, 4, 3.*\) \(for {type(E).__name__} with "
+        rf"this q\), but \(1, 3\) was given"
+    )
     with pytest.raises(ValueError, match=match):
         E(f_of_bits, q, noise=torch.rand(1, 3))
 

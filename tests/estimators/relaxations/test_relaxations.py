@@ -31,7 +31,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
-    """Return how many standard errors the joint CDF of z - log p lies from that of independent Gumbels, on a grid."""
+    """Return the distance of the CDF of z - log p from that of Gumbels, in standard errors."""
     u = (-(-(z - log_p)).exp()).exp()
     a = torch.tensor(list(product([0.2, 0.5, 0.8, 1.0], repeat=3)), dtype=torch.float64)[:-1]
     got, wanted = (u.unsqueeze(1) < a).all(-1).double().mean(0), a.prod(-1)
@@ -39,7 +39,10 @@ def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
 
 
 def test_gumbels_given_their_argmax() -> None:
-    """With the argmax drawn from q they are independent Gumbels. Without the truncation the test detects that they are not."""
+    """With the argmax drawn from q they are independent Gumbels.
+
+    Without the truncation the test detects that they are not.
+    """
     n = 200_000
     log_p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
     law = factors(Categorical(logits=log_p))
@@ -71,7 +74,7 @@ def gradients(
 
 
 def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
-    """Return the largest distance of the means of ``got`` [repeats, ...] from ``wanted``, in standard errors."""
+    """Return the largest distance of the means of ``got`` from ``wanted``, in standard errors."""
     return ((got.mean(0) - wanted).abs() / (got.std(0) / len(got) ** 0.5).clamp(min=1e-300)).max()
 
 
@@ -80,7 +83,7 @@ def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
 def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
     kind: str, temperature: float
 ) -> None:
-    """The same expectation as straight-through Gumbel-Softmax, and the same variance with one noise sample; less with many."""
+    """The same expectation, and the same variance with one noise sample; less with many."""
     case, n = CASES[kind], 40_000
 
     def f(x: Tensor) -> Tensor:
@@ -101,7 +104,7 @@ def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
 
 @pytest.mark.parametrize("x", [0.0, 1.0])
 def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
-    """The mean of the relaxed bit's slope over the uniforms that draw x, and not over all uniforms."""
+    """It is the mean of the relaxed bit's slope over the uniforms that draw x."""
     logit, tau, n = torch.tensor([0.8], dtype=torch.float64), 0.5, 40_000
     u = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
     soft = ((logit + u.log() - (-u).log1p()) / tau).sigmoid()
@@ -124,13 +127,13 @@ def quadratic(z: Tensor, c: Tensor) -> Tensor:
 
 
 def plain(case: Case) -> Case:
-    """Return the case with features that are linear in x, so that a quadratic f of them is quadratic in x."""
+    """Return the case with linear features, so that a quadratic f of them is quadratic in x."""
     bits = "bits" in case.name
     return replace(case, features=lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2))
 
 
 def multilinear(z: Tensor, c: Tensor) -> Tensor:
-    """A function that is linear in each variable given the others, for both cases of :func:`plain`."""
+    """A function that is linear in each variable given the others, after :func:`plain`."""
     return z[..., 0] * z[..., 4] - c[1] * z[..., 1] * z[..., 5] + (z * c).sum(-1)
 
 
@@ -204,7 +207,9 @@ def test_reinmax_as_published(tau: float) -> None:
 
 
 def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) -> Tensor:
-    """Return the mean of (softmax(logits + shift(x)) - softmax(logits)) / scale as a gradient in theta; shift: [points, d, k]."""
+    """Return the mean of (softmax(logits + shift(x)) - softmax(logits)) / scale as a gradient in
+    theta; shift: [points, d, k].
+    """
     theta = case.theta.clone().requires_grad_()
     log_p = factors(case.law(theta)).log_probs
     moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)

@@ -45,7 +45,10 @@ def test_bbvi_is_the_textbook_s(case: Case) -> None:
 
 
 def test_a_coefficient_of_the_same_draws_is_biased() -> None:
-    """BBVI's docstring warns of this. The exact coefficient has less variance than its neighbours."""
+    """BBVI's docstring warns of this.
+
+    The exact coefficient has less variance than its neighbours.
+    """
     x, weight = outcomes(BITS, 3)
     score = x - BITS.theta.sigmoid()
     value = function_of(BITS)(x).unsqueeze(-1)
@@ -97,7 +100,7 @@ def test_unbiased_for_a_markov_chain(make: Callable[[], catlog.Estimator]) -> No
 
 
 def test_vargrad_is_rloo_on_an_elbo() -> None:
-    """VarGrad: half the sample variance of log q - log p, differentiated with the draws held fixed."""
+    """VarGrad: half the sample variance of log q - log p, differentiated at fixed draws."""
     theta = BITS.theta.clone().requires_grad_()
     q, p = BITS.law(theta), BITS.law(torch.tensor([0.4, -1.0, 0.2], dtype=torch.float64))
     x = q.sample((5,))

@@ -105,7 +105,9 @@ def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return every sample of ``rows`` independent draws from outside the members, and its probability."""
+    """Return every sample of ``rows`` independent draws from outside the members, and its
+    probability.
+    """
     index = view(case.law(case.theta)).index(case.points)
     rest = ~(index.unsqueeze(1) == members).all(-1).any(1)
     p = case.probabilities(case.theta)[rest]
@@ -145,7 +147,7 @@ def test_unordered_set_of_the_support_is_exact(name: str) -> None:
     ids=str,
 )
 def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
-    """P(s was drawn first | S) and P(t was drawn second | s, S), by summing over the orders of S."""
+    """P(s was first | S) and P(t was second | s, S), by summing over the orders of S."""
 
     def chance(order: tuple[int, ...], taken: float = 0.0) -> float:
         result = 1.0
@@ -175,7 +177,9 @@ def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
 
 
 def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of draws with replacement, draws from q instead of from outside the set, a clipped memory."""
+    """Weights of draws with replacement, draws from q instead of from outside the set, a clipped
+    memory.
+    """
     case, f = CASES["bits"], FUNCTIONS["sine"]
     exact = expected(case, f, PARAMETER)[1]
 
@@ -203,7 +207,9 @@ def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @each_case
 def test_draws_from_outside_a_set(case: Case) -> None:
-    """The uniforms that give a point are a product of intervals under the distribution without the members."""
+    """The uniforms that give a point are a product of intervals under the distribution without the
+    members.
+    """
     q = case.law(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
@@ -238,7 +244,9 @@ sharp = pytest.mark.parametrize("case", SHARP, ids=[case.name for case in SHARP]
 
 
 def sharpened(case: Case) -> tuple[Case, Tensor]:
-    """Return the case with logits of float32 that leave at most a few parts in 10^8 beside the likeliest point."""
+    """Return the case with logits of float32 that leave at most a few parts in 10^8 beside the
+    likeliest point.
+    """
     for scale in (5.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0):
         changed = replace(case, theta=(scale * case.theta).float().double())
         p = changed.probabilities(changed.theta)
@@ -256,7 +264,9 @@ def masses(p: Tensor, taken: list[int]) -> Tensor:
 
 
 def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> float:
-    """Of the mean gradient over the outcomes, relative to the exact one (of f less f at the likeliest point: no cancellation)."""
+    """Of the mean gradient over the outcomes, relative to the exact one (of f less f at the
+    likeliest point: no cancellation).
+    """
     f = FUNCTIONS["sine"]
     best = f(case.features(case.points), PARAMETER)[case.probabilities(case.theta).argmax()]
     exact = expected(case, lambda x, c: f(x, c) - best, PARAMETER)[1]
@@ -308,7 +318,9 @@ def test_unordered_set_with_little_probability_outside(case: Case, rows: int) ->
 
 @sharp
 def test_draws_with_little_probability_outside(case: Case) -> None:
-    """The middle of a point's cell of uniforms, under the distribution without the likeliest point, draws it."""
+    """The middle of a point's cell of uniforms, under the distribution without the likeliest point,
+    draws it.
+    """
     case, p = sharpened(case)
     q = case.law(case.theta.float())
     law = view(q)
@@ -331,7 +343,10 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
 
 @each_case
 def test_remaining_probability(case: Case) -> None:
-    """It is a sum over the points that share a member's first variables. Some members are not valid."""
+    """It is a sum over the points that share a member's first variables.
+
+    Some members are not valid.
+    """
     q = case.law(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
@@ -442,7 +457,7 @@ def test_mapo_remembers_the_best() -> None:
 
 
 def test_mapo_ignores_points_that_do_not_fit() -> None:
-    """Remembered points of another shape, or impossible ones, are not summed and never shown to f."""
+    """Points of another shape, or impossible ones, are not summed and never shown to f."""
     E = MAPO(size=4, max_variables=3)
     E(lambda x: x.sum(-1), Independent(Bernoulli(logits=torch.zeros(9, 3)), 1))
     before = E.memory.clone()
