@@ -29,11 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     from catlog.testing.settings import judge_only, load_estimator
 
     try:
-        cls = load_estimator(location)
+        judge_only(
+            load_estimator(location),
+            dependent_draws=config.getoption("--dependent-draws"),
+            noisy_on_constants=config.getoption("--noisy-on-constants"),
+        )
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    judge_only(
-        cls,
-        dependent_draws=config.getoption("--dependent-draws"),
-        noisy_on_constants=config.getoption("--noisy-on-constants"),
-    )

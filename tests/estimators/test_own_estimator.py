@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from catlog.testing.settings import load_estimator
+from catlog import Pathwise
+from catlog.testing.settings import judge_only, load_estimator
 from scripts import ROOT, loaded
 
 SKELETON = ROOT / "examples" / "own_estimator.py"
@@ -50,6 +52,10 @@ def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
     assert message in done.stderr
     with pytest.raises(ValueError, match=r"own_estimator\.py has no 'Nothing'"):
         load_estimator(f"{SKELETON}:Nothing")
+    with pytest.raises(ValueError, match="Generator must have `differentiates_f`, but it has none"):
+        judge_only(torch.Generator)
+    with pytest.raises(ValueError, match=r"Pathwise\(\) must work without arguments, but"):
+        judge_only(Pathwise)
 
 
 def test_the_skeleton_runs(capsys: pytest.CaptureFixture[str]) -> None:

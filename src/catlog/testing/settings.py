@@ -139,6 +139,19 @@ def judge_only(
     cls: type[Estimator], *, dependent_draws: bool = False, noisy_on_constants: bool = False
 ) -> None:
     """Put ``cls`` in place of all estimators of the registry."""
+    try:
+        E = cls()
+    except TypeError as error:
+        raise ValueError(
+            f"--estimator: {cls.__name__}() must work without arguments, but: {error}."
+        ) from error
+    contract = {*vars(Estimator), *Estimator.__annotations__}
+    for member in sorted(contract):
+        if not member.startswith("_") and not hasattr(E, member):
+            raise ValueError(
+                f"--estimator: {cls.__name__} must have `{member}`, but it has none. "
+                "See catlog.Estimator for the contract."
+            )
     ESTIMATORS.clear()
     ESTIMATORS[cls.__name__] = cls
     setattr(catlog, cls.__name__, cls)

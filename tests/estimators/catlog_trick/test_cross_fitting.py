@@ -38,7 +38,7 @@ def test_the_two_routes_agree_on_every_prefix() -> None:
 
 
 def test_a_plain_solution_agrees() -> None:
-    """Fold 1, batch element 2, two blocks: normal equations, with all training draws or without one."""
+    """Fold 1, element 2, two blocks: normal equations with all training draws, or without one."""
     features = POINTS[2][:, [2, 0, 1]].flatten(-2)
     rows = (~HELD_OUT[1]).nonzero()[:, 0]
 

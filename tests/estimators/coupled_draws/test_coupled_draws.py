@@ -87,7 +87,7 @@ def dirichlet(n: int, chance: Tensor) -> Cells:
 
 
 def sticks(p: Tensor, descending: bool = False) -> list[Tensor]:
-    """Return the probability of every category but the last, given that no earlier one was drawn."""
+    """Return the probability of every category but the last, given that no earlier one was."""
     p = p.sort(descending=descending).values
     return [p[j] / p[j:].sum() for j in range(len(p) - 1)]
 
