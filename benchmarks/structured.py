@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, one_hot
 
 import catlog
-from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.distributions.inverse_cdf import ancestral, inverse_cdf
 from catlog.sampling.interventions import all_interventions, noise_shape
 

@@ -52,14 +52,14 @@ def groups() -> dict[str, list[str]]:
     names = public(catlog)
     modules = [name for name in names if ismodule(getattr(catlog, name))]
     found = {
-        "The contract": ["Estimator", "attach", "ESTIMATORS"],
+        "The contract": ["Estimator", "estimator.Kind", "estimator.attach", "ESTIMATORS"],
         **{f"Estimators: {family}": listed for family, listed in make_estimators.FAMILIES.items()},
         "Laws": [
             "Categoricals",
-            "Ordered",
+            "distributions.Ordered",
             "Autoregressive",
             "BayesianNetwork",
-            "Node",
+            "distributions.Node",
             "MarkovChain",
         ],
         "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline"],

@@ -52,10 +52,13 @@ def expected_return(theta: Tensor) -> Tensor:
 def law(theta: Tensor) -> catlog.BayesianNetwork:
     """q(a_0, s_1, a_1, ..., s_T): a node for every action and for the condition that follows it."""
     wear = P.log().expand(*theta.shape[:-2], K, 2, K)  # impossible changes have logit -inf
-    nodes = {"a0": catlog.Node([], theta[..., 0, :]), "s1": catlog.Node(["a0"], wear[..., 0, :, :])}
+    nodes = {
+        "a0": catlog.distributions.Node([], theta[..., 0, :]),
+        "s1": catlog.distributions.Node(["a0"], wear[..., 0, :, :]),
+    }
     for t in range(1, T):
-        nodes[f"a{t}"] = catlog.Node([f"s{t}"], theta)
-        nodes[f"s{t + 1}"] = catlog.Node([f"s{t}", f"a{t}"], wear)
+        nodes[f"a{t}"] = catlog.distributions.Node([f"s{t}"], theta)
+        nodes[f"s{t + 1}"] = catlog.distributions.Node([f"s{t}", f"a{t}"], wear)
     return catlog.BayesianNetwork(nodes, theta.shape[:-2])
 
 

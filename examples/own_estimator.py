@@ -82,7 +82,7 @@ class TwoHalves:
         advantage = (halves - halves.mean(1, keepdim=True).flip(0)).flatten(0, 1).detach()
         value, surrogate = fx.mean(0), (fx + advantage * score).mean(0)
         # A value that is right, with the gradient of the surrogate.
-        return catlog.attach(value, surrogate)
+        return catlog.estimator.attach(value, surrogate)
 
 
 def main() -> None:

@@ -34,10 +34,12 @@ PAYOFF = torch.tensor([-70.0, 50.0, 200.0])  # of drilling, in thousands of doll
 def law(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
     """``RUNS`` separate wildcatters, each with logits ``test [2]`` and ``drill [report, 2]`` of its own."""
     nodes = {
-        "oil": catlog.Node([], OIL.expand(RUNS, 3), fixed=True),
-        "test": catlog.Node([], test),
-        "report": catlog.Node(["test", "oil"], REPORT.expand(RUNS, 2, 3, 4), fixed=True),
-        "drill": catlog.Node(["report"], drill),
+        "oil": catlog.distributions.Node([], OIL.expand(RUNS, 3), fixed=True),
+        "test": catlog.distributions.Node([], test),
+        "report": catlog.distributions.Node(
+            ["test", "oil"], REPORT.expand(RUNS, 2, 3, 4), fixed=True
+        ),
+        "drill": catlog.distributions.Node(["report"], drill),
     }
     return catlog.BayesianNetwork(nodes, (RUNS,))
 

@@ -1,111 +1,56 @@
 """catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
 
-from . import functions, problems
-from .compiled import compiled_step
-from .diagnostics.advice import Advice, advise
-from .diagnostics.comparison import Comparison, compare
-from .distributions import (
-    Autoregressive,
-    BayesianNetwork,
-    Categoricals,
-    MarkovChain,
-    Node,
-    Ordered,
-)
-from .estimator import Estimator, attach
-from .estimators import (
-    ARM,
-    ARMS,
-    ARSM,
-    BBVI,
-    CARMS,
-    DARN,
-    ESTIMATORS,
-    IMLE,
-    LEG,
-    MAPO,
-    NVIL,
-    RAM,
-    REBAR,
-    RELAX,
-    RLOO,
-    RODEO,
-    VIMCO,
-    CritiCateR,
-    DirectOptimisation,
-    DisARM,
-    DisARMTree,
-    DoubleCV,
-    Exact,
-    GumbelRao,
-    GumbelSoftmax,
-    IndeCateR,
-    MemoryCateR,
-    MovingAverageBaseline,
-    MuProp,
-    Reinforce,
-    ReinMax,
-    SCateR,
-    SlopeCateR,
-    StraightThrough,
-    SumAndSample,
-    UnorderedSet,
-)
-from .pathwise import Pathwise
+# ruff: noqa: F403  # every family lists its estimators in `__all__`
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from . import functions as functions
+from . import problems as problems
+from .compiled import compiled_step as compiled_step
+from .diagnostics import Advice as Advice
+from .diagnostics import Comparison as Comparison
+from .diagnostics import advise as advise
+from .diagnostics import compare as compare
+from .distributions import Autoregressive as Autoregressive
+from .distributions import BayesianNetwork as BayesianNetwork
+from .distributions import Categoricals as Categoricals
+from .distributions import MarkovChain as MarkovChain
+from .estimator import Estimator as Estimator
+from .estimators import ESTIMATORS as ESTIMATORS
+from .estimators import Exact as Exact
+from .estimators.catlog_trick import *
+from .estimators.control_variates import *
+from .estimators.coupled_draws import *
+from .estimators.relaxations import *
+from .estimators.score_function import *
+from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
+from .estimators.sets import *
+from .pathwise import Pathwise as Pathwise
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ARM",
-    "ARMS",
-    "ARSM",
-    "BBVI",
-    "CARMS",
-    "DARN",
-    "ESTIMATORS",
-    "IMLE",
-    "LEG",
-    "MAPO",
-    "NVIL",
-    "RAM",
-    "REBAR",
-    "RELAX",
-    "RLOO",
-    "RODEO",
-    "VIMCO",
-    "Advice",
-    "Autoregressive",
-    "BayesianNetwork",
-    "Categoricals",
-    "Comparison",
-    "CritiCateR",
-    "DirectOptimisation",
-    "DisARM",
-    "DisARMTree",
-    "DoubleCV",
-    "Estimator",
-    "Exact",
-    "GumbelRao",
-    "GumbelSoftmax",
-    "IndeCateR",
-    "MarkovChain",
-    "MemoryCateR",
-    "MovingAverageBaseline",
-    "MuProp",
-    "Node",
-    "Ordered",
-    "Pathwise",
-    "ReinMax",
-    "Reinforce",
-    "SCateR",
-    "SlopeCateR",
-    "StraightThrough",
-    "SumAndSample",
-    "UnorderedSet",
-    "advise",
-    "attach",
-    "compare",
-    "compiled_step",
-    "functions",
-    "problems",
-]
+if not TYPE_CHECKING:  # type checkers read a literal `__all__` only
+    __all__ = [
+        *ESTIMATORS,
+        "ESTIMATORS",
+        "Advice",
+        "Autoregressive",
+        "BayesianNetwork",
+        "Categoricals",
+        "Comparison",
+        "Estimator",
+        "MarkovChain",
+        "MovingAverageBaseline",
+        "Pathwise",
+        "advise",
+        "compare",
+        "compiled_step",
+        "functions",
+        "problems",
+    ]
+
+    def __getattr__(name: str) -> object:
+        """Import `catlog.data` on first use: it needs numpy, which `import catlog` does not."""
+        if name == "data":
+            return import_module("catlog.data")
+        raise AttributeError(f"module 'catlog' has no attribute {name!r}")

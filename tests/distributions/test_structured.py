@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.sampling.interventions import Interventions
 from catlog.testing.settings import estimators
 

@@ -42,10 +42,10 @@ STRUCTURED = {
     "chain": lambda t: catlog.MarkovChain(t[0], t[1:4], length=4),
     "network": lambda t: catlog.BayesianNetwork(
         {
-            "a": catlog.Node([], t[0]),
-            "b": catlog.Node(["a"], t[1:4]),
-            "c": catlog.Node([], t[4]),
-            "d": catlog.Node(["b", "c"], t[:9].view(3, 3, 3)),
+            "a": catlog.distributions.Node([], t[0]),
+            "b": catlog.distributions.Node(["a"], t[1:4]),
+            "c": catlog.distributions.Node([], t[4]),
+            "d": catlog.distributions.Node(["b", "c"], t[:9].view(3, 3, 3)),
         }
     ),
     "autoregressive": lambda t: catlog.Autoregressive(

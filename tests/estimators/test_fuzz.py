@@ -24,8 +24,8 @@ from catlog import (
     Categoricals,
     Exact,
     MarkovChain,
-    Node,
 )
+from catlog.distributions import Node
 from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw
 from catlog.testing.settings import VARIANTS

@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
 from catlog import MAPO, Exact, SumAndSample, UnorderedSet
-from catlog.distributions import Ordered
+from catlog.distributions import Node, Ordered
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import factors
 from catlog.estimators.sets import unordered_set
@@ -58,7 +58,7 @@ def recurrent(theta: Tensor) -> Distribution:
 def blocks(theta: Tensor) -> Distribution:
     """Return a network with a block of two variables and its parent, which is listed after it."""
     leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
-    nodes = {"leaves": catlog.Node(["root"], leaves, size=2), "root": catlog.Node([], root)}
+    nodes = {"leaves": Node(["root"], leaves, size=2), "root": Node([], root)}
     return catlog.BayesianNetwork(nodes, theta.shape[:-1])
 
 
