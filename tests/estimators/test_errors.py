@@ -208,7 +208,7 @@ def test_rloo_with_one_sample(q):
     ("law", "name"),
     [(Normal(0.0, 1.0), "Normal"), (Independent(Normal(torch.zeros(3), 1.0), 1), "Normal")],
 )
-def test_unsupported_law(E, law, name):
+def test_unsupported_distribution(E, law, name):
     match = (
         rf"q: a law of independent categorical variables.*{name}.* was given.*Supported "
         rf"are Bernoulli"
@@ -217,7 +217,7 @@ def test_unsupported_law(E, law, name):
         E(total, law)
 
 
-def test_law_without_variables():
+def test_distribution_without_variables():
     with pytest.raises(
         ValueError, match=r"q: a law needs at least one variable.*event shape \(0,\)"
     ):
@@ -229,7 +229,7 @@ def test_law_without_variables():
     "law",
     [Independent(Categorical(logits=torch.zeros(2, 3)), 1), Categoricals([torch.zeros(2)] * 2)],
 )
-def test_integer_law_with_a_relaxing_estimator(E, law):
+def test_integers_with_a_relaxing_estimator(E, law):
     with pytest.raises(
         TypeError,
         match=rf"{type(E).__name__}.* but .*Categorical.* draws integers\. Use OneHotCategorical",
@@ -640,7 +640,7 @@ def test_f_cannot_be_called(E, q):
 
 
 @each_estimator
-def test_q_is_no_law(E):
+def test_q_is_no_distribution(E):
     for q in (
         None,
         0.5,
