@@ -1,6 +1,4 @@
-"""Find the processes that a test has left behind, by a mark in their environment, which children
-inherit.
-"""
+"""Find processes that a test has left behind, by a mark that children inherit."""
 
 import os
 import time

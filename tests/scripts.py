@@ -11,10 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(script: str, *arguments: object) -> str:
-    """Return what a script prints; it must exit with 0.
-
-    One thread is enough, and tests run in parallel.
-    """
+    """Return what a script prints; it must exit with 0. It gets one thread."""
     command = [sys.executable, str(ROOT / script), *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

@@ -71,10 +71,7 @@ def test_vmap_of_grad_at_injected_points(name: str) -> None:
 @pytest.mark.parametrize("randomness", ["same", "different"])
 @pytest.mark.parametrize("name", ["MAPO", "SumAndSample", "UnorderedSet"])
 def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) -> None:
-    """Where all points but one are summed, the estimate is exact whatever is drawn.
-
-    MAPO's memory does not change.
-    """
+    """Where all points but one are summed, the estimate is exact whatever is drawn."""
     E = ESTIMATORS[name](
         **{"MAPO": {"size": 7}, "SumAndSample": {"top": 7}, "UnorderedSet": {"samples": 8}}[name]
     )

@@ -168,9 +168,7 @@ def cases(pick: Callable[..., Any]) -> Case:
 
 
 def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
-    """Return a leaf to differentiate in, and a function that makes logits ``[*batch, *shape]`` from
-    it.
-    """
+    """Return a leaf, and a function that makes logits ``[*batch, *shape]`` from it."""
     source = torch.Generator().manual_seed(case.seed)
     theta = torch.randn(400, generator=source, dtype=torch.float64).mul(case.scale).to(case.dtype)
     theta.requires_grad_(case.mode == "gradients")
@@ -264,10 +262,7 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
 
 
 def feature(x: Tensor, case: Case) -> Tensor:
-    """Return a number for every point, in the type of x if it holds floats, else in that of q.
-
-    16 bits are summed in 32.
-    """
+    """Return a number for every point, in the type of x if it holds floats, else in that of q."""
     factored = case.kind in ("bits", "index", "one-hot")
     event = (
         {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot")
@@ -375,10 +370,7 @@ def settled(case: Case, q: Distribution) -> dict[str, Any]:
 
 
 def problem(case: Case) -> str | None:
-    """Return what is wrong with this call.
-
-    None if the result is right, or an error names an argument.
-    """
+    """Return what is wrong with this call; None if the result or the error is right."""
     torch.manual_seed(case.seed)
     if case.validate is False and case.x in UNSEEN:
         return None  # no checks were asked for

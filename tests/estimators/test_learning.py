@@ -145,9 +145,7 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_wrong_value_does_not_harm_later_calls(name: str, wrong: str) -> None:
-    """Without checks of values, as under torch.compile, buffers stay finite and later estimates
-    unbiased.
-    """
+    """Without checks of values, buffers stay finite and later estimates unbiased."""
     E = LEARNERS[name]()
     object.__setattr__(E, "validate", False)
     x = torch.zeros(E.rows(law(LOGITS)), 4)
@@ -180,9 +178,7 @@ def test_a_point_of_nan_is_not_remembered() -> None:
 
 
 def test_tiny_slopes_leave_the_fit_finite() -> None:
-    """Their squares are below the normal numbers of float32, and the product of both scales is
-    infinite.
-    """
+    """Their squares are below the normal numbers of float32."""
     E = catlog.SlopeCateR(samples=2)
     for _ in range(3):
         E(lambda x: 1e-20 * f(x), law(LOGITS.float()))

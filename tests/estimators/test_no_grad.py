@@ -49,9 +49,7 @@ def network(x: Tensor) -> nn.Module:
 
 
 def losses(E: Any, kind: str, mode: Any, made: str) -> list[Tensor]:
-    """Return the value under ``mode``, then the gradients of ordinary steps with a new q and with
-    the same q.
-    """
+    """Return the value under ``mode``, then gradients with a new q and with the same q."""
     E, source, parameters = deepcopy(E), seeded(), logits()
     outside = LAWS[kind](parameters)
     model = network(outside.sample((1,)))

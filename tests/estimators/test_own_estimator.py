@@ -1,6 +1,4 @@
-"""``pytest --pyargs catlog.testing`` accepts the skeleton of an estimator, and rejects it with a
-bug.
-"""
+"""``pytest --pyargs catlog.testing`` accepts the skeleton, and rejects it with a bug."""
 
 import os
 import subprocess

@@ -127,9 +127,7 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     fresh=st.booleans(),
 )
 def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples, draws, fresh):
-    """All n d k evaluations, sum over i and k of p_i(k) times the mean over n of f(x with x_i = k),
-    as in the paper.
-    """
+    """The sum over i and k of p_i(k) times the mean over draws of f(x with x_i = k)."""
     d = len(sizes)
     logits = torch.randn(
         *batch, d, max(sizes), dtype=dtype, generator=generator(seed)

@@ -39,9 +39,7 @@ def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tens
 
 
 def second(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, c: Tensor) -> list[Tensor]:
-    """Return the derivative of the gradient along a direction, in theta and in c: it uses all
-    blocks of the Hessian.
-    """
+    """Return the derivative of the gradient along a direction, in theta and in c."""
     theta, c = theta.clone().requires_grad_(), c.clone().requires_grad_()
     first = torch.autograd.grad(function(theta, c), [theta, c], create_graph=True)
     along = sum(

@@ -13,9 +13,7 @@ def loaded_by(program: str, *modules: str) -> list[bool]:
 
 
 def test_importing_catlog_does_not_import_the_compiler() -> None:
-    """torch._dynamo takes longer to import than all of catlog, and prints a warning where numpy is
-    missing.
-    """
+    """torch._dynamo takes longer to import than catlog, and warns where numpy is missing."""
     assert loaded_by("import catlog", "torch._dynamo") == loaded_by("import torch", "torch._dynamo")
 
 

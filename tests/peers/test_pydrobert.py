@@ -1,6 +1,4 @@
-"""pydrobert-pytorch 0.3.0: REINFORCE, RELAX and REBAR on the same draws and noise, and the
-gradients of their control variates.
-"""
+"""pydrobert-pytorch 0.3.0: REINFORCE, RELAX and REBAR on the same draws and noise."""
 
 from collections.abc import Callable
 
@@ -118,9 +116,7 @@ def test_rebar(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("estimator", ["RELAX", "REBAR"])
 def test_bits_have_the_same_mean(estimator: str) -> None:
-    """For bits the peer uses one logistic noise and ours two Gumbels: different numbers with the
-    same mean.
-    """
+    """For bits the peer uses one logistic noise and ours two Gumbels: the means are equal."""
     torch.manual_seed(0)
     case, repeats = CASES["bits"], 400_000
     f = draws("bits", 1)[1]

@@ -117,9 +117,7 @@ def elbo(
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_enumeration_is_exact(kind: str) -> None:
-    """Value and gradient of E[f], for batches of independent variables, Markov chains and Bayesian
-    networks.
-    """
+    """Value and gradient of E[f], for batches of independent and structured distributions."""
     theta, f = parameters(kind), function(kind)
     value = catlog.Exact()(f, ours(kind, theta))
     theirs = elbo(
@@ -138,10 +136,7 @@ def test_enumeration_is_exact(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_elbo_with_a_prior(kind: str) -> None:
-    """E[f + log p - log q], whose integrand depends on the parameters of q.
-
-    P is of the same kind as q.
-    """
+    """E[f + log p - log q], whose integrand depends on the parameters of q."""
     theta, f = parameters(kind), function(kind)
     prior = [parameter.detach().flip(0) for parameter in theta]
     q, p = ours(kind, theta), ours(kind, prior)

@@ -65,9 +65,7 @@ def ours(
 
 
 def off(gradient: Tensor, exact: Tensor) -> tuple[float, float]:
-    """Return the error of the mean of gradients [repeats, ...]: in standard errors, and relative to
-    the exact norm.
-    """
+    """Return the error of the mean gradient: in standard errors, and relative to the norm."""
     error = gradient.mean(0) - exact
     z = (error / (gradient.std(0) / len(gradient) ** 0.5)).abs().max()
     return float(z), float(error.norm() / exact.norm())
@@ -118,9 +116,7 @@ def test_score_function_is_reinforce(kind: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("samples", [1, 3])
 def test_arm(samples: int, name: str) -> None:
-    """The same uniforms: the peer gets the logistic noise that they make. (The value it reports is
-    d times too large.)
-    """
+    """With the same uniforms. (The value that the peer reports is d times too large.)"""
     theta, f = parameters("bits"), function("bits", name)
     noise = torch.rand(
         samples, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(0)
@@ -142,10 +138,7 @@ def test_arm(samples: int, name: str) -> None:
 @pytest.mark.parametrize("top", [1, 3])
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
-    """The same draw from the rest.
-
-    The peer has no baseline: it gets f less ours, the mean over the summed points.
-    """
+    """The same draw. The peer has no baseline: it gets f less ours, the mean over the sum."""
     torch.manual_seed(0)
     theta, f = parameters(kind), function(kind)
     x = theirs(storch.method.RaoBlackwellSF("x", top + 1), kind, theta, f)[0].transpose(0, 1)
@@ -165,9 +158,7 @@ def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
 
 
 def second(p: Tensor) -> Tensor:
-    """Return [..., t, s]: how much likelier a set of three points of probabilities p [..., 3],
-    without s, is if t was drawn first.
-    """
+    """Return [..., t, s]: how much likelier a set of three, without s, is if t was drawn first."""
     ratio = torch.ones(*p.shape, 3, dtype=p.dtype)
     for s in range(3):
         t, r = (i for i in range(3) if i != s)
@@ -210,9 +201,7 @@ def test_unordered_set_once_repaired(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def conditional(hard: Tensor, probs: Tensor, bernoulli: bool, temperature: Tensor) -> Tensor:
-    """Return the relaxed bits given the bits, as in Tucker et al. 2017, in place of the peer's
-    function.
-    """
+    """Return the relaxed bits given the bits, as in Tucker et al. 2017."""
     v = torch.rand_like(probs.expand_as(hard))
     u = torch.where(hard == 1, v * probs + 1 - probs, v * (1 - probs))
     return ((probs.logit() + u.logit()) / temperature).sigmoid()
@@ -291,9 +280,7 @@ def test_wrong_in_the_peer(name: str) -> None:
 
 
 def test_benchmark_step_has_the_gradient_of_rloo() -> None:
-    """benchmarks/peers.py times the same mathematics as our RLOO: the same draws give the same
-    gradients.
-    """
+    """benchmarks/peers.py times the same mathematics as our RLOO."""
     step = loaded("benchmarks/peers.py").storchastic_step(4, "cpu")
     step.encoder.double(), step.decoder.double()
     images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(0)) < 0.2).double()

@@ -60,10 +60,7 @@ def test_systematic_sampling_has_the_expected_counts() -> None:
 
 
 def test_gradient_scale() -> None:
-    """2 p (1 - p) for bits.
-
-    In general the root mean square over independent slopes of variance 1.
-    """
+    """The root mean square over independent slopes of variance 1; 2 p (1 - p) for bits."""
     p = torch.tensor([0.5, 0.1, 1.0, 0.9], dtype=torch.float64)
     torch.testing.assert_close(gradient_scale(torch.stack([1 - p, p], -1)), 2 * p * (1 - p))
     probs = torch.tensor([[0.2, 0.5, 0.3], [0.7, 0.3, 0.0]], dtype=torch.float64)
@@ -82,10 +79,7 @@ def test_selection_probabilities() -> None:
 @pytest.mark.parametrize(("kind", "factor"), [("bits", 1.0), ("one-hot", 2.0)])
 @pytest.mark.parametrize("places", [0, 3, 1024])
 def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> None:
-    """All slopes of f(x) = w . x are known.
-
-    Variables that share an entry get their root mean square.
-    """
+    """All slopes of w . x are known; variables that share an entry get the root mean square."""
     w = torch.tensor([1.0, -2.0, 0.0, 3.0, 0.5])
     logits = torch.zeros(7, 5)  # all variables have the same probabilities
     q = (
@@ -130,10 +124,7 @@ def test_corrections_of_quadratic_functions_are_zero() -> None:
 
 
 def test_coefficients_of_slopes_are_learned() -> None:
-    """alpha falls to 0 where slopes mislead, beta where f is linear in each variable.
-
-    Both are frozen in eval().
-    """
+    """alpha falls to 0 where slopes mislead, beta where f is linear; both are frozen in eval()."""
     logits = torch.tensor([0.4, -0.3, 1.2, -2.0, 0.1])
     weight = torch.tensor([1.0, -0.7, 0.4, 1.3, 0.6])
 

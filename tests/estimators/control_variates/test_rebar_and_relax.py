@@ -81,10 +81,7 @@ def small_f(case: Case, c: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def integral(E: nn.Module, case: Case) -> tuple[Tensor, ...]:
-    """Return value and gradients, in theta and in f's parameter, integrated over all draws.
-
-    Then the exact ones.
-    """
+    """Return value and gradients integrated over all draws, then the exact ones."""
     x, noise, weight = quadrature(case)
     results: list[Tensor] = []
     for integrated in (True, False):
@@ -143,10 +140,7 @@ def test_a_forgotten_conditional_derivative_is_caught(
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
-    """Three terms, with z and z~ differentiated by autograd, each with its noise held fixed.
-
-    Also the gradient of the parameters.
-    """
+    """z and z~ are differentiated by autograd, each with its noise held fixed."""
     case = SMALL[kind]
     f = small_f(case, PARAMETER)
     x, noise, _ = quadrature(case, 5)

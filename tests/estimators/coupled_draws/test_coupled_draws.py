@@ -120,9 +120,7 @@ def races(p: Tensor) -> Cells:
 def noise_cells(
     E: catlog.Estimator, q: object, descending: bool = False
 ) -> tuple[list[Cells], tuple[int, ...], bool]:
-    """Return the cells of every independent part of E's noise, its shape without batch, and whether
-    the parts span the first dimension.
-    """
+    """Return the cells of every part of E's noise, its shape, and whether parts span its rows."""
     law = factors(q)
     p, n, d, k = law.probs.detach().double(), E.samples, law.d, law.k
     if isinstance(E, ARM | DisARM):
@@ -280,10 +278,7 @@ U = torch.rand(2, 50, 3, dtype=torch.float64, generator=torch.Generator().manual
 
 
 def test_disarm_is_the_conditional_expectation_of_arm() -> None:
-    """The pair determines the piece of the noise.
-
-    ARM is linear there, so that its mean is ARM at the middle.
-    """
+    """ARM is linear in the noise that gives a pair, so that its mean is ARM at the middle."""
     rare = torch.minimum(LOGITS.sigmoid(), (-LOGITS).sigmoid())
     middle = torch.where(rare > U, rare / 2, torch.where(1 - rare < U, 1 - rare / 2, 0.5))
     arm, middle_arm, disarm = (

@@ -39,10 +39,7 @@ def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
 
 
 def test_gumbels_given_their_argmax() -> None:
-    """With the argmax drawn from q they are independent Gumbels.
-
-    Without the truncation the test detects that they are not.
-    """
+    """With the argmax drawn from q they are Gumbels; without truncation they are not."""
     n = 200_000
     log_p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
     law = factors(Categorical(logits=log_p))
@@ -207,9 +204,7 @@ def test_reinmax_as_published(tau: float) -> None:
 
 
 def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) -> Tensor:
-    """Return the mean of (softmax(logits + shift(x)) - softmax(logits)) / scale as a gradient in
-    theta; shift: [points, d, k].
-    """
+    """Return the mean of (softmax(logits + shift(x)) - softmax(logits)) / scale, in theta."""
     theta = case.theta.clone().requires_grad_()
     log_p = factors(case.law(theta)).log_probs
     moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)

@@ -45,10 +45,7 @@ def test_bbvi_is_the_textbook_s(case: Case) -> None:
 
 
 def test_a_coefficient_of_the_same_draws_is_biased() -> None:
-    """BBVI's docstring warns of this.
-
-    The exact coefficient has less variance than its neighbours.
-    """
+    """BBVI's docstring warns of this; the exact coefficient has the least variance."""
     x, weight = outcomes(BITS, 3)
     score = x - BITS.theta.sigmoid()
     value = function_of(BITS)(x).unsqueeze(-1)

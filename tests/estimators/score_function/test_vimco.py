@@ -29,9 +29,7 @@ LOG_WEIGHTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 @pytest.mark.parametrize("n", [2, 3])
 def test_unbiased_for_the_bound(n: int, case: Case) -> None:
-    """By enumeration of all draws: value and gradients of E[log mean w], also where w depends on
-    the parameters of q.
-    """
+    """By enumeration: value and gradients of E[log mean w], also where w depends on q."""
     x, weight = outcomes(case, n)
     for log_weight in LOG_WEIGHTS.values():
         theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()

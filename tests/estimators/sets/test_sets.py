@@ -105,9 +105,7 @@ def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return every sample of ``rows`` independent draws from outside the members, and its
-    probability.
-    """
+    """Return every sample of ``rows`` draws from outside the members, and its probability."""
     index = view(case.law(case.theta)).index(case.points)
     rest = ~(index.unsqueeze(1) == members).all(-1).any(1)
     p = case.probabilities(case.theta)[rest]
@@ -177,9 +175,7 @@ def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
 
 
 def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of draws with replacement, draws from q instead of from outside the set, a clipped
-    memory.
-    """
+    """Weights of draws with replacement, draws from all of q, a clipped memory."""
     case, f = CASES["bits"], FUNCTIONS["sine"]
     exact = expected(case, f, PARAMETER)[1]
 
@@ -207,9 +203,7 @@ def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @each_case
 def test_draws_from_outside_a_set(case: Case) -> None:
-    """The uniforms that give a point are a product of intervals under the distribution without the
-    members.
-    """
+    """The uniforms that give a point are a product of intervals, without the members."""
     q = case.law(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
@@ -244,9 +238,7 @@ sharp = pytest.mark.parametrize("case", SHARP, ids=[case.name for case in SHARP]
 
 
 def sharpened(case: Case) -> tuple[Case, Tensor]:
-    """Return the case with logits of float32 that leave at most a few parts in 10^8 beside the
-    likeliest point.
-    """
+    """Return the case with logits that leave less than 5e-8 beside the likeliest point."""
     for scale in (5.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0):
         changed = replace(case, theta=(scale * case.theta).float().double())
         p = changed.probabilities(changed.theta)
@@ -264,9 +256,7 @@ def masses(p: Tensor, taken: list[int]) -> Tensor:
 
 
 def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> float:
-    """Of the mean gradient over the outcomes, relative to the exact one (of f less f at the
-    likeliest point: no cancellation).
-    """
+    """Return the relative error of the mean gradient; f is 0 at the likeliest point."""
     f = FUNCTIONS["sine"]
     best = f(case.features(case.points), PARAMETER)[case.probabilities(case.theta).argmax()]
     exact = expected(case, lambda x, c: f(x, c) - best, PARAMETER)[1]
@@ -318,9 +308,7 @@ def test_unordered_set_with_little_probability_outside(case: Case, rows: int) ->
 
 @sharp
 def test_draws_with_little_probability_outside(case: Case) -> None:
-    """The middle of a point's cell of uniforms, under the distribution without the likeliest point,
-    draws it.
-    """
+    """The middle of a point's cell of uniforms, without the likeliest point, draws it."""
     case, p = sharpened(case)
     q = case.law(case.theta.float())
     law = view(q)
@@ -343,10 +331,7 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
 
 @each_case
 def test_remaining_probability(case: Case) -> None:
-    """It is a sum over the points that share a member's first variables.
-
-    Some members are not valid.
-    """
+    """It is a sum over the points that share a member's first variables."""
     q = case.law(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
