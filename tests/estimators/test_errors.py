@@ -331,7 +331,8 @@ def test_x_where_none_is_taken(q):
     with pytest.raises(ValueError, match="x: Exact visits every point"):
         Exact()(total, q, x=torch.zeros(8, 2, 3))
     with pytest.raises(
-        ValueError, match=r"x: GumbelSoftmax draws relaxed points.*give a `generator` instead"
+        ValueError,
+        match=r"x: GumbelSoftmax makes relaxed draws.*give `noise` or a `generator` instead",
     ):
         GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
 

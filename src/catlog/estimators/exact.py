@@ -18,16 +18,16 @@ from ..evaluation.evaluate import evaluate_chunked
 
 @dataclass(frozen=True)
 class Exact:
-    r"""The expectation itself, by summing over every point of the sample space.
+    r"""The exact expectation, by enumeration of the sample space.
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
 
-    Value and gradient are exact. It is the judge of all other estimators, and the best choice where it is affordable.
+    Value and gradient are exact. The tests judge all other estimators by it, and it is the best choice where it is affordable.
 
-    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A law with more points than ``limit`` is refused.
+    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A q with more points than ``limit`` is refused.
 
     Args:
-        limit: the largest number of points that is enumerated.
+        limit: the largest number of points to enumerate.
         chunk_size: evaluations of f at once (None: chosen for the device).
         validate: check f's values for NaN and inf (eager mode only).
 
@@ -68,7 +68,7 @@ class Exact:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
-            raise ValueError("x: Exact visits every point of the law; it takes none.")
+            raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
         law = view(q, validate=self.validate)
         check_generator(generator, law.device)
         points = prod(law.cardinalities)
@@ -104,7 +104,7 @@ class Exact:
 
 
 def _joint(law: Factors) -> Float[Tensor, "points *batch"]:
-    """The probability of every point, in the order of ``torch.cartesian_prod``."""
+    """Return the probability of every point, in the order of ``torch.cartesian_prod``."""
     weight = torch.ones((1, *law.batch_shape), dtype=law.real, device=law.device)
     for i, size in enumerate(law.cardinalities):
         factor = law.probs[..., i, :size].movedim(-1, 0)

@@ -1,4 +1,4 @@
-"""What an estimator learns between calls: read once, written once, and never while the backward pass may still read it."""
+"""State that an estimator learns between calls: read once per call, then written once."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ _LIBRARY.define("frozen(Tensor[] learned) -> Tensor[]")
 
 
 def _copies(learned: list[Tensor]) -> list[Tensor]:
-    return [each.clone() for each in learned]
+    return [buffer.clone() for buffer in learned]
 
 
 _LIBRARY.impl("frozen", _copies, "CompositeExplicitAutograd")
@@ -30,7 +30,7 @@ def learns(module: nn.Module, values: Tensor | None = None) -> bool:
 
 
 def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
-    """Return copies of what was learned in earlier calls, which no later write can reach.
+    """Return copies of what was learned in earlier calls, which later writes do not change.
 
     A compiler may recompute in the backward pass whatever the forward pass computed, and would read buffers that learning has
     overwritten since. The copies are made by an operation that compilers do not look into and do not repeat.
@@ -57,9 +57,9 @@ def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def write(updates: Iterable[tuple[Tensor, Tensor]], together: bool = False) -> None:
-    """Write new numbers into their buffers, but no NaN and no infinity: there, what was known stays.
+    """Write new values into their buffers, except where they are NaN or infinite.
 
-    With ``together``, one such number keeps all buffers as they were. That costs a few kernels more.
+    With ``together``, a single NaN or infinity leaves all buffers unchanged. That costs a few more kernels.
 
     >>> kept = torch.zeros(2)
     >>> write([(kept, torch.tensor([1.0, torch.inf]))]); kept
@@ -70,6 +70,6 @@ def write(updates: Iterable[tuple[Tensor, Tensor]], together: bool = False) -> N
     pairs = [(kept, new.to(kept)) for kept, new in updates]
     good = [new.isfinite() for _, new in pairs]
     if together:
-        good = [torch.stack([each.all() for each in good]).all()] * len(pairs)
+        good = [torch.stack([finite.all() for finite in good]).all()] * len(pairs)
     for (kept, new), finite in zip(pairs, good, strict=True):
         kept.copy_(torch.where(finite, new, kept))

@@ -127,13 +127,13 @@ def test_a_forgotten_conditional_derivative_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the derivative of z given x, all of the derivative of z remains."""
-    right = rebar_file.conditional_gumbels
+    relaxed_draws = rebar_file.relaxed_draws
 
-    def planted(*arguments: object) -> tuple[Tensor, Tensor]:
-        z, derivative = right(*arguments)
-        return z, torch.ones_like(derivative)
+    def planted(*arguments: object) -> object:
+        draws = relaxed_draws(*arguments)
+        return draws._replace(weight=torch.ones_like(draws.weight))
 
-    monkeypatch.setattr(rebar_file, "conditional_gumbels", planted)
+    monkeypatch.setattr(rebar_file, "relaxed_draws", planted)
     got = integral(REBAR(1).double(), SMALL["bits"])
     assert (got[1] - got[4]).norm() > 0.05 * got[4].norm()
 

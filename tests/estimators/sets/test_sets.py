@@ -492,7 +492,8 @@ def test_mapo_compiles() -> None:
 def test_wrong_arguments_are_named() -> None:
     q = Independent(Bernoulli(logits=torch.tensor([2.0, 2.0])), 1)
     with pytest.raises(
-        ValueError, match=r"x holds a point a second time at index \(1,\)\. Give different points"
+        ValueError,
+        match=r"x must hold different points, but the point at index \(1,\) is a repetition\. Give",
     ):
         UnorderedSet()(lambda x: x.sum(-1), q, x=torch.ones(2, 2))
     with pytest.raises(
@@ -501,7 +502,8 @@ def test_wrong_arguments_are_named() -> None:
     ):
         UnorderedSet(11)
     with pytest.raises(
-        ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"
+        ValueError,
+        match=r"x must hold points that are not summed already, but \[1, 1\] at index \(0,\) is",
     ):
         SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
     for cls, name in ((SumAndSample, "top"), (MAPO, "size")):

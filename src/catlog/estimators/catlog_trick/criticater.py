@@ -1,4 +1,4 @@
-"""CritiCateR: the CatLog-Derivative trick on a fitted critic, the score on what the critic leaves."""
+"""CritiCateR: the CatLog-Derivative trick on a fitted critic, REINFORCE on the residual."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,10 +20,10 @@ from .cross_fitting import regression
 
 @dataclass(frozen=True)
 class CritiCateR:
-    r"""Independent draws, with an additive model of f fitted to them; its categories are summed out exactly.
+    r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on the residual.
 
-    For each variable i a table :math:`h_i(k)` predicts what category k is worth. The trick applies to it without noise, and
-    the score weighs only the residual, from which the surprises of *later* variables are taken out, too:
+    For each variable i a table :math:`h_i(k)` predicts the effect of category k. Its gradient has no noise. The score weighs
+    only the residual, from which the surprises of *later* variables are subtracted, too:
 
     .. math::
         \frac1N \sum_n \partial f(x) + \sum_i \Bigl( \sum_k \partial q(k \mid x_{<i})\, h_i(k)
@@ -32,10 +32,10 @@ class CritiCateR:
 
     (all x carry the index n). The models :math:`m_i = \mu + \sum_{j \le i} h^{(i)}_j(x_j)`, :math:`h_i = h^{(i)}_i`, are ridge
     regressions of :math:`Y_i`, from the last variable to the first. A draw's models are fitted to the *other* folds of draws,
-    so they do not depend on it and the estimate is unbiased, whatever the fit. Each fit is shrunk by the coefficient that
-    its own leave-one-out predictions call for: 0 where it predicts nothing, and then this is RLOO with folds.
+    so they do not depend on it and the estimate is unbiased, whatever the fit. Each fit is shrunk by the best coefficient of
+    its leave-one-out predictions. It is 0 where the critic predicts nothing, and then this is RLOO with folds.
 
-    It needs no more evaluations than RLOO and beats it where f has main effects, also through later variables; where f is
+    It needs no more evaluations than RLOO and beats it where f has main effects, also through later variables. Where f is
     pure interaction it is about as good.
 
     Cost: ``samples`` evaluations; per fold one factorisation of a d k x d k matrix, or, where that is larger, of an N x N
@@ -45,9 +45,9 @@ class CritiCateR:
 
     Args:
         samples: number of draws N, at least 2.
-        folds: number of groups that the draws are dealt to, at most N.
-        ridge: the regressions' penalty, in units of one category's agreement; raised to what the type of q's probabilities can
-            bear (in float32, some 1e-4 for 16 draws of 10 variables).
+        folds: number of groups of draws, at most N.
+        ridge: the penalty of the regressions, in units of one category in which two draws agree. It is raised to the
+            smallest stable value in the dtype of q's probabilities (float32: about 1e-4 for 16 draws of 10 variables).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -117,14 +117,14 @@ class CritiCateR:
             # Draws to the right: [*batch, n, ...], so that regressions are batched matrix products.
             points = one_hot(index, law.k).to(log_probs.dtype).movedim(0, -3)
             probs = log_probs.exp().movedim(0, -3)
-            worth, advantage = self._critic(
+            effects, residuals = self._critic(
                 ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype)
             )
         score = log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        summed_out = (log_probs.exp() * worth.movedim(-3, 0)).sum((-1, -2))
+        summed_out = (log_probs.exp() * effects.movedim(-3, 0)).sum((-1, -2))
         base = fx.mean(0)
         return attach(
-            base, base + (summed_out + (advantage.movedim(-2, 0) * score).sum(-1)).mean(0)
+            base, base + (summed_out + (residuals.movedim(-2, 0) * score).sum(-1)).mean(0)
         )
 
     def _critic(
@@ -134,9 +134,10 @@ class CritiCateR:
         probs: Float[Tensor, "*batch n d k"],
         value: Float[Tensor, "*batch n"],
     ) -> tuple[Float[Tensor, "*batch n d k"], Float[Tensor, "*batch n d"]]:
-        """What each category is worth and what the score has to weigh, for every draw from models that never saw it."""
+        """Return the effects of the categories and the residuals, for every draw by models not fitted to it."""
         n, largest = value.shape[-1], value.abs().amax(-1, keepdim=True)
-        # A unit in which squares neither overflow nor vanish; a power of two, so that nothing is rounded by the held-out value.
+        # A unit in which squares neither overflow nor vanish. It depends on the held-out value, so it is a power of two:
+        # dividing by it rounds nothing.
         size = torch.where(largest > 0, largest, 1.0).log2().floor().exp2()
         folds = min(self.folds, n)
         held_out = (
@@ -149,25 +150,25 @@ class CritiCateR:
         model = regression(points, train, blocks, self.ridge)
         target = (value / size).expand(folds, *value.shape)
         pick = held_out.to(value.dtype)
-        worth, advantage = torch.zeros_like(points), torch.zeros_like(points[..., 0])
+        effects, residuals = torch.zeros_like(points), torch.zeros_like(points[..., 0])
         for block in reversed(blocks):
-            where = as_index(block)
+            variables = as_index(block)
             mean = (train * target).sum(-1, keepdim=True) / count
             centred = train * (target - mean)
             predicted, left_out, table = model.fit(centred)
-            # The small multiple of the target's own variance keeps the ratio from being one of rounding errors.
+            # The small multiple of the target's variance keeps the ratio from being one of rounding errors.
             spread = (left_out.square() + 1e-3 * centred.square()).sum(-1)
             shrink = (
                 (left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
             ).clamp(0, 1)
             table = table * shrink[..., None, None]  # h_i(k), per fold
-            worth[..., where, :] = torch.einsum(
+            effects[..., variables, :] = torch.einsum(
                 "f...n,f...ik->...nik", pick.expand_as(target), table
             )
-            advantage[..., where] = (
+            residuals[..., variables] = (
                 (pick * (target - mean - predicted * shrink[..., None])).sum(0).unsqueeze(-1)
             )
-            surprise = points[..., where, :] - probs[..., where, :]
+            surprise = points[..., variables, :] - probs[..., variables, :]
             target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
             model.drop()
-        return worth * size[..., None, None], advantage * size.unsqueeze(-1)
+        return effects * size[..., None, None], residuals * size.unsqueeze(-1)

@@ -1,10 +1,10 @@
-"""Ridge regressions on "which variable has which category", for fewer and fewer variables, on folds of the draws.
+"""Cross-fitted ridge regressions on one-hot categories, first of all variables, then of fewer and fewer.
 
-Two routes to the same numbers: with one unknown per draw (an N x N system for every block) or one per category (a single
-Cholesky factorisation: with the variables in drawing order, the factor of a prefix is a leading block of the whole one, and the
-inverse of the factor likewise). Both fit all folds and batch elements at once; a draw that is held out of a fold has no part in
-its fit, but gets its prediction. The penalty is at least what keeps the factorisation of a singular matrix from breaking down
-(:func:`bearable`).
+There are two routes to the same numbers. One has an unknown per draw and solves an N x N system for every block of variables.
+The other has an unknown per category and needs a single Cholesky factorisation: with the variables in drawing order, the factor
+of a prefix is a leading block of the whole factor, and so is its inverse. Both fit all folds and batch elements at once. A draw
+that is held out of a fold does not enter the fit, but gets a prediction. The penalty is at least
+:func:`smallest_stable_ridge`, so that the factorisation of a singular matrix does not fail.
 """
 
 import torch
@@ -21,39 +21,42 @@ Fit = tuple[
 
 
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
-    """``ridge``, or what rounding may change in a positive matrix of this size with entries up to ``largest``, if that is more.
+    """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to ``largest``, if larger.
 
-    >>> bearable(3.0, 16, 10, torch.float32), bearable(1e-9, 16, 10, torch.float32) < 1e-3
+    The factor 8 is a safety margin.
+
+    >>> smallest_stable_ridge(3.0, 16, 10, torch.float32), smallest_stable_ridge(1e-9, 16, 10, torch.float32) < 1e-3
     (3.0, True)
     """
     return max(ridge, 8 * torch.finfo(dtype).eps * size * largest)
 
 
 def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n"]:
-    """The inverse W of the Cholesky factor, so that the inverse of ``gram`` is W' W.
+    """Return the inverse W of the Cholesky factor, so that the inverse of ``gram`` is W' W.
 
-    By two calls that a CUDA graph can capture, as ``torch.cholesky_inverse`` cannot.
+    A CUDA graph can capture the two calls used here, but not ``torch.cholesky_inverse``.
 
     >>> inverse_factor(torch.tensor([[4.0, 0.0], [0.0, 0.25]]))
     tensor([[0.5000, 0.0000],
             [0.0000, 2.0000]])
     """
-    one = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return torch.linalg.solve_triangular(
-        torch.linalg.cholesky_ex(gram).L, one.expand(gram.shape), upper=False
-    )
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor = torch.linalg.cholesky_ex(gram).L
+    return torch.linalg.solve_triangular(factor, identity.expand(gram.shape), upper=False)
 
 
 class ByDraws:
-    """One unknown per draw; the kernel counts the variables in which two draws agree.
+    """A regression with one unknown per draw; the kernel counts the variables in which two draws agree.
 
-    Regressions are on all blocks of variables at first, and on all but the last after each :meth:`drop`.
+    It uses all blocks of variables at first, and one block less after each :meth:`drop`.
     """
 
     def __init__(
         self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float
     ) -> None:
-        self.points, self.train, self.blocks = points, train, list(blocks)
+        self.points = points
+        self.train = train
+        self.blocks = list(blocks)
         n, d = points.shape[-3:-1]
         self.ridge = smallest_stable_ridge(ridge, n, d, points.dtype) * torch.eye(
             n, dtype=points.dtype, device=points.device
@@ -61,11 +64,11 @@ class ByDraws:
         self.agreement = self._agreement(slice(None))
 
     def _agreement(self, variables: slice | list[int]) -> Float[Tensor, "*batch n n"]:
-        some = self.points[..., variables, :].flatten(-2)
-        return some @ some.mT
+        features = self.points[..., variables, :].flatten(-2)
+        return features @ features.mT
 
     def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
-        """Predictions of all draws, predictions of the training draws left out in turn, and the last block's coefficients."""
+        """Return predictions of all draws, leave-one-out predictions of the training draws, and the last coefficients."""
         # Held-out rows and columns are zeroed: they get no weight in the solution.
         gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2) + self.ridge
         factor = inverse_factor(gram)
@@ -83,12 +86,13 @@ class ByDraws:
 
 
 class ByCategories:
-    """One unknown per variable and category, in drawing order; otherwise as :class:`ByDraws`."""
+    """A regression with one unknown per variable and category, in drawing order; otherwise as :class:`ByDraws`."""
 
     def __init__(
         self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float
     ) -> None:
-        self.k, self.train = points.shape[-1], train
+        self.k = points.shape[-1]
+        self.train = train
         self.sizes = [len(block) for block in blocks]
         order = as_index(tuple(i for block in blocks for i in block))
         features = points[..., order, :].flatten(-2)  # [*batch, n, d k]
@@ -122,7 +126,7 @@ def regression(
     blocks: tuple[tuple[int, ...], ...],
     ridge: float,
 ) -> ByDraws | ByCategories:
-    """The cheaper of the two routes by the cubes of the matrices' sizes."""
+    """Return the cheaper of the two regressions, by the cubes of the matrices' sizes."""
     n, d, k = points.shape[-3:]
     route = ByDraws if (d * k) ** 3 > len(blocks) * n**3 else ByCategories
     return route(points, train, blocks, ridge)

@@ -19,31 +19,32 @@ from ...sampling.subsets import deal_variables
 
 @dataclass(frozen=True)
 class IndeCateR:
-    r"""Every variable summed out exactly, one at a time, the others drawn.
+    r"""The CatLog-Derivative trick for independent variables: one variable at a time is summed over exactly, the others
+    are sampled.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_{k} \partial p_i(k)\;
         \frac1N \sum_{n} \bigl[f(x^{(n)}_{\neq i}, k) - f(x^{(n)})\bigr]
 
-    Subtracting :math:`f(x)` changes nothing (:math:`\sum_k \partial p_i(k) = 0`) but the rounding error. Unbiased, without
-    hyper-parameters, exact for d = 1 and for additive f. Its variance is at most REINFORCE's for each parameter that occurs
+    Subtracting :math:`f(x)` only lowers the rounding error, since :math:`\sum_k \partial p_i(k) = 0`. Unbiased, nothing to
+    tune, exact for d = 1 and for additive f. Its variance is at most REINFORCE's for each parameter that occurs
     in one factor; for parameters shared between factors that can fail. The *value* is the Rao-Blackwellised mean
     :math:`\frac1{Nd}\sum_{n,i,k} p_i(k) f(x^{(n)}_{\neq i}, k)`, which for sparse f is seldom zero.
 
     ``per_variable`` draws N points for every variable instead of N for all (the paper's per-variable version).
 
-    ``variables=m`` looks at m random variables of each draw instead of all d. Where f is differentiable, the other differences
-    are predicted from one backward pass (``control="taylor"``), and the exact ones correct the prediction:
+    ``variables=m`` sums out m random variables of each draw instead of all d. For a differentiable f, one backward pass
+    predicts all differences (``control="taylor"``), and the exact ones correct the prediction:
 
     .. math::
         \sum_{i,k} \partial p_i(k)\, T_{ik} + \frac{d}{m} \sum_{i \in S} \sum_k \partial p_i(k)\,
         \bigl[f(x_{\neq i}, k) - f(x) - T_{ik}\bigr], \qquad T_{ik} = \partial_{x_i} f(x) \cdot (e_k - x_i)
 
     Unbiased for any m, because every variable is in S with probability m/d. The sets of the N draws are dealt from one
-    shuffled deck, so that all variables get equally many turns.
+    shuffled deck, so that all variables are chosen equally often.
 
     Cost: N (1 + d (k - 1)) evaluations; ``per_variable``: N d k; ``variables=m``: N (1 + m (k - 1)) and one backward pass for all draws.
-    Needs: nothing of f (``control="taylor"``: f differentiable and a Bernoulli or one-hot law).
+    Needs: nothing of f (``control="taylor"``: f differentiable and a Bernoulli or one-hot q).
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
     2023, Proposition 4.1.
 
@@ -51,7 +52,7 @@ class IndeCateR:
         samples: number of draws N.
         per_variable: draw N points for every variable.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified; often the best).
-        variables: number m of variables to look at in each draw; None: all.
+        variables: number m of variables to sum out in each draw; None: all.
         control: with ``variables``, "taylor" or "none" (for black-box f).
         chunk_size: evaluations of f at once; None: chosen for the device. Bounds the memory.
         validate: check the values of f and q for NaN and inf (eager mode only).
@@ -88,7 +89,7 @@ class IndeCateR:
             check_count("IndeCateR", "variables", self.variables)
             if self.per_variable:
                 raise ValueError(
-                    "IndeCateR: `variables` and `per_variable` exclude each other: with the latter every variable has its own draws."
+                    "IndeCateR: `variables` and `per_variable` exclude each other: with the latter every draw serves one variable."
                 )
 
     @property
@@ -106,8 +107,8 @@ class IndeCateR:
         law = factors(q, validate=False)
         if self.variables is not None:
             return self.samples * (1 + self.variables * (law.k - 1))
-        others = sum(law.cardinalities) - law.d
-        return self.rows(q) + self.samples * others
+        alternatives = sum(law.cardinalities) - law.d
+        return self.rows(q) + self.samples * alternatives
 
     def __call__(
         self,
@@ -152,33 +153,33 @@ class IndeCateR:
         if chosen is None:
             weight = mean_weight = table.mean(0)
         else:
-            mean_weight = _dealt(table, chosen, law.d)
+            mean_weight = _mean_over_draws(table, chosen, law.d)
             weight = mean_weight if slope is None else _taylor(law, x, slope, table, chosen)
         base = fx.mean(0)
-        # Rao-Blackwellised value: every variable (of those looked at) summed out, averaged over variables.
+        # Rao-Blackwellised value: averaged over the variables, each of them summed out.
         value = base + (law.probs * mean_weight).sum((-1, -2)) / law.d
         return attach(value, base + (law.probs * weight).sum((-1, -2)))
 
 
-def _dealt(
+def _mean_over_draws(
     table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *batch m"], d: int
 ) -> Float[Tensor, "*batch d k"]:
-    """Mean over draws of the table, entries that were not looked at being 0 and the others weighted by d / m."""
+    """Return the mean of the table over draws; chosen variables are weighted by d / m, the others have 0."""
     n, m, k = table.shape[0], table.shape[-2], table.shape[-1]
-    where = chosen.movedim(0, -2).flatten(-2)
+    variable = chosen.movedim(0, -2).flatten(-2)
     entries = table.movedim(0, -3).flatten(-3, -2) * (d / (m * n))
-    out = entries.new_zeros((*entries.shape[:-2], d, k))
-    return out.scatter_add(-2, where.unsqueeze(-1).expand(entries.shape), entries)
+    total = entries.new_zeros((*entries.shape[:-2], d, k))
+    return total.scatter_add(-2, variable.unsqueeze(-1).expand(entries.shape), entries)
 
 
 def _taylor(
     law: Factors, x: Tensor, slope: Tensor, table: Tensor, chosen: Tensor
 ) -> Float[Tensor, "*batch d k"]:
-    """Weights: the mean first-order prediction of every difference, corrected where the true one is known."""
+    """Return the mean first-order prediction of every difference, corrected by the exact ones."""
     flat, slope = law.flat(x), law.flat(slope).to(table.dtype)
     if law.kind == Kind.BITS:
         predicted = torch.stack([-flat * slope, (1 - flat) * slope], -1)
     else:
         predicted = slope - (flat * slope).sum(-1, keepdim=True)
-    known = predicted.gather(-2, chosen.unsqueeze(-1).expand(table.shape))
-    return predicted.mean(0) + _dealt(table - known, chosen, law.d)
+    predicted_chosen = predicted.gather(-2, chosen.unsqueeze(-1).expand(table.shape))
+    return predicted.mean(0) + _mean_over_draws(table - predicted_chosen, chosen, law.d)

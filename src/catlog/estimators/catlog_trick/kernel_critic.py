@@ -1,10 +1,10 @@
-"""A critic from remembered evaluations of f: kernel ridge regression whose mean under independent variables is known.
+"""A critic of f: kernel ridge regression on remembered evaluations, whose mean under independent variables is known.
 
-The kernel of two points that differ in H variables is rho^H: a product over variables, so that its mean over x, and that mean's
-gradient, are products too. Every function of x is a sum of such kernels; a rho near 1 prefers main effects and pairs. A second,
-narrow kernel takes what the first leaves over at the remembered points themselves.
+The kernel of two points that differ in H variables is rho^H. It is a product over variables, so its mean over x, and the
+gradient of that mean, are products too. Every function of x is a sum of such kernels; a rho near 1 prefers main effects and
+pairs. A second, narrow kernel fits the residual of the first at the remembered points.
 
-Points are one-hot, ``[critics, points, d k]``. Two parts of a critic, the smooth one and the narrow one, stay apart.
+Points are one-hot, ``[critics, points, d k]``. The two parts of a critic, smooth and narrow, are kept apart.
 """
 
 from itertools import product
@@ -15,14 +15,16 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-WIDTHS = (0.5, 2.0, 8.0)  # rho = exp(-width / d): about half as many variables act together
-SHARES = (1e-6, 1e-3, 1e-1)  # the narrow kernel's share
-NARROW = 1e-4  # its rho
-RIDGE = 1e-7
+from ..logit_gradients import leave_one_out
+
+WIDTHS = (0.5, 2.0, 8.0)  # rho = exp(-width / d): interactions of about width / 2 variables
+SHARES = (1e-6, 1e-3, 1e-1)  # of the narrow kernel, relative to the smooth one
+NARROW = 1e-4  # rho of the narrow kernel
+RIDGE = 1e-7  # on a kernel diagonal of about 1, for the Cholesky factorisation
 
 
 def encoded(index: Int64[Tensor, "*lead d"], k: int) -> Float[Tensor, "*lead dk"]:
-    """One-hot in float64; a category that is not among the k is nowhere."""
+    """Return one-hot points in float64; a category that is not among the k has zeros only."""
     return (index.unsqueeze(-1) == torch.arange(k, device=index.device)).flatten(-2).double()
 
 
@@ -33,7 +35,7 @@ def critic_values(
     rho: Float[Tensor, "c 2"],
     d: int,
 ) -> Float[Tensor, "c 2 n"]:
-    """Both parts of the critic at x."""
+    """Return both parts of the critic at x."""
     differ = d - x @ points.mT
     return (rho[..., None, None] ** differ.unsqueeze(1) @ weight.unsqueeze(-1)).squeeze(-1)
 
@@ -45,22 +47,21 @@ def critic_means(
     rho: Float[Tensor, "c 2"],
     d: int,
 ) -> Float[Tensor, "c 2 n"]:
-    """The means of both parts under independent variables, differentiable in ``probs``."""
+    """Return the means of both parts under independent variables, differentiable in ``probs``."""
     rho = rho[..., None, None]
     gain = (1 + (1 / rho - 1) * probs.unsqueeze(1)).log()
-    return ((gain @ points.mT.unsqueeze(1) + d * rho.log()).exp() @ weight.unsqueeze(-1)).squeeze(
-        -1
-    )
+    kernel_mean = (gain @ points.mT.unsqueeze(1) + d * rho.log()).exp()
+    return (kernel_mean @ weight.unsqueeze(-1)).squeeze(-1)
 
 
 def fit_critic(
     points: Float[Tensor, "c m dk"], value: Float[Tensor, "c m"], used: Bool[Tensor, "c m"], d: int
 ) -> tuple[Float[Tensor, "c 2 m"], Float[Tensor, "c 2"]]:
-    """The weights and rho of the two kernels with the most evidence (marginal likelihood) among nine settings."""
+    """Return weights and rho of the two kernels, for the setting of nine with the largest marginal likelihood."""
     count = used.sum(-1).clamp(min=1)
     mean = (value * used).sum(-1) / count
     target = (value - mean.unsqueeze(-1)) * used
-    # The kernels by H, looked up; 0 for places without a point, which have only their diagonal.
+    # Kernels are looked up by H. Empty slots have H = d + 1, where the kernel is 0, and a diagonal of 1.
     outside = ~(used.unsqueeze(-1) & used.unsqueeze(-2))
     differ = (d - points @ points.mT).masked_fill(outside, d + 1).int()
     h = torch.arange(d + 1, dtype=points.dtype, device=points.device)
@@ -92,35 +93,38 @@ def calibration_equations(
     at_draws: Float[Tensor, "c 2 r"],
     on_average: Float[Tensor, "c 2 b"],
 ) -> tuple[Float[Tensor, "2 2"], Float[Tensor, "2"]]:
-    """Normal equations of f at r = n b draws on both parts: the matrix, and the right-hand side less the matrix times (1, 1)."""
+    """Return the normal equations of f on both parts of the critic, at r = n b draws of b batch elements.
+
+    They are the matrix, and the right-hand side less the matrix times (1, 1).
+    """
     b = on_average.shape[-1]
     n = value.shape[-1] // b
     feature = at_draws - on_average.repeat(1, 1, n)
-    left = (value - at_draws.sum(1)).unflatten(-1, (n, b))
-    left = (left - left.mean(1, keepdim=True)).flatten(1) * (n / (n - 1))
-    return torch.einsum("cir,cjr->ij", feature, feature) / left.numel(), torch.einsum(
-        "cir,cr->i", feature, left
-    ) / left.numel()
+    residual = (value - at_draws.sum(1)).unflatten(-1, (n, b)).movedim(1, 0)
+    residual = (residual - leave_one_out(residual)).movedim(0, 1).flatten(1)
+    gram = torch.einsum("cir,cjr->ij", feature, feature) / residual.numel()
+    return gram, torch.einsum("cir,cr->i", feature, residual) / residual.numel()
 
 
 def slots_for(
     new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]
 ) -> Int64[Tensor, "c r"]:
-    """Where to keep new points, r <= m of them: in the place of the same point, else in that of the least recently seen.
+    """Return the slots for r <= m new points: that of the same point, else the least recently seen one.
 
-    Of equal new points, all but the first go to place m, which is nowhere.
+    Of equal new points, all but the first get slot m, which is not stored.
     """
     same = (new.unsqueeze(-2) == points.unsqueeze(-3)).all(-1)
-    known, where = same.any(-1), same.int().argmax(-1)
-    again = (new.unsqueeze(-2) == new.unsqueeze(-3)).all(-1).tril(-1).any(-1)
-    fresh = ~known & ~again
+    is_known = same.any(-1)
+    is_repeated = (new.unsqueeze(-2) == new.unsqueeze(-3)).all(-1).tril(-1).any(-1)
+    needs_slot = ~is_known & ~is_repeated
     oldest = age.masked_fill(same.any(-2), torch.iinfo(age.dtype).max).argsort(dim=-1, stable=True)
-    free = oldest.gather(-1, (fresh.cumsum(-1) - 1).clamp(min=0))
-    return torch.where(again, points.shape[-2], torch.where(known, where, free))
+    free = oldest.gather(-1, (needs_slot.cumsum(-1) - 1).clamp(min=0))
+    slots = torch.where(is_known, same.int().argmax(-1), free)
+    return torch.where(is_repeated, points.shape[-2], slots)
 
 
-def write_slots(kept: Tensor, where: Int64[Tensor, "c r"], new: Tensor) -> Tensor:
-    """``kept`` ``[c, m, ...]`` with ``new`` at these places, m being nowhere."""
+def write_slots(kept: Tensor, slots: Int64[Tensor, "c r"], new: Tensor) -> Tensor:
+    """Return ``kept`` ``[c, m, ...]`` with ``new`` in these slots; slot m is not stored."""
     tail = new.dim() - 2
-    at = where.view(*where.shape, *[1] * tail).expand(new.shape)
-    return pad(kept, (0, 0) * tail + (0, 1)).scatter(1, at, new.to(kept.dtype))[:, :-1]
+    index = slots.view(*slots.shape, *[1] * tail).expand(new.shape)
+    return pad(kept, (0, 0) * tail + (0, 1)).scatter(1, index, new.to(kept.dtype))[:, :-1]

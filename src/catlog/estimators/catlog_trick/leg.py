@@ -17,16 +17,17 @@ from ...sampling.draw import base_draws
 
 @dataclass(frozen=True)
 class LEG:
-    r"""Every variable summed out given *all* others, weighted by its law given its Markov blanket.
+    r"""Local expectation gradients: each variable is summed out given *all* others, weighted by its conditional probabilities
+    given them.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \frac1N \sum_n \sum_i \sum_k
         q(k \mid x^{(n)}_{\neq i})\, f(x^{(n)}_{\neq i}, k)\; \partial \log q(k \mid x^{(n)}_{<i})
 
-    Unbiased. Nothing is drawn anew: the later variables keep the values they had under the draw's own category, which the
-    weight accounts for. For independent variables the weight is the variable's own law and LEG is IndeCateR.
+    Unbiased. Nothing is resampled: the later variables keep the values that they have in the draw, and the weight accounts
+    for that. For independent variables the weight is :math:`p_i(k)` and LEG is :class:`IndeCateR`.
 
-    Cost: N (1 + d (k - 1)) evaluations and as many passes through the law. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations and as many passes through q. Needs: nothing of f.
     Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational inference", 2015;
     for shared parameters, De Smet et al., 2023, appendix.
 
@@ -82,25 +83,23 @@ class LEG:
             moves = [
                 (i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)
             ]
-            variable, offset = (
-                torch.tensor(moves, dtype=torch.int64, device=law.device).view(-1, 2).unbind(-1)
-            )
-            category = (index[..., variable] + offset) % torch.tensor(
-                law.cardinalities, device=law.device
-            )[variable]
+            pairs = torch.tensor(moves, dtype=torch.int64, device=law.device).view(-1, 2)
+            variable, offset = pairs.unbind(-1)
+            cardinality = torch.tensor(law.cardinalities, device=law.device)[variable]
+            category = (index[..., variable] + offset) % cardinality
             slot = variable * law.k + category
             flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
             flat = flat.scatter(
                 -1, variable[:, None].expand(*flat.shape[:-1], 1), category.unsqueeze(-1)
             )
             flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
-            stay = index.repeat(len(variable), *[1] * (index.dim() - 1))
+            unmoved = index.repeat(len(variable), *[1] * (index.dim() - 1))
             joint = [score.new_zeros((0, *law.batch_shape))]
             for part in chunks(len(flat), law, f, self.chunk_size):
                 log_probs = ordered.log_conditionals(flat[part], self.validate)
                 joint.append(log_probs.gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1))
             log_joint = torch.cat(joint)
-            flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, stay)
+            flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, unmoved)
             values = evaluate_chunked(
                 f,
                 lambda part: law.point(flat[part]),
@@ -110,25 +109,19 @@ class LEG:
                 validate=self.validate,
             )
 
-            def table(own: Tensor, others: Tensor, empty: float) -> Tensor:
-                """[n, *batch, d, k] from the values at the draws and at the moves."""
-                out = torch.full(
-                    (*fx.shape, law.d * law.k), empty, dtype=own.dtype, device=own.device
-                )
-                others = others.unflatten(0, (len(moves), len(fx))).movedim(0, -1)
-                out = out.scatter(-1, slot, others.to(own.dtype))
-                out = out.unflatten(-1, (law.d, law.k))
-                return out.scatter(
-                    -1, index.unsqueeze(-1), own[..., None, None].expand(*index.shape, 1)
-                )
+            def table(at_draws: Tensor, at_moves: Tensor, empty: float) -> Tensor:
+                """Return the values at the draws and at the moves as ``[n, *batch, d, k]``."""
+                entries = at_draws.new_full((*fx.shape, law.d * law.k), empty)
+                at_moves = at_moves.unflatten(0, (len(moves), len(fx))).movedim(0, -1)
+                entries = entries.scatter(-1, slot, at_moves.to(at_draws.dtype))
+                entries = entries.unflatten(-1, (law.d, law.k))
+                drawn = at_draws[..., None, None].expand(*index.shape, 1)
+                return entries.scatter(-1, index.unsqueeze(-1), drawn)
 
-            own = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
-            weight = table(own.detach(), log_joint, -torch.inf).softmax(-1)  # q(k | all others)
+            log_prob = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
+            weight = table(log_prob, log_joint, -torch.inf).softmax(-1)  # q(k | all others)
             cost = weight * table(fx.detach(), values, 0.0)
         base = fx.mean(0)
-        local = torch.where(
-            cost != 0, score, 0.0
-        )  # a category of weight zero may have log-probability -inf
-        return attach(
-            cost.sum((-1, -2)).mean(0) / law.d, base + (cost * local).sum((-1, -2)).mean(0)
-        )
+        # A category of weight zero may have log-probability -inf.
+        change = (cost * torch.where(cost != 0, score, 0.0)).sum((-1, -2)).mean(0)
+        return attach(cost.sum((-1, -2)).mean(0) / law.d, base + change)

@@ -1,4 +1,4 @@
-"""MemoryCateR: the CatLog-Derivative trick on a critic that remembers earlier evaluations of f, RLOO on what it leaves."""
+"""MemoryCateR: the CatLog-Derivative trick on a critic of earlier evaluations of f, RLOO on the residual."""
 
 from itertools import accumulate
 from operator import mul
@@ -16,6 +16,7 @@ from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
+from ..logit_gradients import leave_one_out
 from .kernel_critic import (
     calibration_equations,
     critic_means,
@@ -27,11 +28,11 @@ from .kernel_critic import (
 )
 from .shrinkage import shrunk_coefficients
 
-DECAY = 0.95
+DECAY = 0.95  # of alpha's and beta's running fit: about the last 20 calls count
 
 
 class MemoryCateR(nn.Module):
-    r"""A critic h of f from the points of earlier calls; h is summed out exactly, and RLOO weighs only f - h.
+    r"""A critic h fitted to earlier evaluations of f and integrated exactly, and RLOO on the residual f - h.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \partial\, \mathbb{E}[h]
@@ -42,18 +43,18 @@ class MemoryCateR(nn.Module):
     .. math::
         h(x) = \sum_z w_z \bigl[ \alpha\, \rho^{H(x, z)} + \beta \nu\, \rho_0^{H(x, z)} \bigr]
 
-    with H the number of variables in which two points differ. It knows all orders of interactions and prefers low ones; the
+    with H the number of variables in which two points differ. It can represent interactions of all orders and prefers low ones. The
     second kernel is so narrow (:math:`\rho_0 = 10^{-4}`) that it only corrects the remembered points themselves. A kernel is a
     product over variables, so that :math:`\mathbb{E}[h] = \sum_z w_z [\alpha \prod_i (\rho + (1 - \rho)\, p_i(z_i)) +
-    \dots]` and its gradient are exact. :math:`\rho` and :math:`\nu` have the most evidence given the memory; :math:`\alpha,
+    \dots]` and its gradient are exact. :math:`\rho` and :math:`\nu` maximise the marginal likelihood of the memory; :math:`\alpha,
     \beta` in [0, 1] are a running least-squares fit of f on both parts of h at points that h had not seen, so that a critic
-    that predicts nothing is left out and RLOO remains. All of this comes from *earlier* calls: the estimate is unbiased,
-    whatever is remembered. ``eval()`` freezes it, and nothing is learned inside torch.func's transforms.
+    that predicts nothing gets coefficient 0 and RLOO remains. All of this comes from *earlier* calls: the estimate is unbiased,
+    whatever is remembered. ``eval()`` freezes it, and so do the transforms of torch.func.
 
-    The value is :math:`\mathbb{E}[h] + \overline{r}`, unbiased with less variance than the mean of f, too.
+    The value is :math:`\mathbb{E}[h] + \overline{r}`, also unbiased, with less variance than the mean of f.
 
-    It pays where the same f is called often and q visits few points, or f has low-order interactions. An f that changes between
-    calls (a network in training) makes old values wrong, until alpha and beta notice.
+    It pays where the same f is evaluated in many calls and q visits few points, or f has low-order interactions. If f changes
+    between calls (a network in training), old values are wrong until alpha and beta have adapted.
 
     Cost: ``samples`` evaluations; while it learns, nine Cholesky factorisations of a ``size`` x ``size`` matrix per critic and
     call. Needs: nothing of f.
@@ -62,9 +63,9 @@ class MemoryCateR(nn.Module):
     Args:
         samples: number of draws N, at least 2.
         size: number of points remembered, per critic.
-        critics: 1 where f is the same for all batch elements; else the number of different ones: the last batch dimensions of q
-            must have that many elements, each with a critic of its own.
-        max_variables: the largest number of variables of a law.
+        critics: 1 if f is the same for all batch elements, else the number of different functions. The last batch dimensions
+            of q must have that many elements, and each element gets a separate critic.
+        max_variables: the largest number of variables that q may have.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
@@ -96,8 +97,8 @@ class MemoryCateR(nn.Module):
         check_count(
             "MemoryCateR", "samples", samples, least=2, hint="One draw has no others to leave out."
         )
-        for name, given in (("size", size), ("critics", critics), ("max_variables", max_variables)):
-            check_count("MemoryCateR", name, given)
+        for name, count in (("size", size), ("critics", critics), ("max_variables", max_variables)):
+            check_count("MemoryCateR", name, count)
         self.samples = samples
         self.size = size
         self.critics = critics
@@ -107,18 +108,14 @@ class MemoryCateR(nn.Module):
         for name, buffer in {
             "points": torch.full((critics, size, max_variables), -1),  # category numbers, then -1
             "values": empty,
-            "age": torch.zeros(
-                critics, size, dtype=torch.int64
-            ),  # the call at which a point was last seen; 0: no point
+            # The call at which a point was last seen; 0: no point.
+            "age": torch.zeros(critics, size, dtype=torch.int64),
             "clock": torch.ones(1, dtype=torch.int64),
             "weight": empty.unsqueeze(1).repeat(1, 2, 1),
             "rho": torch.ones_like(empty[:, :1]).repeat(1, 2),
-            "gram": torch.zeros(
-                2, 2, dtype=torch.float64
-            ),  # normal equations of alpha and beta, and ...
-            "excess": torch.zeros(
-                2, dtype=torch.float64
-            ),  # ... right-hand side less the matrix times (1, 1)
+            # Normal equations of alpha and beta: the matrix, and the right-hand side less the matrix times (1, 1).
+            "gram": torch.zeros(2, 2, dtype=torch.float64),
+            "excess": torch.zeros(2, dtype=torch.float64),
         }.items():
             self.register_buffer(name, buffer)
         self.points: Tensor
@@ -156,7 +153,6 @@ class MemoryCateR(nn.Module):
             generator=generator,
             validate=self.validate,
         )
-        n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.
@@ -165,25 +161,21 @@ class MemoryCateR(nn.Module):
         points, weight, rho, trust = frozen(
             self, self.points, self.weight, self.rho, self.coefficients()
         )
-        points, weight, rho, trust = (
-            encoded(points[..., : law.d], law.k),
-            weight.double(),
-            rho.double(),
-            trust.double().unsqueeze(-1),
-        )
+        points = encoded(points[..., : law.d], law.k)
+        weight, rho, trust = weight.double(), rho.double(), trust.double().unsqueeze(-1)
         at_draws = critic_values(encoded(drawn, law.k), points, weight, rho, law.d)
         on_average = critic_means(probs, points, weight, rho, law.d)
         critic = (trust * at_draws).sum(1).T.reshape(fx.shape).to(fx)
         mean = (trust * on_average).sum(1).T.reshape(law.batch_shape).to(law.real)
-        left = fx - critic
-        advantage = (left - left.mean(0)).detach() * (n / (n - 1))
-        value = left.mean(0) + mean
+        residual = fx - critic
+        advantage = (residual - leave_one_out(residual)).detach()
+        value = residual.mean(0) + mean
         if learns(self, fx):
             self._learn(law, drawn, fx.detach(), at_draws, on_average.detach())
         return attach(value, value + (advantage * law.log_prob(index)).mean(0))
 
     def coefficients(self) -> Float[Tensor, "2"]:
-        """alpha and beta from earlier calls, in [0, 1]."""
+        """Return alpha and beta from earlier calls, in [0, 1]."""
         return shrunk_coefficients(self.gram, self.excess).clamp(0, 1)
 
     def _check(self, law: Factors) -> None:
@@ -210,23 +202,18 @@ class MemoryCateR(nn.Module):
         at_draws: Tensor,
         on_average: Tensor,
     ) -> None:
-        """Fit alpha and beta to what h was worth at this call's draws, put the draws into the memory, and refit h."""
+        """Update alpha and beta with this call's draws, store the draws in the memory, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
         gram, excess = calibration_equations(value, at_draws, on_average)
         new = pad(drawn[:, : self.size], (0, self.max_variables - law.d), value=-1)
-        where = slots_for(new, self.points, self.age)
-        points, values = (
-            write_slots(self.points, where, new),
-            write_slots(self.values, where, value[:, : self.size]),
-        )
-        age = write_slots(self.age, where, self.clock.expand(where.shape))
-        alike = min(law.cardinalities) == law.k
-        inside = points[..., : law.d] < (
-            law.k if alike else torch.tensor(law.cardinalities, device=points.device)
-        )
-        used = (
-            (age > 0) & inside.all(-1) & (points >= 0).sum(-1).eq(law.d)
-        )  # not points of another distribution
+        slots = slots_for(new, self.points, self.age)
+        points = write_slots(self.points, slots, new)
+        values = write_slots(self.values, slots, value[:, : self.size])
+        age = write_slots(self.age, slots, self.clock.expand(slots.shape))
+        is_uniform = min(law.cardinalities) == law.k
+        limit = law.k if is_uniform else torch.tensor(law.cardinalities, device=points.device)
+        fits = (points[..., : law.d] < limit).all(-1) & (points >= 0).sum(-1).eq(law.d)
+        used = (age > 0) & fits  # not the points of another distribution
         weight, rho = fit_critic(encoded(points[..., : law.d], law.k), values.double(), used, law.d)
         write(
             [

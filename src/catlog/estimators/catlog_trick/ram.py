@@ -15,7 +15,8 @@ from .scater import SCateR
 
 @dataclass(frozen=True)
 class RAM:
-    r"""Draws as a function of Gumbel noise; one variable's noise marginalised at a time, all other noise held fixed.
+    r"""The CatLog-Derivative trick with common Gumbel noise: one variable at a time is summed over, the noise of the others
+    is held fixed.
 
     .. math::
         \sum_i \sum_k \frac1N \sum_n \partial q(k \mid x^{(n)}_{<i})\,

@@ -1,4 +1,4 @@
-"""SCateR: the CatLog-Derivative trick for any factorised law."""
+"""SCateR: the CatLog-Derivative trick for dependent variables."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,19 +29,20 @@ from ...sampling.subsets import deal_variables
 
 @dataclass(frozen=True)
 class SCateR:
-    r"""Every variable summed out exactly given the ones before it; those that depend on it drawn anew for each category.
+    r"""The CatLog-Derivative trick for dependent variables: one variable at a time is summed over given the earlier ones,
+    and the variables that depend on it are resampled for each category.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_k \frac1N \sum_n \partial q(k \mid x^{(n)}_{<i})\,
         \bigl[f(x^{(n)}_{<i}, k, \tilde x^{(n,i,k)}_{>i}) - f(x^{(n)})\bigr],
         \qquad \tilde x_{>i} \sim q(\cdot \mid x_{<i}, k)
 
-    Unbiased. With an independent law nothing has to be drawn anew and it is IndeCateR. Its variance is at most REINFORCE's for
-    parameters that occur in one factor; at equal *evaluations*, :class:`RLOO` and :class:`CritiCateR` are often better, because a
-    draw of the suffix serves one variable only.
+    Unbiased. For independent variables nothing is resampled and it is :class:`IndeCateR`. Its variance is at most REINFORCE's
+    for parameters that occur in one factor. At equal *evaluations*, :class:`RLOO` and :class:`CritiCateR` are often better,
+    because a draw of the suffix serves one variable only.
 
-    Cost: N (1 + d (k - 1)) evaluations, one sweep with one call of each conditional for all rows at once. Needs: nothing
-    of f. Only descendants of the clamped variable are drawn anew; ``fixed`` nodes of a BayesianNetwork are not clamped.
+    Cost: N (1 + d (k - 1)) evaluations, and one call of each conditional for all rows at once. Needs: nothing
+    of f. Only descendants of the changed variable are resampled; ``fixed`` nodes of a BayesianNetwork are not changed.
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
     2023, Definition 3.2.
 
@@ -49,8 +50,9 @@ class SCateR:
         samples: number of draws N.
         suffix: how the later variables are drawn for different categories: "independent"; "common", with the same uniforms;
             "gumbel", with the same Gumbel noise (then it is RAM).
-        variables: number m of random variables looked at in each draw, weighted by d / m; None: all.
-        categories: for large vocabularies, look at this many likeliest other categories and at one drawn from the rest.
+        variables: number m of variables to sum out in each draw, weighted by d / m; None: all.
+        categories: for large vocabularies, evaluate only this many of the most probable alternatives and one sampled from the
+            rest.
         chunk_size: evaluations of f at once; None: chosen for the device.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
@@ -97,6 +99,7 @@ class SCateR:
         return self.samples * (1 + self._moves(view(q, validate=False)))
 
     def _moves(self, law: Factors | Conditionals) -> int:
+        """Return the number of interventions in one draw."""
         if self.variables is not None:
             check_count(
                 "SCateR", "variables", self.variables, most=law.d, hint=f"q has {law.d} variables."
@@ -115,17 +118,16 @@ class SCateR:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        clamped = self._clamped(law, x, chosen, noise, generator)
-        x = law.point(clamped.x)
-        fx = evaluate(f, x, law, validate=self.validate)
-        table = self._table(f, fx, law, clamped)
+        interventions = self._interventions(law, x, chosen, noise, generator)
+        fx = evaluate(f, law.point(interventions.x), law, validate=self.validate)
+        table = self._table(f, fx, law, interventions)
         # Weighted by the conditionals at the base draws, in one differentiable pass.
-        probs = structure(law).log_conditionals(clamped.x, self.validate).exp()
+        probs = structure(law).log_conditionals(interventions.x, self.validate).exp()
         change = (probs * table).sum((-1, -2)).mean(0)
         base = fx.mean(0)
         return attach(base + change / law.d, base + change)
 
-    def _clamped(
+    def _interventions(
         self,
         law: Factors | Conditionals,
         x: Tensor | None,
@@ -133,18 +135,17 @@ class SCateR:
         noise: Tensor | None,
         generator: torch.Generator | None,
     ) -> Interventions:
+        """Draw the base points and, for every alternative category, the variables that depend on it."""
         ordered = structure(law)
         check_generator(generator, law.device)
-        given = (
-            None
-            if x is None
-            else law.index(base_draws(law, x, self.samples, validate=self.validate))
-        )
-        if given is not None and self.suffix == "gumbel" and any(ordered.ancestors):
+        index = None
+        if x is not None:
+            index = law.index(base_draws(law, x, self.samples, validate=self.validate))
+        if index is not None and self.suffix == "gumbel" and any(ordered.ancestors):
             raise ValueError(
                 "x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a `generator` instead."
             )
-        n = self.samples if given is None else given.shape[0]
+        n = self.samples if index is None else index.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
         if noise is None:
             noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
@@ -155,19 +156,19 @@ class SCateR:
         with torch.no_grad():
             if self.variables is None and chosen is None:
                 return all_interventions(
-                    ordered, noise, given, self.suffix, self.categories, self.validate
+                    ordered, noise, index, self.suffix, self.categories, self.validate
                 )
             chosen = deal_variables(
                 "SCateR", law, n, self.variables, chosen, generator, self.validate
             )
-            return chosen_interventions(ordered, noise, chosen, given, self.suffix, self.validate)
+            return chosen_interventions(ordered, noise, chosen, index, self.suffix, self.validate)
 
     def _table(
-        self, f: Function, fx: Tensor, law: Factors | Conditionals, clamped: Interventions
+        self, f: Function, fx: Tensor, law: Factors | Conditionals, interventions: Interventions
     ) -> Float[Tensor, "n *batch d k"]:
-        """f at the clamped points less f at the base draw, by variable and category."""
+        """Return f after each intervention less f at the base draw, by variable and category."""
         with torch.no_grad():
-            flat = clamped.moved.flatten(0, 1)
+            flat = interventions.moved.flatten(0, 1)
             values = evaluate_chunked(
                 f,
                 lambda part: law.point(flat[part]),
@@ -176,10 +177,11 @@ class SCateR:
                 chunk_size=self.chunk_size,
                 validate=self.validate,
             )
-            change = values.unflatten(0, (len(clamped.moved), len(fx))) - fx.detach()
-            slot = (clamped.variable * law.k + clamped.category).movedim(0, -1)
-            own = clamped.category == clamped.x.movedim(-1, 0).gather(0, clamped.variable)
-            change = (change * clamped.weight).masked_fill(own, 0.0).movedim(0, -1)
+            change = values.unflatten(0, (len(interventions.moved), len(fx))) - fx.detach()
+            variable, category = interventions.variable, interventions.category
+            slot = (variable * law.k + category).movedim(0, -1)
+            is_drawn = category == interventions.x.movedim(-1, 0).gather(0, variable)
+            change = (change * interventions.weight).masked_fill(is_drawn, 0.0).movedim(0, -1)
             if self.variables is not None:
                 change = change * (law.d / self.variables)
             table = change.new_zeros((*fx.shape, law.d * law.k))

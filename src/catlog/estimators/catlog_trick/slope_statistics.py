@@ -1,4 +1,4 @@
-"""What SlopeCateR learns from its calls: how far slopes are to be trusted, and how large those of every variable are."""
+"""State that SlopeCateR learns: the coefficients of its predictions, and the scale of every variable's slopes."""
 
 from math import ceil
 
@@ -10,13 +10,13 @@ from torch.nn.functional import pad
 from .shrinkage import shrunk_coefficients
 from .slope_predictions import Three
 
-Updates = list[tuple[Tensor, Tensor]]  # buffers, and what to write into them
+Updates = list[tuple[Tensor, Tensor]]  # buffers and their new values
 
 
 class Coefficients(nn.Module):
-    """alpha and beta, a running least-squares fit of what f is worth by the two predictions of it.
+    """The coefficients alpha and beta: a running least-squares fit of exact gradients on the two predictions.
 
-    Kept are means of the normal equations: the matrix, and the right-hand side less the matrix times (1, 1).
+    The buffers hold means of the normal equations: the matrix, and the right-hand side less the matrix times (1, 1).
     """
 
     def __init__(self) -> None:
@@ -31,68 +31,69 @@ class Coefficients(nn.Module):
 
     @torch.no_grad()
     def updates(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> Updates:
-        """From what f and the predictions gave, [..., k], and the noise in these, times ``scale``: (co)variances."""
+        """Return the updated buffers, from exact and predicted gradients ``[..., k]``.
+
+        ``noise`` holds the (co)variances of the predictions, which are weighted by ``scale``.
+        """
         exact, straight, curved = terms
-        pairs = (straight, straight), (straight, curved), (curved, curved)
-        ss, sc, cc = (
-            ((a * b).sum(-1) + scale * more).mean()
-            for (a, b), more in zip(pairs, noise, strict=True)
-        )
-        es, ec = ((exact * each).sum(-1).mean() for each in (straight, curved))
-        gram, excess = (
-            torch.stack([ss, sc, sc, cc]).view(2, 2),
-            torch.stack([es - ss - sc, ec - sc - cc]),
-        )
+        noise_ss, noise_sc, noise_cc = noise
+        ss = ((straight * straight).sum(-1) + scale * noise_ss).mean()
+        sc = ((straight * curved).sum(-1) + scale * noise_sc).mean()
+        cc = ((curved * curved).sum(-1) + scale * noise_cc).mean()
+        es = (exact * straight).sum(-1).mean()
+        ec = (exact * curved).sum(-1).mean()
+        gram = torch.stack([ss, sc, sc, cc]).view(2, 2).to(self.gram)
+        excess = torch.stack([es - ss - sc, ec - sc - cc]).to(self.excess)
         return [
-            (kept, kept.lerp(new.to(kept), rate))
-            for kept, new in ((self.gram, gram), (self.excess, excess))
+            (self.gram, self.gram.lerp(gram, rate)),
+            (self.excess, self.excess.lerp(excess, rate)),
         ]
 
 
 class SlopeScales(nn.Module):
-    """The root mean square of every variable's slopes, in so many places; more variables share them.
+    """The running RMS slope of every variable, in a table of ``entries``.
 
-    Kept are, by place, means of the squared size of straight predictions and of what it would be for slopes of size 1.
+    With more variables than entries, variable i uses entry i mod ``entries``. The buffers hold means of the squared norm of
+    straight predictions, and of what it would be for slopes of size 1.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, entries: int) -> None:
         super().__init__()
-        self.register_buffer("size2", torch.zeros(places))
-        self.register_buffer("spread2", torch.zeros(places))
+        self.register_buffer("size2", torch.zeros(entries))
+        self.register_buffer("spread2", torch.zeros(entries))
         self.size2: Tensor
         self.spread2: Tensor
 
     def forward(self, d: int) -> Float[Tensor, " d"]:
-        """Of d variables; 1 where nothing was seen."""
-        places = len(self.size2)
-        if places == 0:
+        """Return the scales of d variables, 1 before any data."""
+        entries = len(self.size2)
+        if entries == 0:
             return torch.ones(d, device=self.size2.device)
         size = torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
-        return size.repeat(ceil(d / places))[:d]
+        return size.repeat(ceil(d / entries))[:d]
 
     @torch.no_grad()
     def updates(
         self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float
     ) -> Updates:
-        places = len(self.size2)
-        if places == 0:
+        """Return the updated entries of the variables in this call."""
+        entries = len(self.size2)
+        if entries == 0:
             return []
-        means = (
-            fold_into(each.reshape(-1, each.shape[-1]).mean(0), places) for each in (size2, spread2)
-        )
-        seen = (
-            (kept[: len(mean)], mean)
-            for kept, mean in zip((self.size2, self.spread2), means, strict=True)
-        )
-        return [(kept, kept.lerp(mean.to(kept), rate)) for kept, mean in seen]
+        updates = []
+        for buffer, values in ((self.size2, size2), (self.spread2, spread2)):
+            mean = fold_into(values.reshape(-1, values.shape[-1]).mean(0), entries)
+            used = buffer[: len(mean)]
+            updates.append((used, used.lerp(mean.to(used), rate)))
+        return updates
 
 
-def fold_into(values: Float[Tensor, " d"], places: int) -> Float[Tensor, " p"]:
-    """The sums of all values that share a place: variable i has place i mod ``places``.
+def fold_into(values: Float[Tensor, " d"], entries: int) -> Float[Tensor, " p"]:
+    """Return the sums of all values that share an entry: variable i has entry i mod ``entries``.
 
-    >>> folded(torch.arange(5.0), 3)
+    >>> fold_into(torch.arange(5.0), 3)
     tensor([3., 5., 2.])
     """
-    if len(values) <= places:
+    if len(values) <= entries:
         return values
-    return pad(values, (0, -len(values) % places)).view(-1, places).sum(0)
+    return pad(values, (0, -len(values) % entries)).view(-1, entries).sum(0)

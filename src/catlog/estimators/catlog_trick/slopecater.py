@@ -1,4 +1,4 @@
-"""SlopeCateR: the CatLog-Derivative trick, predicted for all variables by slopes of f and corrected on some."""
+"""SlopeCateR: the CatLog-Derivative trick, predicted from the derivatives of f and corrected exactly."""
 
 from math import ceil
 from typing import ClassVar
@@ -26,9 +26,9 @@ from .slope_statistics import Coefficients, SlopeScales
 
 
 class SlopeCateR(nn.Module):
-    r"""Slopes of f at the draws predict what every variable is worth; exact sums over some variables correct the prediction.
+    r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums over a few variables.
 
-    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn, variable i is first given
+    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn, variable i first gets
 
     .. math::
         \sum_k \partial p_i(k)\, \alpha\, G_k(x) \;+\; \beta\, \tfrac12 \Bigl( \bigl[G_c(x) - \textstyle\sum_k p_i(k) G_k(x)\bigr]
@@ -41,26 +41,26 @@ class SlopeCateR(nn.Module):
     .. math::
         \sum_{j=1}^M \frac1{M \pi_{i_j}} \sum_k \partial p_{i_j}(k)\, \bigl[ f(x_{\neq i}, k) - \hat f_i(x_{\neq i}, k) \bigr]
 
-    where :math:`\hat f_i` is the prediction's own mean over :math:`x_i`, from the slopes at the same points. So the noise of the
-    drawn value cancels, and what is left is third-order in each variable. The expected number of turns :math:`M \pi_i` follows
-    how undecided a variable is, p (1 - p) for a bit, times how large its slopes were in earlier calls (a tenth of the turns
-    goes to all alike), by systematic sampling. So all points are known before f is called, once. Any :math:`\pi_i > 0` and any
+    where :math:`\hat f_i` is the mean of the prediction over :math:`x_i`, from the slopes at the same points. So the noise of
+    the drawn value cancels, and the residual is third-order in each variable. The expected number of corrections :math:`M \pi_i` of a
+    variable is proportional to how undecided it is, p (1 - p) for a bit, times how large its slopes were in earlier calls. A
+    tenth of the corrections goes to all variables equally. Systematic sampling chooses the variables, so all points are known
+    before f is called, once. Any :math:`\pi_i > 0` and any
     coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
-    least-squares fit over all variables and batch elements of the terms of the corrections, so that they vanish where slopes
-    say nothing; they are frozen by ``eval()``, inside ``torch.func`` transforms and under
-    ``torch.inference_mode``. The value is the mean of f over the N draws.
+    least-squares fit of the corrections, over all variables and batch elements, so that they vanish where slopes predict
+    nothing. They are frozen by ``eval()``, inside ``torch.func`` transforms and under ``torch.inference_mode``. The value is the mean of f over the N draws.
 
-    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
-    Reference: this library; the prediction is of Liu et al., "Bridging discrete and backpropagation: straight-through and
+    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
+    Reference: this library; the prediction is that of Liu et al., "Bridging discrete and backpropagation: straight-through and
     beyond", 2023.
 
     Args:
         samples: number of draws N.
-        corrections: number M of exact sums over one variable, dealt to the draws in turn; None: as many as take two fifths of
-            the evaluations, 2 N / (3 (k - 1)). More of them pay where f is far from quadratic in its variables.
+        corrections: number M of exact sums over one variable, spread evenly over the draws; None: 2 N / (3 (k - 1)), which
+            takes two fifths of the evaluations. More of them pay where f is far from quadratic in its variables.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified).
-        decay: of the running fit, and of the sizes of slopes; 1 keeps alpha = beta = 1.
-        slope_entries: for the sizes of slopes, one for every variable (more variables share them); 0: none are kept.
+        decay: of the running fit, and of the RMS slopes; 1 keeps alpha = beta = 1.
+        slope_entries: length of the table of RMS slopes, one per variable (more variables share entries); 0: no table.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -112,7 +112,7 @@ class SlopeCateR(nn.Module):
         return self.samples + self.turns(k) * (k - 1)
 
     def turns(self, k: int) -> int:
-        """M, the number of exact sums over a variable of k categories."""
+        """Return M, the number of exact sums over a variable of k categories."""
         return (
             ceil(2 * self.samples / (3 * max(k - 1, 1)))
             if self.corrections is None
@@ -135,10 +135,9 @@ class SlopeCateR(nn.Module):
         )
         n, m = x.shape[0], self.turns(law.k)
         undecided = gradient_scale(law.probs.detach())
-        (known,) = frozen(
-            self, torch.cat([self.coefficients(), self.sizes(law.d)])
-        )  # in one tensor, for one kernel
-        coefficients, sizes = known.to(law.real).split([2, law.d])
+        # In one tensor, for one kernel.
+        (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)]))
+        coefficients, sizes = learned.to(law.real).split([2, law.d])
         often = m * selection_probabilities(undecided * sizes)
         if start is None:
             start = rand(
@@ -155,34 +154,29 @@ class SlopeCateR(nn.Module):
                 closed=True,
             )
         variable = systematic_sample(often, m, start)
-        drawn = make_predictions(law, x, variable)
-        points = torch.cat([law.flat(x), drawn.corrected_points().to(law.dtype)])
+        predictions = make_predictions(law, x, variable)
+        points = torch.cat([law.flat(x), predictions.corrected_points().to(law.dtype)])
         learning = self.decay < 1 and learns(self, points)
         values, slopes = value_and_slope(
             f, law.shaped(points), law, validate=self.validate, learns=learning
         )
         slopes = law.flat(slopes).to(law.real)
-        terms, noise = drawn.exact_and_predicted(values.detach(), slopes)
+        terms, noise = predictions.exact_and_predicted(values.detach(), slopes)
         weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
-        exact, straight, curved = (weight * each for each in terms)
+        exact, straight, curved = terms[0] * weight, terms[1] * weight, terms[2] * weight
         alpha, beta = coefficients.unbind()
-        first, second = drawn.first_and_second_order(slopes[:n])
-        where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
-        left = (exact - alpha * straight - beta * curved).movedim(0, -2)
-        gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
+        first, second = predictions.first_and_second_order(slopes[:n])
+        residual = (exact - alpha * straight - beta * curved).movedim(0, -2)
+        slot = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
+        gradient = (alpha * first + beta * second).scatter_add(-2, slot, residual)
         if law.kind == Kind.BITS:
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
         if learning:
+            rate = 1 - self.decay
             fit = self.coefficients.updates(
-                (exact, straight, curved), noise, weight.squeeze(-1) / n, 1 - self.decay
+                (exact, straight, curved), noise, weight.squeeze(-1) / n, rate
             )
-            write(
-                [
-                    *fit,
-                    *self.sizes.updates(
-                        drawn.size2(slopes[:n]), undecided.square(), 1 - self.decay
-                    ),
-                ]
-            )
+            scales = self.sizes.updates(predictions.size2(slopes[:n]), undecided.square(), rate)
+            write(fit + scales)
         value = values[:n].mean(0)
         return attach(value, value + logit_surrogate(law, gradient))

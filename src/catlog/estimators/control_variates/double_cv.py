@@ -23,7 +23,7 @@ from ..logit_gradients import (
 
 
 class DoubleCV(nn.Module):
-    r"""RLOO on f less a linear function, both in the draw's own value and in its baseline.
+    r"""RLOO with a linear control variate, from derivatives of f, in the value and the baseline of each draw.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \Bigl[h_n - \frac1{N-1} \sum_{m \neq n} h_m\Bigr]\, \partial \log q(x^{(n)})
@@ -32,17 +32,17 @@ class DoubleCV(nn.Module):
 
     where :math:`\overline{f'}_{\neq n}` is the mean derivative of f at the *other* draws and :math:`\mu = p`. Unbiased for any
     :math:`\alpha`: given the others, the linear term of draw n adds :math:`-\alpha\,\overline{f'}_{\neq n} \cdot \partial\mu`,
-    which is added back (their mean over n is :math:`\overline{f'} \cdot \partial \mu`); that of draw m, in the baseline, has mean
-    zero given all other draws. :math:`\alpha` is learned; 0 is :class:`RLOO`, 1 is exact for linear f. The paper writes it for
-    bits, with the other sign of :math:`\alpha`; for one-hot points nothing changes but :math:`\partial\mu`.
+    which is added back (the mean over n is :math:`\overline{f'} \cdot \partial \mu`). The linear term of draw m, in the
+    baseline, has mean zero given all other draws. :math:`\alpha` is learned; 0 is :class:`RLOO`, 1 is exact for linear f. The paper writes it for
+    bits, with the other sign of :math:`\alpha`; for one-hot points only :math:`\partial\mu` changes.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law; at least two
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q; at least two
     draws; an optimiser for ``parameters()``.
     Reference: Titsias and Shi, "Double control variates for gradient estimation in discrete latent variable models", 2022.
 
     Args:
         samples: number of draws N, at least 2.
-        alpha: the coefficient to start from.
+        alpha: initial value of the coefficient.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(2, requires_grad=True)
@@ -71,7 +71,8 @@ class DoubleCV(nn.Module):
             hint="One draw has no others to leave out: use MuProp.",
         )
         check_number("DoubleCV", "alpha", alpha)
-        self.samples, self.validate = samples, validate
+        self.samples = samples
+        self.validate = validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
 
     def rows(self, q: Distribution) -> int:

@@ -1,4 +1,4 @@
-"""MuProp: REINFORCE on what a first-order expansion at the mean leaves over."""
+"""MuProp: REINFORCE on the residual of a first-order expansion at the mean."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,18 +19,18 @@ from ..relaxations.relaxation import to_point
 
 @dataclass(frozen=True)
 class MuProp:
-    r"""The derivative of f at the mean of q, and REINFORCE for the rest of f.
+    r"""The gradient of f's first-order Taylor expansion at the mean of q, exactly, and REINFORCE on the residual.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \bigl[f(x^{(n)}) - f(\mu) - f'(\mu) \cdot (x^{(n)} - \mu)\bigr]\,
         \partial \log q(x^{(n)}) + f'(\mu) \cdot \partial \mu, \qquad \mu = p
 
     Unbiased: the score of a linear function has the expectation :math:`f'(\mu) \cdot \partial \mu`, which is added back. Exact
-    for linear f. Good where f is smooth between the categories, worse than REINFORCE where its expansion at :math:`\mu` says
-    nothing of its values at the corners.
+    for linear f. Good where f is smooth between the categories. Worse than REINFORCE where the expansion at :math:`\mu` does
+    not predict f at the discrete points.
 
     Cost: ``samples`` + 1 evaluations, one of them with a backward pass. Needs: f differentiable, defined between the
-    categories; a Bernoulli or one-hot law.
+    categories; a Bernoulli or one-hot q.
     Reference: Gu et al., "MuProp: Unbiased backpropagation for stochastic neural networks", 2016.
 
     Args:
@@ -81,7 +81,9 @@ class MuProp:
         at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)
         slope = by_category(law, slope)
         score = score_in_logits(law, law.index(x))[1]
-        rest = (fx - at_mean).detach() - (slope * score).sum((-1, -2))
-        gradient = (rest[..., None, None] * score).mean(0) + mean_gradient(law, slope).squeeze(0)
+        residual = (fx - at_mean).detach() - (slope * score).sum((-1, -2))
+        gradient = (residual[..., None, None] * score).mean(0) + mean_gradient(law, slope).squeeze(
+            0
+        )
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, gradient))

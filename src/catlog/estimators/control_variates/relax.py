@@ -10,15 +10,14 @@ from torch.distributions import Distribution
 from ...checks import check_count, check_network, check_positive
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
-from ...evaluation.evaluate import evaluate, value_and_grad
+from ...evaluation.evaluate import value_and_grad
 from ...evaluation.networks import call_network
-from ...sampling.draw import base_draws
-from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
-from ..relaxations.relaxation import conditional_gumbels, relaxed
+from ..logit_gradients import logit_surrogate, squared_norm
+from ..relaxations.relaxation import relaxed, relaxed_draws
 
 
 class RELAX(nn.Module):
-    r"""REINFORCE less that of a network on relaxed points, plus the network's pathwise derivative.
+    r"""REINFORCE with a network of the relaxed draw as control variate, whose gradient is added back pathwise.
 
     .. math::
         \frac1N \sum_n \partial f(x) + \bigl[f(x) - c(z)\bigr]\, \partial \log q(x) + \sum_{i,k}
@@ -26,11 +25,11 @@ class RELAX(nn.Module):
         z = \log p + g,\ x = \arg\max z
 
     with Gumbel g and :math:`c(z) = \text{network}(\operatorname{softmax}(z/\tau))`: :class:`REBAR` with a network in place of f,
-    which stays a black box. The paper's :math:`\partial c(z) - \partial c(\tilde z)` is there with both noises tied (see
-    :class:`REBAR`). Unbiased for any network; it is trained to lower the variance. Without one it is :class:`Reinforce`.
+    which stays a black box. The paper's :math:`\partial c(z) - \partial c(\tilde z)` is taken with both noises tied (see
+    :class:`REBAR`). Unbiased for any network; the network is trained to lower the variance. Without one it is :class:`Reinforce`.
 
     Cost: ``samples`` evaluations of f, and of the network with its second derivative. Needs: nothing of f; a Bernoulli or
-    one-hot law; an optimiser for ``parameters()``.
+    one-hot q; an optimiser for ``parameters()``.
     Reference: Grathwohl et al., "Backpropagation through the void", 2018.
 
     Args:
@@ -70,12 +69,10 @@ class RELAX(nn.Module):
         check_count("RELAX", "samples", samples)
         check_network("RELAX", network)
         check_positive("RELAX", "temperature", temperature)
-        self.samples, self.network, self.temperature, self.validate = (
-            samples,
-            network,
-            temperature,
-            validate,
-        )
+        self.samples = samples
+        self.network = network
+        self.temperature = temperature
+        self.validate = validate
 
     def rows(self, q: Distribution) -> int:
         return self.samples
@@ -94,24 +91,17 @@ class RELAX(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "RELAX")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        fx = evaluate(f, x, law, validate=self.validate)
-        index = law.index(x)
-        score = score_in_logits(law, index)[1]
-        given, left = conditional_gumbels(law, index, noise, generator, self.validate)
-        value, signal = fx.mean(0), fx.detach().to(law.real)
+        draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)
+        value = draws.fx.mean(0)
         if self.network is None:
-            return attach(
-                value, value + logit_surrogate(law, (signal[..., None, None] * score).mean(0))
-            )
+            signal = draws.fx.detach().to(law.real)[..., None, None]
+            return attach(value, value + logit_surrogate(law, (signal * draws.score).mean(0)))
         network = self.network
 
         def control(z: Tensor) -> "tuple[Tensor]":
-            return (call_network("RELAX", network, relaxed(law, z, self.temperature), fx.shape),)
+            points = relaxed(law, z, self.temperature)
+            return (call_network("RELAX", network, points, draws.fx.shape),)
 
-        (c,), (slope,) = value_and_grad(control, given, create_graph=True)
-        gradient = (signal - c)[..., None, None] * score
-        if slope is not None:
-            gradient = gradient + to_logit_gradient(law, slope * left)
-        gradient = gradient.mean(0)
+        (c,), (slope,) = value_and_grad(control, draws.z, create_graph=True)
+        gradient = draws.gradient(law, c, slope)
         return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))

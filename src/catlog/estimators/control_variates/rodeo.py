@@ -17,30 +17,30 @@ from ..logit_gradients import leave_one_out, logit_surrogate, score_in_logits, s
 
 
 class RODEO(nn.Module):
-    r"""RLOO with functions of mean zero under q, made by the Gibbs sampler's Stein operator, added to baseline and gradient.
+    r"""RLOO with two control variates of mean zero, made by a Stein operator from values and derivatives of f.
 
     .. math::
         \frac1N \sum_n \partial f(x_n) + \Bigl[f(x_n) - \frac1{N-1} \sum_{m \neq n} \bigl(f(x_m) + \alpha\, A h_m(x_m)\bigr)
         \Bigr]\, s(x_n)\, \partial l + \beta\, A(\tilde h_n s)(x_n)\, \partial l
 
-    with the logits l, the score :math:`s(x) = x - p`, and :math:`A h(x) = \sum_i \mathbb{E}_{y_i \sim q_i}[h(x_{\neq i}, y_i)] -
+    with the logits l, the score :math:`s(x) = x - p`, and the Stein operator of the Gibbs sampler, :math:`A h(x) = \sum_i \mathbb{E}_{y_i \sim q_i}[h(x_{\neq i}, y_i)] -
     h(x) = \sum_i q_i(1 - x_i)\,[h(x^i) - h(x)]`, where :math:`x^i` is x with bit i flipped. A has mean zero under q for *any* h,
-    and :math:`h_n, \tilde h_n` are made of the other draws only, so the estimate is unbiased. For the second term, per logit,
+    and :math:`h_n, \tilde h_n` are made from the other draws only, so the estimate is unbiased. For the second term, per logit,
 
     .. math:: A(\tilde h s_j)(x) = s_j(x)\,\bigl[A\tilde h(x) - \tilde h(x^j)\bigr].
 
     h must be cheap at all neighbours. From the values and derivatives of f at the other draws it is
-    :math:`h_n(y) = \frac1{N-1} \sum_{m \neq n} H\bigl(f(x_m),\, f'(x_m) \cdot (y - x_m)\bigr)`, H the network, or its second
-    argument. No further evaluations of f. (The paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
+    :math:`h_n(y) = \frac1{N-1} \sum_{m \neq n} H\bigl(f(x_m),\, f'(x_m) \cdot (y - x_m)\bigr)`, where H is the network or, without one, its second
+    argument. f is not evaluated again. (The paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli law; at least two draws; an
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q; at least two draws; an
     optimiser for ``parameters()``.
     Reference: Shi et al., "Gradient estimation with discrete Stein operators", 2022.
 
     Args:
         samples: number of draws N, at least 2.
-        alpha: the baseline's coefficient to start from; with both 0 it is :class:`RLOO`.
-        beta: the gradient's coefficient to start from.
+        alpha: initial value of the baseline's coefficient; with both 0 it is :class:`RLOO`.
+        beta: initial value of the gradient's coefficient.
         network: H, from pairs ``[..., 2]`` to pairs ``[..., 2]``: h and the other h, that of the gradient; None: the second
             argument for both.
         validate: check f's values for NaN and inf (eager mode only).
@@ -80,7 +80,9 @@ class RODEO(nn.Module):
         check_number("RODEO", "alpha", alpha)
         check_number("RODEO", "beta", beta)
         check_network("RODEO", network)
-        self.samples, self.network, self.validate = samples, network, validate
+        self.samples = samples
+        self.network = network
+        self.validate = validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
         self.beta = nn.Parameter(torch.tensor(float(beta)))
 
@@ -111,14 +113,14 @@ class RODEO(nn.Module):
             validate=self.validate,
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
-        score, known = score_in_logits(law, law.index(x))[1][..., 1], fx.detach().to(law.real)
-        h = self._surrogates(law.flat(x).to(law.real), known, law.flat(slope).to(law.real))
+        score = score_in_logits(law, law.index(x))[1][..., 1]
+        values = fx.detach().to(law.real)
+        h = self._surrogates(law.flat(x).to(law.real), values, law.flat(slope).to(law.real))
         at_x, flipped = h[..., :1, :], h[..., 1:, :]
-        stein = (score.abs().unsqueeze(-1) * (flipped - at_x)).sum(
-            -2
-        )  # |x - p| is the probability of a flip
+        flip_probability = score.abs().unsqueeze(-1)  # |x - p|
+        stein = (flip_probability * (flipped - at_x)).sum(-2)
         alpha, beta = self.alpha.to(law.real), self.beta.to(law.real)
-        signal = known - leave_one_out(known + alpha * stein[..., 0])
+        signal = values - leave_one_out(values + alpha * stein[..., 0])
         gradient = (
             score * (signal.unsqueeze(-1) + beta * (stein[..., 1:] - flipped[..., 1]))
         ).mean(0)
@@ -132,7 +134,7 @@ class RODEO(nn.Module):
         fx: Float[Tensor, "n *batch"],
         slope: Float[Tensor, "n *batch d"],
     ) -> Float[Tensor, "n *batch neighbours 2"]:
-        """h_n and the other h_n at x_n and, after it, at x_n with bit 1, ..., d flipped."""
+        """Return both h_n at x_n and, after it, at x_n with bit 1, ..., d flipped."""
         n = x.shape[0]
         at_x = (slope * (x.unsqueeze(1) - x)).sum(-1, keepdim=True)  # [n, m, *batch, 1]
         linear = torch.cat([at_x, at_x + slope * (1 - 2 * x).unsqueeze(1)], -1)
@@ -141,5 +143,5 @@ class RODEO(nn.Module):
             pairs = linear.unsqueeze(-1).expand(pairs.shape)
         else:
             pairs = call_network("RODEO", self.network, pairs, pairs.shape)
-        others = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
-        return (others.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1)
+        other_mean = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
+        return (other_mean.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1)

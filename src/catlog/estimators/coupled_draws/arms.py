@@ -12,13 +12,13 @@ from ...checks import check_count
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
-from ..logit_gradients import logit_surrogate
+from ..logit_gradients import leave_one_out, logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
 
 
 @dataclass(frozen=True)
 class ARMS:
-    r"""Leave-one-out REINFORCE on negatively dependent draws, corrected for their dependence.
+    r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their dependence.
 
     .. math::
         \partial_{\eta_i} \approx \frac{1}{N-1} \sum_n \bigl(f(b^{(n)}) - \overline f\bigr) b_i^{(n)}\;
@@ -29,7 +29,7 @@ class ARMS:
     Two draws are both rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The value is the
     mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli law.
+    Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
     Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary variables", 2021.
 
     Args:
@@ -63,7 +63,7 @@ class ARMS:
             "samples",
             self.samples,
             least=2,
-            hint="One draw has none to be compared with: use Reinforce.",
+            hint="One draw has no others to compare with: use Reinforce.",
         )
 
     def rows(self, q: Distribution) -> int:
@@ -97,7 +97,8 @@ class ARMS:
         rare, category = law.probs.detach().min(-1)
         b = torch.where(antithetic_events(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)
+        values = fx.detach()
+        advantage = (values - leave_one_out(values)).unsqueeze(-1)
+        slope = (advantage * b).mean(0) * pair_correction(n, rare)
         value = fx.mean(0)
-        advantage = (fx - value).detach().unsqueeze(-1)
-        slope = (advantage * b).sum(0) / (n - 1) * pair_correction(n, rare)
         return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))

@@ -18,22 +18,23 @@ from .coupling import coupling_noise
 
 @dataclass(frozen=True)
 class ARSM:
-    r"""ARM for categories: f at the winners of a race whose lanes are swapped, times the noise that made them.
+    r"""ARM for categorical variables: f at the arg-min categories after swapping pairs of noise components, weighted by the noise.
 
     .. math::
         \partial_{\phi_{im}} \approx \sum_j \Bigl(f(x^{mj}) - \frac1k \sum_c f(x^{cj})\Bigr)
         \bigl(\tfrac1k - \pi_{ij}\bigr), \qquad x_i = \arg\min_c \pi_{ic} / p_i(c),\; \pi_i \sim \text{Dirichlet}(1, \dots, 1)
 
-    with :math:`\phi` the logits; :math:`x^{mj}` are the winners after the entries m and j of :math:`\pi_i` were swapped, in *all*
-    variables i. Every such point has the law q, so the value is the mean over all of them; everything is averaged over N races.
-    Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero never win; with mixed cardinalities k is the largest.
+    with :math:`\phi` the logits; :math:`x^{mj}` are the arg-min categories after swapping the entries m and j of :math:`\pi_i`, in *all*
+    variables i. Every such point is a draw of q, so the value is the mean over all of them. Value and gradient are averaged
+    over N noise vectors.
+    Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero are never drawn; with mixed cardinalities k is the largest.
 
     Cost: ``samples`` (1 + k (k - 1) / 2) evaluations. Needs: nothing of f.
     Reference: Yin et al., "ARSM: augment-REINFORCE-swap-merge estimator for gradient backpropagation through categorical
     variables", 2019.
 
     Args:
-        samples: number of races N.
+        samples: number N of noise vectors.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
     In place of ``x``, a call takes :math:`\pi` as ``noise``, ``[samples, *batch, d, k]`` with sums 1 over the last dimension.
@@ -83,10 +84,9 @@ class ARSM:
             "ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate
         )
         order, which = _swaps(k, law.device)
-        winner = (pi[..., order] / law.probs.detach().unsqueeze(-2)).argmin(
-            -1
-        )  # [n, *batch, d, swaps]
-        points = law.point(winner.movedim(-1, 0).flatten(0, 1))
+        scaled = pi[..., order] / law.probs.detach().unsqueeze(-2)
+        category = scaled.argmin(-1)  # [n, *batch, d, swaps]
+        points = law.point(category.movedim(-1, 0).flatten(0, 1))
         fx = evaluate(f, points, law, validate=self.validate)
         swapped = fx.detach().unflatten(0, (-1, n))[which]  # [k (m), k (j), n, *batch]
         change = (swapped - swapped.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
@@ -96,7 +96,7 @@ class ARSM:
 
 
 def _swaps(k: int, device: torch.device) -> tuple[Int64[Tensor, "swaps k"], Int64[Tensor, "k k"]]:
-    """The orders of k entries with two or none of them swapped, and the number of the one that swaps m and j."""
+    """Return the orders of k entries with at most two of them swapped, and which order swaps m and j."""
     m, j = torch.triu_indices(k, k, 1, device=device)
     number = torch.arange(1, len(m) + 1, device=device)
     which = torch.zeros(k, k, dtype=torch.int64, device=device)

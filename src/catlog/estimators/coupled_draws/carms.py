@@ -1,4 +1,4 @@
-"""CARMS: any number of mutually antithetic draws of categories."""
+"""CARMS: any number of mutually antithetic draws of categorical variables."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,24 +18,25 @@ from .coupling import antithetic_events, coupling_noise, pair_correction, pair_p
 
 @dataclass(frozen=True)
 class CARMS:
-    r"""Leave-one-out REINFORCE on negatively dependent draws, each pair weighted by how much rarer it became.
+    r"""ARMS for categorical variables: leave-one-out REINFORCE on negatively dependent draws, each pair with a weight that
+    corrects for the dependence.
 
     .. math::
         \frac{1}{N (N-1)} \sum_{n \ne m} \bigl(f(x^{(n)}) - f(x^{(m)})\bigr) \sum_{i:\, x_i^{(n)} \ne x_i^{(m)}}
         \frac{p_i(x_i^{(n)})\, p_i(x_i^{(m)})}{P_i(x_i^{(n)}, x_i^{(m)})}\; \partial \log p_i(x_i^{(n)})
 
-    The draws of a variable break a stick, rarest category first: those that are left at stick j take category j with
+    The draws of a variable break a stick, rarest category first. The draws that have no category yet take category j with
     probability :math:`s_j = p_j / (p_j + p_{j+1} + \dots) \le 1/2`, coupled as in :class:`ARMS`. Then for j before l
 
     .. math:: \frac{p_j\, p_l}{P(j, l)} = \frac{s_j (1 - s_j)}{s_j - S_j} \prod_{h < j} \frac{(1 - s_h)^2}{1 - 2 s_h + S_h} < 2,
         \qquad S_j = \max(0, 2 s_j^{1/(N-1)} - 1)^{N-1}
 
-    so every pair can occur and no weight is large; in other orders a pair can become impossible, which is a bias. With k = 2 it
-    is ARMS; with N = 2 and a uniform law two draws never agree. The value is the mean over the draws.
+    so every pair can occur and no weight is large. In other orders a pair can become impossible, which makes a bias. With
+    k = 2 it is ARMS. With N = 2 and uniform probabilities two draws never agree. The value is the mean over the draws.
 
     Cost: ``samples`` evaluations. Needs: nothing of f.
     Reference: Dimitriev and Zhou, "CARMS: categorical-antithetic-REINFORCE multi-sample gradient estimator", 2021. The
-    coupling by sticks, rarest first, is this library's own choice.
+    coupling by sticks, rarest first, is the choice of this library.
 
     Args:
         samples: number of coupled draws N, at least 2.
@@ -66,7 +67,7 @@ class CARMS:
             "samples",
             self.samples,
             least=2,
-            hint="One draw has none to be compared with: use Reinforce.",
+            hint="One draw has no others to compare with: use Reinforce.",
         )
 
     def rows(self, q: Distribution) -> int:
@@ -101,14 +102,10 @@ class CARMS:
         index = order.expand(*shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
         fx = evaluate(f, law.point(index), law, validate=self.validate)
 
-        one, two = rank.unsqueeze(1), rank.unsqueeze(0)
-        weight = (
-            _weights(n, stick)
-            .expand(n, *shape, law.k)
-            .gather(-1, torch.minimum(one, two).unsqueeze(-1))
-            .squeeze(-1)
-        )
-        weight = weight.masked_fill(one == two, 0.0) / (n * (n - 1))
+        first, second = rank.unsqueeze(1), rank.unsqueeze(0)
+        earlier = torch.minimum(first, second).unsqueeze(-1)
+        weight = _weights(n, stick).expand(n, *shape, law.k).gather(-1, earlier).squeeze(-1)
+        weight = weight.masked_fill(first == second, 0.0) / (n * (n - 1))
         change = fx.detach().unsqueeze(1) - fx.detach()
         slope = (change.unsqueeze(-1) * weight).sum(1).movedim(0, -1)
         slope = slope.new_zeros(law.probs.shape).scatter_add(-1, index.movedim(0, -1), slope)
@@ -119,14 +116,14 @@ class CARMS:
 def _sticks(
     probs: Float[Tensor, "*batch d k"],
 ) -> tuple[Int64[Tensor, "*batch d k"], Float[Tensor, "*batch d sticks"]]:
-    """The categories, rarest first, and the probability of each but the last, given that those before it were not taken."""
+    """Return the categories, rarest first, and the probability of all but the last, given none before it was taken."""
     ordered, order = probs.sort(dim=-1, stable=True)
     rest = ordered.flip(-1).cumsum(-1).flip(-1)
     return order, (ordered / rest)[..., :-1]
 
 
 def _weights(n: int, stick: Float[Tensor, "*batch d sticks"]) -> Float[Tensor, "*batch d k"]:
-    """p_j p_l / P(j, l) for the stick j that comes first; the last entry is for no pair."""
+    """Return p_j p_l / P(j, l) by the stick j that comes first; the last entry belongs to no pair."""
     step = (1 - stick).square() / (1 - 2 * stick + pair_probability(n, stick))
     ones = stick.new_ones(stick.shape[:-1] + (1,))
     before = torch.cat([ones, step[..., :-1].cumprod(-1)], -1)

@@ -1,4 +1,4 @@
-"""What estimators with coupled draws share: noise of their own, and draws made from it."""
+"""Noise for coupled draws, negatively dependent events made from it, and their probabilities."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,10 +19,13 @@ def coupling_noise(
     simplex: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """The ``noise`` given, or else drawn: uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension."""
+    """Return ``noise``, checked, or draw it.
+
+    It holds uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension.
+    """
     if x is not None:
         raise ValueError(
-            f"x: {owner} makes its draws, coupled, from noise of its own; give `noise` or a `generator` instead."
+            f"x: {owner} makes coupled draws from noise; give `noise` or a `generator` instead."
         )
     check_generator(generator, law.device)
     if noise is not None:
@@ -40,7 +43,7 @@ def coupling_noise(
 def antithetic_events(
     noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]
 ) -> Bool[Tensor, "n *shape"]:
-    """N negatively dependent events of one probability: u_n < chance with u_n = (1 - noise_n)^(N - 1).
+    """Return N negatively dependent events of the same probability: u_n < chance, u_n = (1 - noise_n)^(N - 1).
 
     The noise is Dirichlet(1, ..., 1) along its first dimension, so that u_n is uniform.
     """
@@ -48,7 +51,7 @@ def antithetic_events(
 
 
 def pair_probability(n: int, chance: Tensor) -> Tensor:
-    """The probability that two given ones of the ``n`` events of :func:`taken` happen.
+    """Return the probability that two of the ``n`` events of :func:`antithetic_events` both happen.
 
     They do where both noises exceed t = 1 - chance^(1 / (n - 1)), and P(noise_1 > t, noise_2 > t) = max(0, 1 - 2t)^(n - 1).
     """
@@ -56,6 +59,9 @@ def pair_probability(n: int, chance: Tensor) -> Tensor:
 
 
 def pair_correction(n: int, chance: Tensor) -> Tensor:
-    """P(one happens, one not), for independent events over that of :func:`taken`: c(1 - c) / (c - P(both)), at most 1."""
+    """Return the ratio of P(one of two events happens) for independent and for antithetic events.
+
+    It is c (1 - c) / (c - P(both)), which is at most 1.
+    """
     both = pair_probability(n, chance)
     return (1 - chance) / (1 - both / chance.clamp(min=torch.finfo(chance.dtype).tiny))

@@ -1,4 +1,4 @@
-"""DisARM for categories, by way of a tree of bits."""
+"""DisARM for categorical variables, written as trees of bits."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -21,7 +21,7 @@ Tree = Literal["balanced", "stick"]
 
 @dataclass(frozen=True)
 class DisARMTree:
-    r"""DisARM on the k - 1 bits that lead from the root of a binary tree to a category.
+    r"""DisARM for categorical variables: every category is a leaf of a binary tree, every inner node a bit.
 
     .. math::
         \partial_{\alpha_{iv}} \approx \frac1N \sum_n \tfrac12 \bigl(f(x^{(n)}) - f(\tilde x^{(n)})\bigr)
@@ -29,8 +29,8 @@ class DisARMTree:
         \alpha_{iv} = \log \frac{p_i(\text{right of } v)}{p_i(\text{left of } v)}
 
     :math:`b, \tilde b` are antithetic bits at the nodes v, and :math:`x, \tilde x` the leaves that they lead to. V is 1 where the
-    path to :math:`x_i` or to :math:`\tilde x_i` passes v, else 0: f does not depend on the other bits. The chain rule takes the
-    gradient from :math:`\alpha` to the law's parameters. Unbiased; with k = 2 it is :class:`DisARM`. The value is the mean over
+    path to :math:`x_i` or to :math:`\tilde x_i` passes v, and 0 elsewhere, because f does not depend on the other bits. The chain rule takes the
+    gradient from :math:`\alpha` to the parameters of q. Unbiased; with k = 2 it is :class:`DisARM`. The value is the mean over
     all 2N points.
 
     Cost: 2 ``samples`` evaluations. Needs: nothing of f.
@@ -83,10 +83,8 @@ class DisARMTree:
         law = factors(q, validate=self.validate)
         shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
         u = coupling_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
-        probs, order = (
-            law.probs.detach(),
-            torch.arange(law.k, device=law.device).expand(law.probs.shape),
-        )
+        probs = law.probs.detach()
+        order = torch.arange(law.k, device=law.device).expand(probs.shape)
         if self.tree == "stick":
             probs, order = probs.sort(dim=-1, stable=True)
         sides = _sides(self.tree, law.k, law.device).to(law.real)  # [left or right, nodes, k]
@@ -101,23 +99,21 @@ class DisARMTree:
         index = order.expand(*leaf.shape, law.k).gather(-1, leaf.unsqueeze(-1)).squeeze(-1)
         fx = evaluate(f, law.point(index), law, validate=self.validate)
 
-        there, back = fx.detach().chunk(2)
+        values, anti_values = fx.detach().chunk(2)
         b, anti = bits.chunk(2)
-        on_path, on_other = sides.sum(0).T[leaf].chunk(2)
-        change = (there - back)[..., None, None] * (b - anti) * torch.maximum(on_path, on_other)
+        on_path = torch.maximum(*sides.sum(0).T[leaf].chunk(2))
+        change = (values - anti_values)[..., None, None] * (b - anti) * on_path
         slope = change.mean(0) * node.amax(-1) / 2
         # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
         share = torch.stack([-slope, slope], -1) / mass.clamp(min=torch.finfo(law.real).tiny)
         by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
+        by_category = torch.zeros_like(by_leaf).scatter(-1, order, by_leaf)
         value = fx.mean(0)
-        return attach(
-            value,
-            value + logit_surrogate(law, torch.zeros_like(by_leaf).scatter(-1, order, by_leaf)),
-        )
+        return attach(value, value + logit_surrogate(law, by_category))
 
 
 def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:
-    """[2, k - 1, k]: whether leaf k lies on the left, on the right of each inner node."""
+    """Return ``[2, k - 1, k]``: whether a leaf lies to the left (0) or right (1) of an inner node."""
     leaf, node = torch.arange(k, device=device), torch.arange(k - 1, device=device).unsqueeze(-1)
     if tree == "stick":
         return torch.stack([leaf > node, leaf == node])  # the bit that is 1 takes the category

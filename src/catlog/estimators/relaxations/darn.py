@@ -18,7 +18,7 @@ from .relaxation import straight_through_mean
 
 @dataclass(frozen=True)
 class DARN:
-    r"""REINFORCE with f at the bit's other value, or at its mean, in its baseline, predicted from the slope at the draw.
+    r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
         \text{order 1:}\quad \frac1N \sum_n \sum_i f_i'(x^{(n)})\, (x^{(n)}_i - p_i)\, \partial \log q(x^{(n)}_i), \qquad
@@ -30,7 +30,7 @@ class DARN:
     Otherwise **biased**: the baseline depends on the draw and its mean is left out. The value is unbiased. :class:`ReinMax` is
     order 2 for categories.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli law.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q.
     Reference: Gregor et al., "Deep autoregressive networks", 2014; Gu et al., "MuProp", 2016, section 3.
 
     Args:
@@ -81,9 +81,7 @@ class DARN:
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
-        weight = (
-            (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
-        )  # of f' in the derivative by the bit's logit
-        return straight_through_mean(
-            f, law, x, law.shaped(weight * (logits[..., 1] - logits[..., 0])), self.validate
-        )
+        # The weight of f' in the derivative in the bit's logit.
+        weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
+        mean = law.shaped(weight * (logits[..., 1] - logits[..., 0]))
+        return straight_through_mean(f, law, x, mean, self.validate)

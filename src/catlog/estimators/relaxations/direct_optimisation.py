@@ -20,7 +20,7 @@ from ..logit_gradients import logit_surrogate
 
 @dataclass(frozen=True)
 class DirectOptimisation:
-    r"""The draw that the same noise gives once f joined the logits, less the draw.
+    r"""Difference between the sample and the sample obtained, with the same noise, after f has been added to the logits.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_i \frac{y^{(n)}_i - x^{(n)}_i}{\varepsilon} \cdot \partial \text{logits}_i,
@@ -28,7 +28,7 @@ class DirectOptimisation:
         x_i = \arg\max_k \text{logits}_{ik} + g_{ik}, \quad
         y_i = \arg\max_k \text{logits}_{ik} + g_{ik} + \varepsilon f(x_{\neq i}, k)
 
-    with Gumbel noise g: one variable at a time, the others as drawn, so f is a black box. In expectation it is
+    with Gumbel noise g. Only one variable changes at a time, so f may be a black box. In expectation it is
     :math:`\mathbb{E}[\operatorname{softmax}(\text{logits}_i + \varepsilon f(x_{\neq i}, \cdot)) -
     \operatorname{softmax}(\text{logits}_i)] / \varepsilon`: **biased**, of order epsilon, while the variance grows as
     1 / epsilon. :class:`IndeCateR` has the limit's expectation from the same evaluations. The value is unbiased.
@@ -96,7 +96,6 @@ class DirectOptimisation:
         z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         table = differences(f, x, fx, law, chunk_size=self.chunk_size, validate=self.validate)
+        shift = argmax_shift(law, index, z, table, self.epsilon)
         value = fx.mean(0)
-        return attach(
-            value, value + logit_surrogate(law, argmax_shift(law, index, z, table, self.epsilon))
-        )
+        return attach(value, value + logit_surrogate(law, shift))

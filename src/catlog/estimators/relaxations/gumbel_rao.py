@@ -19,7 +19,7 @@ from .relaxation import straight_through_mean, to_point
 
 @dataclass(frozen=True)
 class GumbelRao:
-    r"""The derivative of f at the draw, passed on through the *mean* relaxed draw that belongs to it.
+    r"""Straight-through Gumbel-Softmax, averaged over the noise that gives the same draw.
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \frac1M \sum_{m}
@@ -27,9 +27,9 @@ class GumbelRao:
         \qquad g \sim \text{Gumbel} \mid \arg\max(\log p + g) = x^{(n)}
 
     The noise g is held fixed in the derivative, as in ``GumbelSoftmax(hard=True)``, of which this is the conditional mean
-    given the draw: the same expectation, **biased** as that one is, at a lower variance. The value is unbiased.
+    given the draw: the same expectation, also **biased**, at a lower variance. The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable, a Bernoulli or one-hot law.
+    Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable, a Bernoulli or one-hot q.
     Reference: Paulus et al., "Rao-Blackwellizing the straight-through Gumbel-Softmax gradient estimator", 2021.
 
     Args:

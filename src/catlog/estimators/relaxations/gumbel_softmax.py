@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ...checks import check_count, check_flag, check_generator, check_temperature
+from ...checks import check_count, check_flag, check_generator, check_temperature, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...evaluation.evaluate import evaluate_through
@@ -19,17 +19,17 @@ from ...sampling.randomness import rand
 
 @dataclass(frozen=True)
 class GumbelSoftmax:
-    r"""The pathwise derivative of a relaxed draw.
+    r"""The gradient of f through a continuous relaxation of the draw.
 
     .. math:: \frac1N \sum_n \partial f\bigl(\operatorname{softmax}((\log p + g^{(n)})/\tau)\bigr), \qquad g \sim \text{Gumbel}
 
-    Bernoulli laws use the binary Concrete :math:`\sigma((\text{logit} + \ell)/\tau)` with logistic noise. With ``hard``, f sees
+    A Bernoulli q uses the binary Concrete :math:`\sigma((\text{logit} + \ell)/\tau)` with logistic noise. With ``hard``, f sees
     the discrete draw (the argmax) and only the derivative is that of the relaxed one: this is straight-through
     Gumbel-Softmax (ST-Gumbel); :class:`GumbelRao` has its expectation at a lower variance. Low variance, **biased** for every
-    temperature; zero gradient where f is piecewise constant. Without ``hard`` the value, too, is that of the relaxed law.
+    temperature; zero gradient where f is piecewise constant. Without ``hard`` the value is that of the relaxed draw, too.
 
     Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable, defined between the categories; a Bernoulli
-    or one-hot law.
+    or one-hot q.
     Reference: Jang et al., "Categorical reparameterization with Gumbel-Softmax", 2017; Maddison et al., "The Concrete
     distribution", 2017.
 
@@ -38,6 +38,8 @@ class GumbelSoftmax:
         temperature: tau > 0, a number, or a 0-d tensor where a schedule changes it inside a captured graph.
         hard: straight-through.
         validate: check f's values for NaN and inf (eager mode only).
+
+    In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d]`` for bits, else ``[samples, *batch, d, k]``.
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
@@ -77,23 +79,29 @@ class GumbelSoftmax:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
             raise ValueError(
-                "x: GumbelSoftmax draws relaxed points, which depend on q's parameters; give a `generator` instead."
+                "x: GumbelSoftmax makes relaxed draws from q's parameters and noise; give `noise` or a `generator` instead."
             )
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         check_generator(generator, law.device)
-        points = law.shaped(self._relaxed(law, generator).to(law.dtype))
+        points = law.shaped(self._relaxed(law, noise, generator).to(law.dtype))
         return evaluate_through(f, points.clone(), law, validate=self.validate).mean(0)
 
-    def _relaxed(self, law: Factors, generator: torch.Generator | None) -> Tensor:
-        shape = (self.samples, *law.batch_shape, law.d) + (
-            (law.k,) if law.kind == Kind.ONE_HOT else ()
-        )
-        u = rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
+    def _relaxed(
+        self, law: Factors, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return relaxed draws ``[n, *batch, d]`` or ``[n, *batch, d, k]``."""
+        shape = (self.samples, *law.batch_shape, law.d)
+        shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
+        if noise is None:
+            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
+        else:
+            u = check_uniforms("noise", noise, shape, "for this q", law, self.validate)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
             logits = log_probs[..., 1] - log_probs[..., 0]

@@ -19,19 +19,19 @@ from ..logit_gradients import by_category, logit_surrogate
 
 @dataclass(frozen=True)
 class IMLE:
-    r"""The draw less the draw that the same noise gives once the logits took a step down the slope of f.
+    r"""Difference between the sample and the sample obtained, with the same noise, after one gradient step on the logits.
 
     .. math::
         \frac1N \sum_n \frac{x^{(n)} - y^{(n)}}{\lambda} \cdot \partial \text{logits}, \qquad
         x = \arg\max(\text{logits} + g), \quad y = \arg\max\bigl(\text{logits} + g - \lambda\, \partial_x f(x)\bigr)
 
-    Each variable has its own argmax over its categories. With Gumbel noise g, used here, x has the law q and the value is
+    Each variable has its own argmax over its categories. With Gumbel noise g, used here, x is a draw of q and the value is
     unbiased (the paper's sum-of-Gamma noise is for argmaxes over larger sets; for one of k categories it tends to a
-    Gumbel). The gradient is **biased**. For f that is linear in each variable given the others its expectation is
+    Gumbel). The gradient is **biased**. For f that is linear in each variable given the others, its expectation is
     :math:`\mathbb{E}[\operatorname{softmax}(\text{logits}) - \operatorname{softmax}(\text{logits} - \lambda \partial_x f)]`
     over lambda, which tends to the truth as lambda goes to 0, while the variance grows as 1 / lambda.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
     Reference: Niepert et al., "Implicit MLE: backpropagating through discrete exponential family distributions", 2021.
 
     Args:
@@ -86,11 +86,6 @@ class IMLE:
         index = law.index(x)
         z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
+        shift = argmax_shift(law, index, z, by_category(law, slope), -self.step)
         value = fx.mean(0)
-        return attach(
-            value,
-            value
-            + logit_surrogate(
-                law, argmax_shift(law, index, z, by_category(law, slope), -self.step)
-            ),
-        )
+        return attach(value, value + logit_surrogate(law, shift))

@@ -19,7 +19,7 @@ from .relaxation import straight_through_mean, to_point
 
 @dataclass(frozen=True)
 class ReinMax:
-    r"""The derivative of f at the draw, passed on so that differences of f are integrated by the trapezoidal rule.
+    r"""Straight-through of second order: differences of f are approximated by the trapezoidal rule.
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot
@@ -30,7 +30,7 @@ class ReinMax:
     :math:`\tfrac12 (\partial f(a) + \partial f(b)) \cdot (a - b)`. **Biased**, except (at tau = 1) for f that is quadratic in
     each variable given the others: there it is exact in expectation. For bits it is :class:`DARN`. The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
     Reference: Liu et al., "Bridging discrete and backpropagation: straight-through and beyond", 2023.
 
     Args:
@@ -81,10 +81,11 @@ class ReinMax:
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
 
-        def turned(p: Tensor) -> Tensor:  # J(p) times the logits
+        def times_jacobian(p: Tensor) -> Tensor:
+            """Return J(p) times the logits."""
             return p * logits - p * (p * logits).sum(-1, keepdim=True)
 
         tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
         middle = (one_hot(law.index(x), law.k) + tempered) / 2
-        mean = 2 * turned(middle) - turned(law.probs.detach()) / 2
+        mean = 2 * times_jacobian(middle) - times_jacobian(law.probs.detach()) / 2
         return straight_through_mean(f, law, x, to_point(law, mean), self.validate)

@@ -1,52 +1,84 @@
-"""Relaxed points: the continuous draw behind a discrete one, derivatives in it, and derivatives straight through."""
+"""Relaxed points: the continuous draw behind a discrete one, and straight-through derivatives."""
+
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from ...distributions.factors import Factors
 from ...estimator import Function, Kind, once
-from ...evaluation.evaluate import evaluate_through
+from ...evaluation.evaluate import evaluate, evaluate_through
+from ...sampling.draw import base_draws
 from ...sampling.gumbel import gumbels_given_argmax
+from ..logit_gradients import score_in_logits, to_logit_gradient
 
-IMPOSSIBLE = -1e30  # z of a category that is impossible, finite
+IMPOSSIBLE = -1e30  # z of an impossible category: finite, so that 0 times it is 0
 
 
-def conditional_gumbels(
-    law: Factors,
-    index: Int64[Tensor, "n *batch d"],
-    noise: Tensor | None = None,
-    generator: torch.Generator | None = None,
-    validate: bool = True,
-) -> tuple[Float[Tensor, "n *batch d k"], Float[Tensor, "n *batch d k"]]:
-    r""":math:`z = \log p + g`, g Gumbel, given that its argmax is the draw; and the part of its derivative that is left when its
-    derivative *given the draw* is subtracted.
+class RelaxedDraws(NamedTuple):
+    r"""Draws of q, each with the continuous :math:`z = \log p + g`, g Gumbel, whose argmax it is.
 
     With arrival times :math:`t = e^{-z}`, independent and exponential with rates p, the draw x is the first to arrive. Given x
     and its time T, the others come at :math:`t_k = T + e_k / p_k`, :math:`e_k` standard exponential; neither T nor e depend
-    on p. So :math:`\partial z_k = \partial \log p_k`; given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, 0 for k = x;
-    and :math:`T/t_k = e^{z_k - \max z}` is left.
+    on p. So :math:`\partial z_k = \partial \log p_k`. Given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, and 0 for
+    k = x. The difference of the two has the weight :math:`T/t_k = e^{z_k - \max z}`.
+
+    Attributes:
+        fx: f at the draws.
+        score: the score of the draws in the logits, a constant.
+        z: the continuous draws.
+        weight: of :math:`\partial \log p_k` in the derivative of :math:`z_k` less that derivative given the draw.
     """
+
+    fx: Float[Tensor, "n *batch"]
+    score: Float[Tensor, "n *batch d k"]
+    z: Float[Tensor, "n *batch d k"]
+    weight: Float[Tensor, "n *batch d k"]
+
+    def gradient(
+        self, law: Factors, control: Float[Tensor, "n *batch"], slope: Tensor | None
+    ) -> Float[Tensor, "*batch d k"]:
+        """Return the gradient in the logits with ``control`` as control variate and ``slope`` its derivative in z."""
+        gradient = (self.fx.detach().to(law.real) - control)[..., None, None] * self.score
+        if slope is not None:
+            gradient = gradient + to_logit_gradient(law, slope * self.weight)
+        return gradient.mean(0)
+
+
+def relaxed_draws(
+    f: Function,
+    law: Factors,
+    x: Tensor | None,
+    samples: int,
+    noise: Tensor | None,
+    generator: torch.Generator | None,
+    validate: bool,
+) -> RelaxedDraws:
+    """Draw points, evaluate f there, and draw the z behind each point from ``noise``."""
+    x = base_draws(law, x, samples, generator=generator, validate=validate)
+    fx = evaluate(f, x, law, validate=validate)
+    index = law.index(x)
+    score = score_in_logits(law, index)[1]
     z = gumbels_given_argmax(law, index, noise, (), generator, validate).clamp(min=IMPOSSIBLE)
-    return z, (z - z.amax(-1, keepdim=True)).exp()
+    return RelaxedDraws(fx, score, z, (z - z.amax(-1, keepdim=True)).exp())
 
 
 def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
-    """The softmax of z / temperature as a point ``[n, *batch, *event]``; what :func:`tied` has as impossible gets nothing."""
-    none = z < IMPOSSIBLE / 2
-    return to_point(
-        law, (z.masked_fill(none, 0.0) / temperature).masked_fill(none, -torch.inf).softmax(-1)
-    )
+    """Return the softmax of z / temperature as points ``[n, *batch, *event]``; impossible categories have 0."""
+    is_impossible = z < IMPOSSIBLE / 2
+    scaled = z.masked_fill(is_impossible, 0.0) / temperature
+    return to_point(law, scaled.masked_fill(is_impossible, -torch.inf).softmax(-1))
 
 
 def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
-    """A number per category as a point ``[*lead, *event]`` between the categories; bits: that of category 1."""
+    """Return a number per category as a point ``[*lead, *event]``; for bits, the number of category 1."""
     return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
 
 
 def straight_through_mean(
     f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool
 ) -> Float[Tensor, "*batch"]:
-    """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
+    """Return the mean of f at x, with the derivative of f in x passed on to ``mean``, ``[*n, *batch, *event]``."""
     points = x + (mean - mean.detach()).to(law.dtype)
     return once(evaluate_through(f, points, law, validate=validate).mean(0))

@@ -17,13 +17,13 @@ from .relaxation import straight_through_mean, to_point
 
 @dataclass(frozen=True)
 class StraightThrough:
-    r"""The derivative of f at the draw, passed on to the probabilities as if the draw were their identity function.
+    r"""The derivative of f at the draw, used as the derivative of f in the probabilities.
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
 
     **Biased**, except for f that is multilinear in x (there it is exact in expectation). The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot law.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
     Reference: Bengio et al., "Estimating or propagating gradients through stochastic neurons", 2013.
 
     Args:

@@ -18,7 +18,7 @@ from ..logit_gradients import score_in_logits
 
 @dataclass(frozen=True)
 class BBVI:
-    r"""REINFORCE whose score is its own control variate, with the optimal coefficient of every logit.
+    r"""REINFORCE with an optimal baseline for every logit, estimated from the other draws.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i,k} \bigl(f(x^{(n)}) - a^{(n)}_{ik}\bigr)\, s^{(n)}_{ik}\, \partial l_{ik},
@@ -26,13 +26,14 @@ class BBVI:
 
     with logits l and their score :math:`s_{ik} = [x_i = k] - q(k \mid x_{<i})`. The best coefficient is
     :math:`\operatorname{Cov}(f s, s) / \operatorname{Var}(s)`, which is :math:`\mathbb{E}[f s^2] / \mathbb{E}[s^2]` because
-    :math:`\mathbb{E}[s] = 0` is known; so it is a mean of the *other* draws, weighted by :math:`s^2`, and two draws are enough.
-    Unbiased for that reason; the same draws in numerator, denominator and gradient, as often done, make a bias of order 1/N.
-    With N = 2, and with bits of probability 1/2, it is :class:`RLOO`. What is common to a variable's k terms is removed:
+    the mean of s is known to be 0. It is estimated by a mean over the *other* draws, weighted by :math:`s^2`, so that
+    two draws are enough and the estimate is unbiased.
+    Using the same draws in numerator, denominator and gradient, as is often done, makes a bias of order 1/N.
+    With N = 2, and for bits of probability 1/2, it is :class:`RLOO`. The mean of a variable's k terms is subtracted, because
     the true gradient adds up to zero.
 
-    The paper also drops from f what does not depend on :math:`x_i`. A black-box f tells nothing of that, so there is
-    nothing to drop here; where f is a sum of local terms, use one expectation for each.
+    The paper also drops the terms of f that do not depend on :math:`x_i`. They are unknown for a black-box f, so nothing is
+    dropped here. Where f is a sum of local terms, use one expectation for each.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
     Reference: Ranganath et al., "Black box variational inference", 2014.
@@ -97,19 +98,20 @@ class BBVI:
         n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))
-        known = fx.detach()[..., None, None]
-        # Sums without the draw itself, not the total less its part: weights may differ by many orders of magnitude.
-        others = 1 - torch.eye(n, dtype=score.dtype, device=score.device)
+        values = fx.detach()[..., None, None]
+        # Sums over the other draws, not the total less one term: weights may differ by many orders of magnitude.
+        is_other = 1 - torch.eye(n, dtype=score.dtype, device=score.device)
         weight = score.square() + torch.finfo(score.dtype).tiny  # all zero: the plain mean
-        coefficient = _sums(others, known * weight) / _sums(others, weight)
-        gradient = (known - coefficient) * score
+        coefficient = _sum_over(is_other, values * weight) / _sum_over(is_other, weight)
+        gradient = (values - coefficient) * score
         possible = score != 0
         common = gradient.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True).clamp(min=1)
         gradient = (gradient - common).masked_fill(~possible, 0.0)
         return attach(fx.mean(0), (fx + (gradient * log_probs).sum((-1, -2))).mean(0))
 
 
-def _sums(
-    others: Float[Tensor, "n n"], terms: Float[Tensor, "n *rest"]
+def _sum_over(
+    is_other: Float[Tensor, "n n"], terms: Float[Tensor, "n *rest"]
 ) -> Float[Tensor, "n *rest"]:
-    return (others.to(terms.dtype) @ terms.flatten(1)).unflatten(1, terms.shape[1:])
+    """Return for every draw the sum over the other draws."""
+    return (is_other.to(terms.dtype) @ terms.flatten(1)).unflatten(1, terms.shape[1:])

@@ -19,12 +19,12 @@ from ..learning import frozen, learns, write
 
 @dataclass(frozen=True)
 class Reinforce:
-    r"""The Log-Derivative trick, sampled: the score weighted by the value.
+    r"""The score-function estimator: f at each draw times the gradient of the draw's log-probability.
 
     .. math:: \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every law and f and is noisy;
-    it is here as the yardstick. Its second derivatives are unbiased, too.
+    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every q and f, and it is
+    noisy. Its second derivatives are unbiased, too.
 
     Cost: ``samples`` evaluations. Needs: nothing of f.
     Reference: Williams, "Simple statistical gradient-following algorithms", 1992.
@@ -85,12 +85,11 @@ class Reinforce:
 
 
 class MovingAverageBaseline(nn.Module):
-    r"""A baseline for :class:`Reinforce`: the exponential average of the values of *earlier* calls, over draws and batch.
+    r"""A baseline for :class:`Reinforce`: the moving average of f over *earlier* calls, all draws and the batch.
 
     .. math:: m \leftarrow \gamma m + (1-\gamma)\,\overline{f}, \qquad b = m / (1 - \gamma^t)
 
-    The current values enter only after b was read, so the estimate stays unbiased (with them included it would not be). The
-    state is saved in ``state_dict``.
+    The current values enter only after b has been read, so the estimate stays unbiased. The state is saved in ``state_dict``.
 
     >>> baseline = MovingAverageBaseline(decay=0.5)
     >>> [baseline(torch.tensor([value])).item() for value in (4.0, 8.0, 8.0)]
@@ -101,7 +100,7 @@ class MovingAverageBaseline(nn.Module):
         super().__init__()
         check_number("MovingAverageBaseline", "decay", decay, 0, 1)
         self.decay = decay
-        # One element each, not none: torch.compile takes a float64 tensor without dimensions for a number, and does not write it.
+        # Shape [1], not []: torch.compile takes a 0-d float64 tensor for a number and does not write to it.
         self.register_buffer("mean", torch.zeros(1))
         self.register_buffer("weight", torch.zeros(1))
         self.mean: Tensor

@@ -24,12 +24,12 @@ class RLOO:
         \frac1N \sum_n \partial f(x^{(n)})
         + \frac{1}{N-1} \sum_n \bigl(f(x^{(n)}) - \overline{f}\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased, without hyper-parameters, and hard to beat where only a few evaluations are affordable. Its second derivatives are
-    unbiased, too.
+    Unbiased, nothing to tune, and hard to beat with a budget of only a few evaluations. Its second derivatives are unbiased,
+    too.
 
     VarGrad is RLOO on an ELBO: for :math:`f = \log q - \log p` the second sum is the derivative of half the sample variance of
-    f (that with :math:`1/(N-1)`), the draws held fixed. The first sum is then the mean score, of expectation zero: write
-    ``q.log_prob(x).detach()`` inside f to leave it out, and p's own gradient remains.
+    f (that with :math:`1/(N-1)`), with the draws held fixed. The first sum is then the mean score, whose expectation is zero. Write
+    ``q.log_prob(x).detach()`` inside f to leave it out; the gradient in the parameters of p remains.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
     Reference: Salimans and Knowles, "On using control variates with stochastic approximation for variational Bayes", 2014;

@@ -21,7 +21,7 @@ from ..logit_gradients import leave_one_out
 class VIMCO:
     r"""REINFORCE for the importance-weighted bound, with a leave-one-out baseline for each draw.
 
-    **It estimates not E[f] but the bound** that N draws give: f returns the *log-weight*
+    **It does not estimate E[f] but the bound** that N draws give. f returns the *log-weight*
     :math:`\log w(x) = \log p(x, \text{data}) - \log q(x)`, and both value and gradient are unbiased for
 
     .. math:: \mathcal{L}_N = \mathbb{E}\Bigl[\log \frac1N \sum_n w(x^{(n)})\Bigr] \ge \mathbb{E}[f(x)]
@@ -95,11 +95,10 @@ class VIMCO:
         n = x.shape[0]
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)
-        given = log_w.detach()
-        others = leave_one_out(given)
-        own = torch.eye(n, dtype=torch.bool, device=given.device).view(
-            n, n, *[1] * (given.dim() - 1)
-        )
-        baseline = torch.where(own, others.unsqueeze(1), given).logsumexp(1) - log(n)
+        constant = log_w.detach()
+        substitute = leave_one_out(constant).unsqueeze(1)
+        is_same_draw = torch.eye(n, dtype=torch.bool, device=constant.device)
+        is_same_draw = is_same_draw.view(n, n, *[1] * (constant.dim() - 1))
+        baseline = torch.where(is_same_draw, substitute, constant).logsumexp(1) - log(n)
         score = law.log_prob(law.index(x))
         return attach(value, value + ((value.detach() - baseline) * score).sum(0))

@@ -1,4 +1,4 @@
-"""A law and a few of its points: find likely ones, draw from what is left without them, sum the ones and sample the other."""
+"""Sum-and-sample: find likely points by beam search, sum over them, sample from the remaining probability mass."""
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -18,9 +18,9 @@ from ..logit_gradients import leave_one_out
 def beam_search(
     law: Factors | Conditionals, count: int, validate: bool = True
 ) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
-    """Likely points by beam search, best first, and which of them are possible (the others repeat the best).
+    """Return likely points, best first, and which of them are possible (the others repeat the best).
 
-    They are the most probable ones where the variables are independent, and else what a beam of this width finds.
+    For independent variables they are the most probable points, else those that a beam of this width finds.
     """
     q = structure(law)
     points = torch.zeros(
@@ -67,42 +67,48 @@ def remaining_probability(
     valid: Bool[Tensor, "m *batch"] | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "m *batch depths"]:
-    """The probability that a draw is no valid member (None: all), given that its first i variables are those of a member.
+    """Return the probability that a draw is no valid member (None: all), given that its first i variables are a member's.
 
-    Variables are counted in drawing order, i = 0 ... d. Probabilities of what lies outside are added up, and none is taken from
-    1, so that little is known as well as much. A member that is not valid gets no meaningful number.
+    Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added up, never subtracted from
+    1, so that small ones are as precise as large ones. An invalid member gets no meaningful number.
     """
     q = structure(law)
     order = [i for block in q.blocks for i in block]
     probs = q.log_conditionals(members, validate).exp()
-    here = torch.ones_like(members[..., 0], dtype=torch.bool) if valid is None else valid
-    here = here.unsqueeze(0).expand(len(members), *here.shape)
-    agree, shared = (
-        here.long(),
-        here,
-    )  # one more than the number of variables that two members share, 0 for an invalid one
+    valid = torch.ones_like(members[..., 0], dtype=torch.bool) if valid is None else valid
+    shares_prefix = valid.unsqueeze(0).expand(len(members), *valid.shape)
+    # One more than the number of leading variables that two members share; 0 for an invalid one.
+    agreement = shares_prefix.long()
     for i in order:
-        shared = shared & (members[..., i].unsqueeze(1) == members[..., i])
-        agree = agree + shared
-    left = [torch.zeros_like(probs[..., 0, 0])]
+        shares_prefix = shares_prefix & (members[..., i].unsqueeze(1) == members[..., i])
+        agreement = agreement + shares_prefix
+    remaining = [torch.zeros_like(probs[..., 0, 0])]
     for depth in reversed(range(len(order))):
-        p, to = probs[..., order[depth], :], members[..., order[depth]].expand(agree.shape)
-        left.append((p * _kept(p, to, agree > depth, left[-1].expand(agree.shape))).sum(-1))
-    return torch.stack(left[::-1], -1)
+        p = probs[..., order[depth], :]
+        category = members[..., order[depth]].expand(agreement.shape)
+        below = remaining[-1].expand(agreement.shape)
+        share = _remaining_share(p, category, agreement > depth, below)
+        remaining.append((p * share).sum(-1))
+    return torch.stack(remaining[::-1], -1)
 
 
-def _kept(p: Tensor, to: Tensor, behind: Tensor, left: Tensor) -> Float[Tensor, "n *batch k"]:
-    """What is left of every category: ``left`` of the members that lie behind it, all of it where none does."""
-    value = torch.where(behind, left, 1.0)
-    return torch.ones_like(p).scatter_reduce(-1, to.movedim(1, -1), value.movedim(1, -1), "amin")
+def _remaining_share(
+    p: Tensor, category: Tensor, is_below: Tensor, remaining: Tensor
+) -> Float[Tensor, "n *batch k"]:
+    """Return which share of every category's probability is outside the members.
+
+    It is ``remaining`` for a category that a member below this prefix has, and 1 for the others.
+    """
+    share = torch.where(is_below, remaining, 1.0).movedim(1, -1)
+    return torch.ones_like(p).scatter_reduce(-1, category.movedim(1, -1), share, "amin")
 
 
 def probability_outside(
-    left: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None
+    remaining: Float[Tensor, "m *batch depths"], valid: Bool[Tensor, "m *batch"] | None = None
 ) -> Float[Tensor, "*batch"]:
-    """The probability of being no valid member, from what :func:`left_behind` gives."""
-    whole = left[..., 0]
-    return (whole if valid is None else torch.where(valid, whole, 1.0)).amin(0)
+    """Return the probability of being no valid member, from :func:`remaining_probability`."""
+    outside = remaining[..., 0]
+    return (outside if valid is None else torch.where(valid, outside, 1.0)).amin(0)
 
 
 @torch.no_grad()
@@ -112,29 +118,33 @@ def sample_outside(
     valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
     validate: bool = True,
-    left: Float[Tensor, "m *batch depths"] | None = None,
+    remaining: Float[Tensor, "m *batch depths"] | None = None,
 ) -> Int64[Tensor, "n *batch d"]:
-    r"""Draws of :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), by one ancestral pass without rejection.
+    r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one ancestral pass.
 
-    A category keeps its conditional probability times what is left behind it (``left``, where :func:`left_behind` has been
-    called already). Where nothing is left a member is drawn.
+    Nothing is rejected: a category has its conditional probability times the share of it outside S. ``remaining`` is the
+    result of :func:`remaining_probability`, if it is known already. If no point is outside S, a member is drawn.
     """
     q = structure(law)
-    left = remaining_probability(law, members, valid, validate) if left is None else left
-    here = torch.ones_like(left[..., 0], dtype=torch.bool) if valid is None else valid
-    alive = here.unsqueeze(0).expand(len(u), *here.shape)
-    x = torch.zeros_like(u + left[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
+    if remaining is None:
+        remaining = remaining_probability(law, members, valid, validate)
+    valid = torch.ones_like(remaining[..., 0], dtype=torch.bool) if valid is None else valid
+    shares_prefix = valid.unsqueeze(0).expand(len(u), *valid.shape)
+    x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
     state = q.start(u.shape[:-1]) if q.incremental else None
     previous, depth = None, 0
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         probs = q.block_log_probs(raw, block, u.shape[:-1], validate).exp()
         for position, i in enumerate(variables):
-            p, to, depth = probs[..., position, :], members[..., i].expand(alive.shape), depth + 1
-            rest = p * _kept(p, to, alive, left[..., depth].expand(alive.shape))
-            rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
-            x[..., i] = inverse_cdf(rest, u[..., i] * rest.sum(-1))
-            alive = alive & (x[..., i].unsqueeze(1) == to)
+            depth += 1
+            p = probs[..., position, :]
+            category = members[..., i].expand(shares_prefix.shape)
+            below = remaining[..., depth].expand(shares_prefix.shape)
+            outside = p * _remaining_share(p, category, shares_prefix, below)
+            outside = torch.where(outside.sum(-1, keepdim=True) > 0, outside, p)
+            x[..., i] = inverse_cdf(outside, u[..., i] * outside.sum(-1))
+            shares_prefix = shares_prefix & (x[..., i].unsqueeze(1) == category)
         previous = x[..., variables[0]]
     return x
 
@@ -144,12 +154,12 @@ def is_member(
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"],
 ) -> Bool[Tensor, "n *batch"]:
-    """Whether x is one of the valid members."""
+    """Return whether x is one of the valid members."""
     return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
 
 
 def is_first_occurrence(index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch"]:
-    """Whether no earlier row holds the same point."""
+    """Return whether no earlier row holds the same point."""
     same = (index.unsqueeze(1) == index).all(-1)
     earlier = torch.ones(same.shape[:2], dtype=torch.bool, device=index.device).tril(-1)
     return ~(same & earlier.view(*earlier.shape, *[1] * (same.dim() - 2))).any(1)
@@ -167,14 +177,14 @@ def sum_and_sample(
     generator: torch.Generator | None = None,
     validate: bool = True,
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "m_n *batch"], Int64[Tensor, "n *batch d"]]:
-    """The estimate; f at the members and at the draws from the rest; the draws.
+    """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
-    Members are different points; an invalid one is any possible point and counts nothing. ``least`` is a lower bound on the
-    weight of the members (above their probability it makes the estimate biased).
+    Members are different points; an invalid one is any possible point and has weight 0. ``least`` is a lower bound on the
+    weight of the members. Where it is above their probability, the estimate is biased.
     """
     m = len(members)
-    left = remaining_probability(law, members, valid, validate)
-    remaining = probability_outside(left, valid)
+    by_depth = remaining_probability(law, members, valid, validate)
+    remaining = probability_outside(by_depth, valid)
     if x is None:
         u = uniforms(
             samples,
@@ -183,7 +193,7 @@ def sum_and_sample(
             device=law.device,
             generator=generator,
         )
-        drawn = sample_outside(law, members, valid, u, validate, left)
+        drawn = sample_outside(law, members, valid, u, validate, by_depth)
     else:
         drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
     n = len(drawn)
@@ -194,8 +204,8 @@ def sum_and_sample(
     if x is not None and can_inspect(validate, x) and bool((inside & (remaining > 0)).any()):
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
-            f"x holds a point that is summed already: {drawn[bad].tolist()} at index {bad}. Give draws from the rest of q, or "
-            "none."
+            f"x must hold points that are not summed already, but {drawn[bad].tolist()} at index {bad} is. Give draws "
+            "from the rest of q, or no x."
         )
     weight = torch.where(total > 0, total.clamp(min=least, max=1.0), 0.0)
     mass = mass * (weight / total.clamp(min=torch.finfo(total.dtype).tiny))
@@ -206,7 +216,7 @@ def sum_and_sample(
     mean = (torch.cat([mass.detach(), rest]) * values).sum(0)
     fm, fx = values[:m].detach(), values[m:].detach()
     summed = (mass.detach() * fm).sum(0)
-    if n > 1:  # a baseline for each draw from the others
+    if n > 1:  # the baseline of a draw is the estimate from the other draws
         baseline = summed + remaining * leave_one_out(fx)
     else:
         baseline = (summed / weight.clamp(min=torch.finfo(total.dtype).tiny)).unsqueeze(0)

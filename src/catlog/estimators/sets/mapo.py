@@ -17,15 +17,15 @@ from .likely_and_rest import beam_search, sum_and_sample
 
 
 class MAPO(nn.Module):
-    r"""A memory M of the best points met so far, summed exactly, and REINFORCE with N draws from outside it.
+    r"""An exact sum over a memory M of the best points so far, and REINFORCE with N draws from outside it.
 
     .. math::
         w_M \sum_{m \in M} \frac{q(m)}{w_M}\, g(m) + \frac{1 - w_M}{N} \sum_n g(x^{(n)}), \qquad w_M = \sum_{m \in M} q(m),
         \quad x^{(n)} \sim q(\cdot \mid x \notin M),
 
     with :math:`g(x) = \partial f(x) + (f(x) - b)\, \partial \log q(x)` and b as in :class:`SumAndSample`. After each call in
-    training mode (``E.train()``, the default) the best of memory and draws become the memory of the *next* call, so that every
-    estimate is unbiased while the memory changes. All batch elements share one memory (a point counts by its best value among
+    training mode (``E.train()``, the default) the best points of memory and draws become the memory of the *next* call, so
+    that every estimate is unbiased while the memory changes. All batch elements share one memory (a point counts by its best value among
     them): make one estimator for each context whose good points differ. The buffer ``memory`` is saved in ``state_dict``.
 
     Cost: size + samples evaluations. Needs: nothing of f. Meant for sequences with sparse rewards.
@@ -35,9 +35,9 @@ class MAPO(nn.Module):
         size: number of points remembered.
         samples: number N of draws from outside the memory; given as ``x``, they must lie outside it.
         maximise: whether large values of f are good (a reward) or small ones (a loss).
-        clip: the memory weighs at least this (0.1 in the paper), where it holds a possible point. **Biased** above 0: it
-            keeps a policy that gives good points no probability from ignoring them.
-        max_variables: the largest number of variables of a law.
+        clip: the least weight of a memory that holds a possible point (0.1 in the paper). **Biased** above 0. It keeps good
+            points in the gradient although the policy gives them little probability.
+        max_variables: the largest number of variables that q may have.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
@@ -116,7 +116,7 @@ class MAPO(nn.Module):
     def _recall(
         self, law: Factors | Conditionals, unchecked: Factors | Conditionals
     ) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
-        """The remembered points, and where they are possible; elsewhere a likely one stands in."""
+        """Return the remembered points and where they are possible; the others are replaced by a likely point."""
         check_count(
             "MAPO",
             "max_variables",
@@ -137,7 +137,7 @@ class MAPO(nn.Module):
 
     @torch.no_grad()
     def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor) -> None:
-        """The best different points of memory and draws, by f's values of this call."""
+        """Keep the best different points of memory and draws, by the values of f in this call."""
         score = (values if self.maximise else -values).masked_fill(~values.isfinite(), -torch.inf)
         old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
         score = torch.cat([old, score[self.size :].flatten()])
@@ -147,12 +147,10 @@ class MAPO(nn.Module):
                 pad(drawn.flatten(0, -2), (0, self.max_variables - drawn.shape[-1]), value=-1),
             ]
         )
-        chosen = []
+        kept = []
         for _ in range(self.size):
             best = score.argmax(0, keepdim=True)
             row = pool.index_select(0, best)
-            chosen.append(
-                torch.where(score.index_select(0, best).unsqueeze(1) > -torch.inf, row, -1)
-            )
+            kept.append(torch.where(score.index_select(0, best).unsqueeze(1) > -torch.inf, row, -1))
             score = score.masked_fill((pool == row).all(-1), -torch.inf)
-        self.memory.copy_(torch.cat(chosen))
+        self.memory.copy_(torch.cat(kept))

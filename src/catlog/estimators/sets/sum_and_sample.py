@@ -1,4 +1,4 @@
-"""Sum-and-sample: the likeliest points summed, the rest sampled."""
+"""Sum-and-sample: sum over the most probable points, sample the rest."""
 
 from dataclasses import dataclass
 from math import prod
@@ -17,7 +17,7 @@ from .likely_and_rest import beam_search, sum_and_sample
 
 @dataclass(frozen=True)
 class SumAndSample:
-    r"""The most probable points C of the joint law summed exactly, and REINFORCE with N draws from the rest.
+    r"""An exact sum over the most probable points C, and REINFORCE with N draws from the rest.
 
     .. math::
         \sum_{c \in C} q(c)\, \partial f(c) + \partial q(c) \bigl(f(c) - \overline{b}\bigr) + \frac{1 - q(C)}{N} \sum_n
@@ -25,8 +25,8 @@ class SumAndSample:
         x^{(n)} \sim q(\cdot \mid x \notin C)
 
     The baseline :math:`b_n` is the estimate of :math:`\mathbb{E}[f]` from C and the other draws; for N = 1, the mean over C.
-    Unbiased for every set C that does not depend on the draws. C is found by beam search: for independent variables it is
-    the most probable points of the joint law, for structured ones what a beam of width ``top`` finds. Where C is the
+    Unbiased for every set C that does not depend on the draws. C is found by beam search of width ``top``, which
+    finds the most probable points for independent variables, and likely ones for structured distributions. Where C is the
     whole support the estimate is exact. It pays where q is concentrated on few points.
 
     Cost: top + samples evaluations (at most the number of points + samples). Needs: nothing of f.
@@ -78,7 +78,14 @@ class SumAndSample:
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         count = min(self.top, prod(law.cardinalities))
-        members, valid = (each[:count] for each in beam_search(law, count, self.validate))
+        members, valid = beam_search(law, count, self.validate)
         return sum_and_sample(
-            f, law, members, valid, self.samples, x, generator=generator, validate=self.validate
+            f,
+            law,
+            members[:count],
+            valid[:count],
+            self.samples,
+            x,
+            generator=generator,
+            validate=self.validate,
         )[0]

@@ -1,4 +1,4 @@
-"""The unordered-set estimator: draws without replacement."""
+"""The unordered-set estimator: REINFORCE without replacement."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,23 +24,23 @@ from .likely_and_rest import (
 
 @dataclass(frozen=True)
 class UnorderedSet:
-    r"""REINFORCE over a set S of different draws, in whatever order they came, each with the others as its baseline.
+    r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
 
     .. math::
         \sum_{s \in S} w_s\, \partial f(s) + \sum_{s \in S} w_s\, \partial \log q(s) \sum_{t \in S} v_{t|s} (f(s) - f(t)),
         \qquad w_s = q(s) R(S, s) = \frac{H(S \setminus s)}{H(S)}, \quad
         v_{t|s} = \frac{H(S \setminus \{s, t\})}{H(S \setminus s)}
 
-    The points are drawn one after the other from q without those before. :math:`w_s` is the probability that s came first,
+    The points are drawn one after the other, each from q without the earlier ones. :math:`w_s` is the probability that s came first,
     given the set (R is the leave-one-out ratio), :math:`v_{t|s}` that t came second times the probability of all but s. Both
     come from :math:`H(U) = \sum_{u \in U} H(U \setminus u) / (1 - q(S \setminus U))`, :math:`H(\emptyset) = 1`, a sum of
     positive numbers over the subsets of S. Unbiased; where S is the whole support it is exact.
 
-    Cost: ``samples`` evaluations; drawing takes as many passes of the law, the weights 2^samples numbers. Needs: nothing of f.
+    Cost: ``samples`` evaluations; drawing takes as many passes through q, the weights take 2^samples numbers. Needs: nothing of f.
     Reference: Kool et al., "Estimating gradients for discrete random variables by sampling without replacement", 2020.
 
     Args:
-        samples: number of different points, 2 to 10. Where q has fewer, the surplus counts nothing.
+        samples: number of different points, 2 to 10. If q has fewer, the surplus has weight 0.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
@@ -118,16 +118,16 @@ class UnorderedSet:
                 validate=self.validate,
             )
             index = law.index(x)
-        new = is_first_occurrence(index)
-        if x is not None and can_inspect(self.validate, x) and not bool(new.all()):
-            bad = tuple((~new).nonzero()[0].tolist())
+        is_new = is_first_occurrence(index)
+        if x is not None and can_inspect(self.validate, x) and not bool(is_new.all()):
+            bad = tuple((~is_new).nonzero()[0].tolist())
             raise ValueError(
-                f"x holds a point a second time at index {bad}. Give different points, or none."
+                f"x must hold different points, but the point at index {bad} is a repetition. Give different points, or no x."
             )
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         score = law.log_prob(index)
         rest = probability_outside(remaining_probability(law, index, validate=self.validate))
-        first, second = _chances(torch.where(new, score.detach().exp(), 0.0), rest)
+        first, second = _chances(torch.where(is_new, score.detach().exp(), 0.0), rest)
         change = fx.detach().unsqueeze(1) - fx.detach()
         value = (first * fx).sum(0)
         return attach(value, value + (first * (second * change).sum(1) * score).sum(0))
@@ -136,28 +136,28 @@ class UnorderedSet:
 def _chances(
     p: Float[Tensor, "n *batch"], rest: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "n *batch"], Float[Tensor, "n n *batch"]]:
-    """w and v of the docstring for points of probabilities p, with ``rest`` for all other points.
+    """Return w and v of the docstring, for points of probabilities p; ``rest`` is the probability of all other points.
 
-    H is tabled by the bits of the subset, in logarithms, and in float64 where the device has it: the rounds add up their errors.
-    ``rest`` is 1 less the sum of p, but known to its own last digits.
+    ``rest`` is 1 less the sum of p, without the rounding error of that difference. The table of H is indexed by the bits of
+    the subset and holds logarithms, in float64 where the device has it, because errors add up over the rounds.
     """
-    given, real = p.dtype, p.dtype if p.device.type == "mps" else torch.float64
+    dtype = p.dtype
+    real = dtype if p.device.type == "mps" else torch.float64
     n, p, rest = len(p), p.to(real), rest.to(real)
     bit = 2 ** torch.arange(n, device=p.device)
     subset = torch.arange(2**n, device=p.device)
     holds = (subset.unsqueeze(1) & bit) > 0
-    left = (rest.clamp(min=torch.finfo(real).tiny) + torch.tensordot(holds.to(real), p, 1)).log()
-    empty, out = (each.view(*each.shape, *[1] * (p.dim() - 1)) for each in (subset == 0, ~holds))
-    table = torch.where(empty, 0.0, -torch.inf).expand(left.shape).to(real)
+    remaining = rest.clamp(min=torch.finfo(real).tiny) + torch.tensordot(holds.to(real), p, 1)
+    ones = [1] * (p.dim() - 1)
+    is_empty = (subset == 0).view(-1, *ones)
+    is_outside = (~holds).view(*holds.shape, *ones)
+    table = torch.where(is_empty, 0.0, -torch.inf).expand(remaining.shape).to(real)
     for _ in range(n):  # after i rounds subsets of i points are right
-        table = torch.where(
-            empty,
-            0.0,
-            table[subset.unsqueeze(1) ^ bit].masked_fill(out, -torch.inf).logsumexp(1) - left,
-        )
-    others = table[(2**n - 1) ^ bit]
-    without = table[(2**n - 1) ^ bit.unsqueeze(1) ^ bit] - others.unsqueeze(1)
-    itself = torch.eye(n, dtype=torch.bool, device=p.device).view(n, n, *[1] * (p.dim() - 1))
-    return (others - table[-1]).exp().to(given), without.masked_fill(itself, -torch.inf).exp().to(
-        given
-    )
+        smaller = table[subset.unsqueeze(1) ^ bit].masked_fill(is_outside, -torch.inf)
+        table = torch.where(is_empty, 0.0, smaller.logsumexp(1) - remaining.log())
+    without_one = table[(2**n - 1) ^ bit]
+    without_two = table[(2**n - 1) ^ bit.unsqueeze(1) ^ bit] - without_one.unsqueeze(1)
+    is_same = torch.eye(n, dtype=torch.bool, device=p.device).view(n, n, *ones)
+    first = (without_one - table[-1]).exp()
+    second = without_two.masked_fill(is_same, -torch.inf).exp()
+    return first.to(dtype), second.to(dtype)
