@@ -147,7 +147,7 @@ def error(E: catlog.Estimator, case: enumeration.Case) -> float:
     errors = []
     for f in test_battery.FUNCTIONS.values():
         got = enumeration.expectation(E, case, f, test_battery.PARAMETER)
-        if type(E).__name__ in variants.OTHER_TARGETS:
+        if E.target == "bound":
             n = E.rows(case.law(case.theta))
             case_n = bound_case(case, n)
             exact = enumeration.expected(
@@ -209,7 +209,7 @@ def judged(quick: bool, names: list[str]) -> list[dict[str, Any]]:
         settings = variants.VARIANTS[name] + JUDGED.get(name, [])
         for options in settings[:1] if quick else settings:
             for kind in ["bits"] if quick else ["bits", "integers", "one-hot"]:
-                if kind == "integers" and name in variants.CONTINUOUS:
+                if kind == "integers" and variants.continuous(ESTIMATORS[name]()):
                     continue  # the same noise as for one-hot points
                 row = judge(name, options, test_battery.CASES[kind])
                 if row is not None:

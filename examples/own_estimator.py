@@ -4,7 +4,7 @@ baseline.
 Print a gradient beside the exact one, then run the tests that judge every estimator:
 
     python examples/own_estimator.py
-    pytest src/catlog/testing/test_battery.py --estimator examples/own_estimator.py:TwoHalves
+    pytest --pyargs catlog.testing --estimator examples/own_estimator.py:TwoHalves
 
 Copy this file, rename the class, and replace the lines between the two comments.
 """

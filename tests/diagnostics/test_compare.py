@@ -35,9 +35,8 @@ from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
 from catlog.estimator import label
 from catlog.functions import Additive
-from catlog.testing.enumeration import cases, functions
+from catlog.testing import CASES, FUNCTIONS
 
-FUNCTIONS = functions()
 ONE = torch.ones(6, dtype=torch.float64)
 WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 
@@ -192,7 +191,7 @@ def test_no_variance_is_zero_not_rounding() -> None:
 # Repeats together are what they would be one by one.
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_gradients_of_every_law(case: object) -> None:
     """In the parameters behind the logits, of all kinds of laws, from Exact: every repeat is the exact gradient."""
     half = (case.theta / 2).clone().requires_grad_()

@@ -46,7 +46,7 @@ def gradient(value, logits):
 
 
 def wave(weights, event):
-    """A function that mixes all variables, with weights ``[*batch, features]``."""
+    """Return a function that mixes all variables, with weights ``[*batch, features]``."""
     return lambda x: (x.flatten(-event) * weights).sum(-1).sin()
 
 
@@ -70,21 +70,21 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=generator(seed))
     x = draw(law, E.rows(q), generator=generator(seed))
     options = {}
-    if isinstance(E, IndeCateR) and E.variables:
+    if "chosen" in E.randomness:
         options["chosen"] = torch.randint(law.d, (3, *batch, 1), generator=generator(seed))
     value = E(wave(weights, event), q, x=x, **options)
     slope = gradient(value, logits)
     for element in product(*map(range, batch)):
-        own = logits.detach()[element].requires_grad_()
+        leaf = logits.detach()[element].requires_grad_()
         rows = (slice(None), *element)
         alone = E(
             wave(weights[element], event),
-            LAWS[kind](own, sizes),
+            LAWS[kind](leaf, sizes),
             x=x[rows],
-            **{name: each[rows] for name, each in options.items()},
+            **{name: option[rows] for name, option in options.items()},
         )
         torch.testing.assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
-        torch.testing.assert_close(slope[element], gradient(alone, own), rtol=0, atol=TINY[dtype])
+        torch.testing.assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
 
 
 @search
@@ -127,7 +127,7 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     fresh=st.booleans(),
 )
 def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples, draws, fresh):
-    """All n d k evaluations, sum over i and k of p_i(k) times the mean over n of f(x with x_i = k), as in the paper."""
+    """The sum over i and k of p_i(k) times the mean over draws of f(x with x_i = k)."""
     d = len(sizes)
     logits = torch.randn(
         *batch, d, max(sizes), dtype=dtype, generator=generator(seed)
@@ -210,8 +210,8 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
     draws=st.sampled_from(DRAWS),
     samples=counts,
 )
-def test_kinds_of_law_agree(seed, batch, d, k, dtype, draws, samples):
-    """One-hot and integer laws with the same logits, and the same uniforms, give the same estimate."""
+def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
+    """One-hot and integer distributions with the same uniforms give the same estimate."""
     E = IndeCateR(samples=samples, draws=draws)
     logits = torch.randn(*batch, d, k, dtype=dtype, generator=generator(seed)).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)

@@ -1,0 +1,124 @@
+"""IndeCateR: the paper's statements about independent variables, by exact enumeration."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Independent
+
+import catlog
+from catlog.testing import CASES, FUNCTIONS, outcomes
+from enumerated import gradients, gradients_at, variances
+
+
+def test_one_variable_gives_the_exact_gradient() -> None:
+    case = CASES["one integer"]
+
+    def f(x: Tensor) -> Tensor:
+        return (x.double() * 1.3).sin()
+
+    x, _ = outcomes(case, 1)
+    theta = case.theta.clone().requires_grad_()
+    (exact,) = torch.autograd.grad(catlog.Exact()(f, case.law(theta)), theta)
+    torch.testing.assert_close(
+        gradients_at(catlog.IndeCateR(1), case, f, x), exact.expand(3, 3), rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("name", ["bits", "integers", "one-hot", "masked", "mixed cardinalities"])
+def test_additive_f_has_no_variance_with_one_sample(name: str) -> None:
+    case = CASES[name]
+    costs = torch.linspace(-1, 2, 6, dtype=torch.float64)
+
+    def f(x: Tensor) -> Tensor:
+        return case.features(x) @ costs
+
+    assert variances(*gradients(catlog.IndeCateR(1), case, f)).max() < 1e-28
+    assert variances(*gradients(catlog.Reinforce(1), case, f)).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["bits", "integers", "one-hot", "masked", "mixed cardinalities"])
+@pytest.mark.parametrize("seed", range(5))
+def test_variance_of_separate_logits_is_at_most_reinforce_s(name: str, seed: int) -> None:
+    """The corollary, for a random f: a table with one value per point."""
+    case = CASES[name]
+    table = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+    def f(x: Tensor) -> Tensor:
+        index = x.argmax(-1) if name == "one-hot" else x.long()
+        return table[index[..., 0], index[..., 1], index[..., 2] if index.shape[-1] > 2 else 0]
+
+    ours = variances(*gradients(catlog.IndeCateR(1), case, f))
+    reinforce = variances(*gradients(catlog.Reinforce(1), case, f))
+    assert (ours <= reinforce + 1e-14).all()
+    assert ours.sum() < reinforce.sum()
+
+
+def test_the_corollary_fails_for_a_shared_logit() -> None:
+    """Two bits on one logit 0 and f = XOR: REINFORCE has variance 0, IndeCateR 1/8."""
+    x = torch.tensor(list(product([0.0, 1.0], repeat=2)), dtype=torch.float64).unsqueeze(0)
+
+    def xor(x: Tensor) -> Tensor:
+        return (x[..., 0] - x[..., 1]).abs()
+
+    for E, exact in ((catlog.Reinforce(1), 0.0), (catlog.IndeCateR(1), 0.125)):
+        shared = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
+        q = Independent(Bernoulli(logits=shared.expand(4, 2)), 1)
+        (slope,) = torch.autograd.grad(E(xor, q, x=x).sum(), shared)
+        variance = slope.var(correction=0)
+        torch.testing.assert_close(variance, torch.tensor(exact, dtype=torch.float64))
+        torch.testing.assert_close(slope.mean(), torch.tensor(0.0, dtype=torch.float64))
+
+
+def test_example_4_2_of_the_paper() -> None:
+    """The term of the second variable sums over its categories, with the others as drawn."""
+    logits = torch.randn(
+        3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    table = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def f(x: Tensor) -> Tensor:
+        return table[x[..., 0], x[..., 1], x[..., 2]]
+
+    x = torch.tensor([[2, 0, 1]])
+    (got,) = torch.autograd.grad(
+        catlog.IndeCateR(1)(f, Independent(Categorical(logits=logits), 1), x=x), logits
+    )
+    p = logits.softmax(-1)
+    (by_hand,) = torch.autograd.grad(sum(p[1, k] * table[2, k, 1] for k in range(3)), logits)
+    torch.testing.assert_close(got[1], by_hand[1], rtol=0, atol=1e-15)
+
+
+def test_the_value_is_rao_blackwellised() -> None:
+    """An f that is 0 at the draw still gets a positive value, with a finite logarithm."""
+    q = Independent(Categorical(logits=torch.zeros(4, 10)), 1)
+    x = torch.tensor([[1, 2, 3, 4]])  # sum 10, not 12
+
+    def hits(x: Tensor) -> Tensor:
+        return x.sum(-1) == 12
+
+    assert not hits(x).any()
+    value = catlog.IndeCateR(1)(hits, q, x=x)
+    # Each variable has one category of ten that hits.
+    torch.testing.assert_close(value, torch.tensor(0.1))
+    assert catlog.Reinforce(1)(hits, q, x=x) == 0
+
+
+def test_draws_per_variable() -> None:
+    """The term of a variable uses its rows only, and equal rows give the shared estimate."""
+    case = CASES["integers"]
+    c = torch.ones(6, dtype=torch.float64)
+
+    def f(x: Tensor) -> Tensor:
+        return FUNCTIONS["sine"](case.features(x), c)
+
+    x = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
+    E = catlog.IndeCateR(1, per_variable=True)
+    shared = gradients_at(catlog.IndeCateR(1), case, f, x)
+    separate = gradients_at(E, case, f, x.repeat(2, 1, 1))
+    torch.testing.assert_close(separate, shared, rtol=0, atol=1e-14)
+    # A different draw for variable 1 only.
+    changed = gradients_at(E, case, f, torch.stack([x[0], case.points[torch.tensor([0, 0])]]))
+    torch.testing.assert_close(changed[:, 0], shared[:, 0], rtol=0, atol=1e-14)
+    assert (changed[:, 1] - shared[:, 1]).abs().max() > 1e-3

@@ -1,0 +1,515 @@
+"""Sets of draws: without replacement (UnorderedSet), summed out (SumAndSample), remembered (MAPO).
+
+All samples are enumerated, with the probabilities that these samplers give them.
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Distribution, Independent
+
+import catlog
+from catlog import MAPO, Exact, SumAndSample, UnorderedSet
+from catlog.distributions import Node, Ordered
+from catlog.distributions.conditionals import view
+from catlog.distributions.factors import factors
+from catlog.estimators.sets import unordered_set
+from catlog.estimators.sets.likely_and_rest import (
+    beam_search,
+    probability_outside,
+    remaining_probability,
+    sample_outside,
+)
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
+from catlog.testing.cases import FeatureFunction, grid, normals
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def chain(theta: Tensor) -> Distribution:
+    return catlog.MarkovChain(theta[..., :2], theta[..., 2:].unflatten(-1, (2, 2)), length=3)
+
+
+class Counting:
+    """A network with a state: the logits of a variable depend on the sum of the earlier ones."""
+
+    def __init__(self, theta: Tensor) -> None:
+        self.theta = theta
+
+    def start(self, lead: torch.Size) -> Tensor:
+        return torch.zeros(lead, dtype=self.theta.dtype)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = state if previous is None else state + previous
+        logits = self.theta[..., i, :] + state.unsqueeze(-1) * self.theta[..., (i + 1) % 3, :]
+        return logits[..., : (2, 3, 2)[i]], state
+
+
+def recurrent(theta: Tensor) -> Distribution:
+    return catlog.Autoregressive(Counting(theta), [2, 3, 2], theta.shape[:-2], dtype=theta.dtype)
+
+
+def blocks(theta: Tensor) -> Distribution:
+    """Return a network with a block of two variables and its parent, which is listed after it."""
+    leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
+    nodes = {"leaves": Node(["root"], leaves, size=2), "root": Node([], root)}
+    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+
+
+def squares(x: Tensor) -> Tensor:
+    return torch.cat([x.double(), x.double().square()], -1)
+
+
+STRUCTURED = [
+    Case("integer chain", normals(6), chain, grid(2, 2, 2), squares),
+    Case("integer recurrent", normals(3, 3), recurrent, grid(2, 3, 2), squares),
+    Case("integer blocks", normals(15), blocks, grid(2, 2, 3), squares),
+]
+ALL_CASES = CASES | {case.name: case for case in STRUCTURED}
+each_case = pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
+
+
+def expectation(
+    E: catlog.Estimator,
+    case: Case,
+    f: FeatureFunction,
+    x: Tensor,
+    weight: Tensor,
+    **options: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weighted mean of value and gradients over outcomes x [rows, outcomes, *event]."""
+    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+    q = case.law(theta.expand(x.shape[1], *theta.shape))
+    total = (weight * E(lambda x: f(case.features(x), c), q, x=x, **options)).sum()
+    return total.detach(), *torch.autograd.grad(total, [theta, c])
+
+
+def assert_unbiased(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> None:
+    torch.testing.assert_close(weight.sum(), torch.ones_like(weight.sum()), rtol=0, atol=1e-12)
+    for f in FUNCTIONS.values():
+        got, exact = expectation(deepcopy(E), case, f, x, weight), expected(case, f, PARAMETER)
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
+
+
+def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
+    """Return every ordered sample of different points, and its probability."""
+    choice = torch.tensor(list(permutations(range(len(case.points)), rows))).T
+    p = case.probabilities(case.theta)[choice]
+    return case.points[choice], (p / (1 - p.cumsum(0) + p)).prod(0)
+
+
+def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return every sample of ``rows`` draws from outside the members, and its probability."""
+    index = view(case.law(case.theta)).index(case.points)
+    rest = ~(index.unsqueeze(1) == members).all(-1).any(1)
+    p = case.probabilities(case.theta)[rest]
+    choice = torch.tensor(list(product(range(len(p)), repeat=rows))).T
+    return case.points[rest][choice], (p / p.sum())[choice].prod(0)
+
+
+# Unordered sets
+
+
+@each_case
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_unordered_set_is_unbiased(case: Case, rows: int) -> None:
+    if rows > len(case.points):
+        pytest.skip("fewer points")
+    assert_unbiased(UnorderedSet(rows), case, *without_replacement(case, rows))
+
+
+@pytest.mark.parametrize(
+    "name", ["bits", "masked", "mixed cardinalities", "one-hot", "integer chain"]
+)
+def test_unordered_set_of_the_support_is_exact(name: str) -> None:
+    """Also where the set is larger than the support."""
+    case = ALL_CASES[name]
+    results = []
+    for E in (UnorderedSet(min(10, len(case.points) + 2)), Exact()):
+        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta))
+        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
+    for got, exact in zip(*results, strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [[0.3, 0.1, 0.2], [1e-9, 0.5, 1e-12, 0.3], [0.4, 0.35, 0.25], [0.97, 1e-3, 1e-6, 1e-9]],
+    ids=str,
+)
+def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
+    """P(s was first | S) and P(t was second | s, S), by summing over the orders of S."""
+
+    def chance(order: tuple[int, ...], taken: float = 0.0) -> float:
+        result = 1.0
+        for s in order:
+            result, taken = result * p[s] / (1 - taken), taken + p[s]
+        return result
+
+    n = len(p)
+    probs = torch.tensor(p, dtype=torch.float64)
+    first, second = unordered_set._chances(probs, 1 - probs.sum())
+    total = sum(chance(order) for order in permutations(range(n)))
+    wanted = [
+        sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total
+        for s in range(n)
+    ]
+    torch.testing.assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
+    for s in range(n):
+        orders = list(permutations([t for t in range(n) if t != s]))
+        whole = sum(chance(order, p[s]) for order in orders)
+        after = [
+            sum(chance(order, p[s]) for order in orders if order[0] == t) * (1 - p[s]) / whole
+            for t in range(n)
+        ]
+        torch.testing.assert_close(
+            second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15
+        )
+
+
+def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of draws with replacement, draws from all of q, a clipped memory."""
+    case, f = CASES["bits"], FUNCTIONS["sine"]
+    exact = expected(case, f, PARAMETER)[1]
+
+    def error(E: catlog.Estimator, x: Tensor, weight: Tensor) -> Tensor:
+        return (expectation(E, case, f, x, weight)[1] - exact).norm() / exact.norm()
+
+    members, _ = beam_search(factors(case.law(case.theta)), 2)
+    x, weight = outside(case, members, 1)
+    assert error(SumAndSample(2), x, weight) < 1e-12
+    assert error(SumAndSample(2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
+    clipped = MAPO(2, samples=1, clip=0.9).eval()
+    clipped.memory[:, :3] = members
+    assert error(clipped, x, weight) > 0.01
+    uniform = torch.ones(2, 1, dtype=torch.float64)
+    monkeypatch.setattr(
+        unordered_set,
+        "_chances",
+        lambda p, rest: (uniform / 2, uniform.unsqueeze(1).expand(2, 2, 1)),
+    )
+    assert error(UnorderedSet(2), *without_replacement(case, 2)) > 0.01
+
+
+# Draws from outside a set
+
+
+@each_case
+def test_draws_from_outside_a_set(case: Case) -> None:
+    """The uniforms that give a point are a product of intervals, without the members."""
+    q = case.law(case.theta)
+    law = view(q)
+    index, p = law.index(case.points), case.probabilities(case.theta)
+    members = torch.randperm(len(p), generator=seeded())[: len(p) // 2]
+    p = p.index_fill(0, members, 0.0)
+    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    for row in (p > 0).nonzero().flatten().tolist():
+        low, high = torch.zeros(law.d, dtype=torch.float64), torch.zeros(law.d, dtype=torch.float64)
+        agree = torch.ones(len(p), dtype=torch.bool)
+        for i in order:
+            masses = (
+                torch.stack([p[agree & (index[:, i] == k)].sum() for k in range(law.k)])
+                / p[agree].sum()
+            )
+            high[i] = masses.cumsum(0)[index[row, i]]
+            low[i] = high[i] - masses[index[row, i]]
+            agree = agree & (index[:, i] == index[row, i])
+        for t in (1e-6, 0.5, 1 - 1e-6):
+            drawn = sample_outside(law, index[members], None, (low + t * (high - low)).unsqueeze(0))
+            assert drawn.tolist() == [index[row].tolist()]
+    # Where every point is a member, a possible point is drawn all the same.
+    u = torch.rand(100, law.d, dtype=torch.float64, generator=seeded())
+    drawn = sample_outside(law, index, None, u)
+    assert bool((drawn.unsqueeze(1) == index).all(-1).any(1).all())
+
+
+# Little probability outside the set, in float32
+
+# Not by probabilities, whose log_prob torch clamps.
+SHARP = [case for case in ALL_CASES.values() if "by probs" not in case.name]
+sharp = pytest.mark.parametrize("case", SHARP, ids=[case.name for case in SHARP])
+
+
+def sharpened(case: Case) -> tuple[Case, Tensor]:
+    """Return the case with logits that leave less than 5e-8 beside the likeliest point."""
+    for scale in (5.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0):
+        changed = replace(case, theta=(scale * case.theta).float().double())
+        p = changed.probabilities(changed.theta)
+        if p.sort().values[:-1].sum() < 5e-8:
+            return changed, p
+    raise AssertionError(case.name)
+
+
+def masses(p: Tensor, taken: list[int]) -> Tensor:
+    """Return p without the taken points, normalised by the sum of the others."""
+    return (
+        p.index_fill(0, torch.tensor(taken, dtype=torch.int64), 0.0)
+        / p[[i for i in range(len(p)) if i not in taken]].sum()
+    )
+
+
+def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> float:
+    """Return the relative error of the mean gradient; f is 0 at the likeliest point."""
+    f = FUNCTIONS["sine"]
+    best = f(case.features(case.points), PARAMETER)[case.probabilities(case.theta).argmax()]
+    exact = expected(case, lambda x, c: f(x, c) - best, PARAMETER)[1]
+    theta = case.theta.float().requires_grad_()
+    q = case.law(theta.expand(x.shape[1], *theta.shape))
+
+    def rounded(x: Tensor) -> Tensor:
+        return f(case.features(x.double() if x.is_floating_point() else x), PARAMETER).float()
+
+    value = E(rounded, q, x=x.float() if x.is_floating_point() else x)
+    (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
+    return float((gradient.double() - exact).norm() / exact.norm())
+
+
+@sharp
+@pytest.mark.parametrize(("size", "samples"), [(1, 1), (1, 2), (2, 2)])
+def test_sum_and_sample_with_little_probability_outside(
+    case: Case, size: int, samples: int
+) -> None:
+    case, p = sharpened(case)
+    best = p.argsort(descending=True)[:size].tolist()
+    choice = torch.tensor(
+        list(product([i for i in range(len(p)) if i not in best], repeat=samples))
+    ).T
+    x, weight = case.points[choice], masses(p, best)[choice].prod(0)
+    memory = MAPO(size, samples=samples, max_variables=4).eval()
+    law = view(case.law(case.theta))
+    memory.memory[:, : law.d] = law.index(case.points)[best]
+    for E in (SumAndSample(size, samples), memory):
+        assert error_in_float32(E, case, x, weight) < 1e-4
+
+
+@sharp
+@pytest.mark.parametrize("rows", [2, 3])
+def test_unordered_set_with_little_probability_outside(case: Case, rows: int) -> None:
+    case, p = sharpened(case)
+    orders = list(permutations(range(len(p)), rows))
+    weight = torch.stack(
+        [
+            torch.stack([masses(p, list(order[:i]))[order[i]] for i in range(rows)]).prod()
+            for order in orders
+        ]
+    )
+    assert (
+        error_in_float32(UnorderedSet(rows), case, case.points[torch.tensor(orders).T], weight)
+        < 1e-4
+    )
+
+
+@sharp
+def test_draws_with_little_probability_outside(case: Case) -> None:
+    """The middle of a point's cell of uniforms, without the likeliest point, draws it."""
+    case, p = sharpened(case)
+    q = case.law(case.theta.float())
+    law = view(q)
+    index, best = law.index(case.points), int(p.argmax())
+    rest = p.index_fill(0, torch.tensor([best]), 0.0)
+    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    for row in (rest > 1e-4 * rest.sum()).nonzero().flatten().tolist():
+        u, agree = torch.zeros(law.d), torch.ones(len(p), dtype=torch.bool)
+        for i in order:
+            shares = (
+                torch.stack([rest[agree & (index[:, i] == k)].sum() for k in range(law.k)])
+                / rest[agree].sum()
+            )
+            u[i] = shares.cumsum(0)[index[row, i]] - shares[index[row, i]] / 2
+            agree = agree & (index[:, i] == index[row, i])
+        assert sample_outside(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [
+            index[row].tolist()
+        ]
+
+
+@each_case
+def test_remaining_probability(case: Case) -> None:
+    """It is a sum over the points that share a member's first variables."""
+    q = case.law(case.theta)
+    law = view(q)
+    index, p = law.index(case.points), case.probabilities(case.theta)
+    members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
+    remaining = remaining_probability(law, members, valid)
+    rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
+    outside_set = probability_outside(remaining, valid)
+    torch.testing.assert_close(outside_set, rest.sum(), rtol=0, atol=1e-14)
+    order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
+    for member in valid.nonzero().flatten().tolist():
+        agree = torch.ones(len(p), dtype=torch.bool)
+        for depth in range(law.d + 1):
+            torch.testing.assert_close(
+                remaining[member, depth], rest[agree].sum() / p[agree].sum(), rtol=0, atol=1e-14
+            )
+            if depth < law.d:
+                agree = agree & (index[:, order[depth]] == members[member, order[depth]])
+
+
+@each_case
+def test_likeliest_points(case: Case) -> None:
+    q = case.law(torch.stack([case.theta, case.theta.flip(-1)]))
+    law = view(q)
+    p = q.log_prob(case.points.unsqueeze(1).expand(-1, 2, *case.points.shape[1:])).exp()
+    for count in (1, 2, 3, 12):
+        points, possible = beam_search(law, count)
+        probs = torch.where(possible, law.log_prob(points).exp(), 0.0)
+        if not isinstance(q, Ordered) or count == 12:
+            best = p.sort(0, descending=True).values[:count]
+            torch.testing.assert_close(probs[: len(best)], best)
+            assert not bool(probs[len(best) :].any())
+        for b in range(2):
+            kept = points[possible[:, b], b]
+            assert len(kept.unique(dim=0)) == len(kept)
+
+
+# Sum and sample
+
+
+@each_case
+@pytest.mark.parametrize(("top", "samples"), [(1, 1), (2, 1), (3, 2), (1, 3)])
+def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
+    if top >= len(case.points):
+        pytest.skip("fewer points")
+    members, _ = beam_search(view(case.law(case.theta)), top)
+    assert_unbiased(SumAndSample(top, samples), case, *outside(case, members[:top], samples))
+
+
+@each_case
+def test_sum_over_all_points_is_exact(case: Case) -> None:
+    results = []
+    for E in (SumAndSample(50), Exact()):
+        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta))
+        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
+    for got, exact in zip(*results, strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
+
+
+# MAPO
+
+
+@each_case
+@pytest.mark.parametrize("samples", [1, 2])
+def test_mapo_is_unbiased_while_its_memory_changes(case: Case, samples: int) -> None:
+    E = MAPO(size=3, samples=samples, max_variables=4).double()
+    for step in range(3):
+        fits = (E.memory >= 0).any(-1)
+        assert bool(fits.any()) == (step > 0)
+        members = E.memory[fits][:, : view(case.law(case.theta)).d]
+        if len(members) < len(case.points):
+            assert_unbiased(E, case, *outside(case, members, samples))
+        E(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
+            case.law(case.theta),
+            generator=seeded(step),
+        )
+
+
+def test_mapo_remembers_the_best() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x @ torch.tensor([1.0, 2.0, 4.0])
+
+    q = Independent(Bernoulli(logits=torch.zeros(6, 3)), 1)
+    bits = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]).float()
+    for maximise, wanted in ((True, [[1, 0, 1], [0, 0, 1]]), (False, [[0, 0, 0], [1, 0, 0]])):
+        E = MAPO(2, maximise=maximise, max_variables=3)
+        E(f, q, x=torch.stack([bits, bits.flip(0)]))  # every point in two batch elements
+        assert E.memory.tolist() == wanted
+        copy = MAPO(2, maximise=maximise, max_variables=3)
+        copy.load_state_dict(E.state_dict())
+        assert copy.memory.tolist() == wanted
+        E.eval()
+        E(lambda x: -f(x), q)
+        assert E.memory.tolist() == wanted
+        E.train()
+        E(
+            lambda x: -f(x),
+            q,
+            x=torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]).unsqueeze(1).expand(2, 6, 3),
+        )
+        assert E.memory.tolist() == ([[0, 1, 0], [0, 0, 1]] if maximise else [[0, 1, 1], [0, 1, 0]])
+    with pytest.raises(
+        ValueError,
+        match=r"MAPO: `max_variables` must be at least 3, but 2 was given\. q has 3 variables",
+    ):
+        MAPO(max_variables=2)(f, q)
+
+
+def test_mapo_ignores_points_that_do_not_fit() -> None:
+    """Points of another shape, or impossible ones, are not summed and never shown to f."""
+    E = MAPO(size=4, max_variables=3)
+    E(lambda x: x.sum(-1), Independent(Bernoulli(logits=torch.zeros(9, 3)), 1))
+    before = E.memory.clone()
+    assert bool((before >= 0).all())
+    case = CASES["masked"]
+    assert_unbiased(E.eval(), case, *outside(case, torch.zeros(0, 2, dtype=torch.long), 1))
+    # The second and third are masked.
+    E.memory.copy_(torch.tensor([[0, 1, -1], [2, 1, -1], [0, 0, -1], [1, 2, -1]]))
+
+    def f(x: Tensor) -> Tensor:
+        assert bool(factors(case.law(case.theta)).log_prob(x).isfinite().all())
+        return x.sum(-1).double()
+
+    E(f, case.law(case.theta))
+    assert_unbiased(E, case, *outside(case, torch.tensor([[0, 1], [1, 2]]), 1))
+
+
+def test_mapo_compiles() -> None:
+    theta = normals(6).requires_grad_()
+    results = []
+    for compile in (False, True):
+        E = MAPO(size=2, samples=2, max_variables=3)
+
+        def loss(theta: Tensor, E: MAPO = E) -> Tensor:
+            return E(
+                lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).sin().double(), chain(theta)
+            )
+
+        call = (
+            torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")
+            if compile
+            else loss
+        )
+        torch.manual_seed(0)
+        values = [call(theta) for _ in range(3)]
+        results.append(
+            [
+                *(value.detach() for value in values),
+                torch.autograd.grad(sum(values), theta)[0],
+                E.memory,
+            ]
+        )
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+
+
+def test_wrong_arguments_are_named() -> None:
+    q = Independent(Bernoulli(logits=torch.tensor([2.0, 2.0])), 1)
+    with pytest.raises(
+        ValueError,
+        match=r"x must hold different points, but the point at index \(1,\) is a repetition\. Give",
+    ):
+        UnorderedSet()(lambda x: x.sum(-1), q, x=torch.ones(2, 2))
+    with pytest.raises(
+        ValueError,
+        match=r"UnorderedSet: `samples` must be between 2 and 10, but 11 was given.*use RLOO",
+    ):
+        UnorderedSet(11)
+    with pytest.raises(
+        ValueError,
+        match=r"x must hold points that are not summed already, but \[1, 1\] at index \(0,\) is",
+    ):
+        SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
+    for cls, name in ((SumAndSample, "top"), (MAPO, "size")):
+        with pytest.raises(
+            ValueError, match=f"{cls.__name__}: `{name}` must be at least 1, but 0 was given"
+        ):
+            cls(**{name: 0})
+    with pytest.raises(ValueError, match=r"MAPO: `clip` must be in \[0, 1\), but 1\.0 was given"):
+        MAPO(clip=1.0)
