@@ -28,9 +28,9 @@ from catlog import (
     StraightThrough,
 )
 from catlog.cli.main import main
-from catlog.diagnostics import comparison as compare
-from catlog.diagnostics.comparison import NORMAL
+from catlog.diagnostics import compare
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import label, why_unsuitable, with_samples, within_budget
 from catlog.functions import Additive

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..diagnostics.advice import advise
-from ..diagnostics.comparison import compare
+from ..diagnostics import advise, compare
 from ..estimator import Estimator
 from ..estimators import ESTIMATORS
 from ..experiments.named_estimators import make_estimator
@@ -115,7 +114,7 @@ def parse(text: str) -> list[str | Estimator]:
 def found(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
     """f, law, parameters and the reference gradient (None where there is none) of a problem by its name."""
     if ":" not in problem:
-        made: Any = importlib.import_module(".problems", __package__).make(problem, size)
+        made: Any = importlib.import_module("catlog.problems").make(problem, size)
     else:
         module, _, function = problem.partition(":")
         if "" not in sys.path:
