@@ -29,9 +29,10 @@ import catlog
 from catlog import ESTIMATORS, problems
 from catlog.diagnostics import CANDIDATES, Comparison, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.sizing import label, why_unsuitable, within_budget
+from catlog.diagnostics.sizing import why_unsuitable, within_budget
 from catlog.diagnostics.structure import Structure, probe
 from catlog.diagnostics.trials import shortlist
+from catlog.estimator import label
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent

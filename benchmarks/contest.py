@@ -115,11 +115,13 @@ def entered(problem: problems.Problem) -> dict[str, catlog.Estimator]:
     kind, d = factors(q).kind, factors(q).d
     kind = "mixed" if len(set(factors(q).cardinalities)) > 1 else kind
     extra = {"SumAndSample": {"top": BUDGET // 2}, "MAPO": {"size": BUDGET // 2}}
-    needed = {"critics": factors(q).batch_size, "length": d}
+    needed = {"critics": factors(q).batch_size, "max_variables": d}
     extra["MemoryCateR"] = {
-        key: value for key, value in needed.items() if value > {"critics": 1, "length": 64}[key]
+        key: value
+        for key, value in needed.items()
+        if value > {"critics": 1, "max_variables": 64}[key]
     }
-    extra["MAPO"] |= {"length": d} if d > 64 else {}
+    extra["MAPO"] |= {"max_variables": d} if d > 64 else {}
     found = {}
     for name, options in [
         *((name, extra.get(name, {})) for name in ESTIMATORS if name not in ("Exact", "VIMCO")),
@@ -129,7 +131,7 @@ def entered(problem: problems.Problem) -> dict[str, catlog.Estimator]:
         if (
             E is None
             or not E.unbiased
-            or kind not in E.laws
+            or kind not in E.supports
             or (getattr(E, "variables", None) or 0) > d
         ):
             continue

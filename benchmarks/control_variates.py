@@ -54,7 +54,7 @@ DVAE: dict[str, catlog.Estimator] = {
     "IndeCateR n=200, m=1, Taylor, Latin": IndeCateR(200, variables=1, draws="latin"),
     REFERENCE: SlopeCateR(240),
     "SlopeCateR n=240, m=160, independent draws": SlopeCateR(240, draws="independent"),
-    "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, places=0),
+    "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, slope_entries=0),
     "SlopeCateR n=240, m=160, nothing learned": SlopeCateR(240, decay=1.0),
     ALIKE: SlopeCateR(240),
     "SlopeCateR n=320, m=80": SlopeCateR(320, corrections=80),

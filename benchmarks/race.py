@@ -7,7 +7,7 @@ Every method trains alone on the device, the same model from the same start with
 step compiled and captured in a CUDA graph. The clock runs for training steps only: not while the step is compiled (column
 `setup`, in seconds), nor during the measurement of the bound over all training images (one draw each) every 600 steps, an epoch.
 A run ends when it has reached the target, or after `--limit` seconds of training. The file has the curves; runs that it has are
-not made again. A summary is printed at the end. "SlopeCateR-8" has 8 draws and keeps no sizes of slopes (places=0); with "sizes"
+not made again. A summary is printed at the end. "SlopeCateR-8" has 8 draws and keeps no sizes of slopes (slope_entries=0); with "sizes"
 it does, which is the default.
 """
 
@@ -38,8 +38,8 @@ class Racer:
 
 
 RACERS = {
-    "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8, "options": ("places=0",)}),
-    "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4, "options": ("places=0",)}),
+    "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8, "options": ("slope_entries=0",)}),
+    "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4, "options": ("slope_entries=0",)}),
     "SlopeCateR-8, sizes": Racer("SlopeCateR", {"samples": 8}),
     "GS-S": Racer("GS-S"),
     "IndeCateR": Racer("IndeCateR"),

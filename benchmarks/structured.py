@@ -31,7 +31,7 @@ from torch.nn.functional import layer_norm, one_hot
 
 import catlog
 from catlog import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from catlog.distributions.structured import ancestral, inverse_cdf
+from catlog.distributions.inverse_cdf import ancestral, inverse_cdf
 from catlog.sampling.interventions import all_interventions, noise_shape
 
 ROOT = Path(__file__).parent.parent

@@ -71,8 +71,8 @@ def entries(problem: problems.Problem) -> list[Entry]:
     """What is measured on this problem: the registry, and settings that differ much from the defaults."""
     d = view(problem.q(), validate=False).d
     options: dict[str, dict[str, Any]] = {
-        "MAPO": {"length": max(64, d)},
-        "MemoryCateR": {"length": max(64, d)},
+        "MAPO": {"max_variables": max(64, d)},
+        "MemoryCateR": {"max_variables": max(64, d)},
         "GumbelSoftmax": {"temperature": 0.5},
         "GumbelRao": {"temperature": 0.5},
     }

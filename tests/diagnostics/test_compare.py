@@ -32,7 +32,8 @@ from catlog.diagnostics import compare
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import label, why_unsuitable, with_samples, within_budget
+from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
+from catlog.estimator import label
 from catlog.functions import Additive
 from catlog.testing.enumeration import cases, functions
 
@@ -69,7 +70,9 @@ class EachOnce:
 
     E: catlog.Estimator
     unbiased: bool = True
-    laws: ClassVar[frozenset[str]] = frozenset({"bits"})
+    target: ClassVar[str] = "expectation"
+    supports: ClassVar[frozenset[str]] = frozenset({"bits"})
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "here"
     differentiates_f: ClassVar[bool] = False
 
@@ -210,7 +213,11 @@ def test_gradients_of_every_law(case: object) -> None:
 def test_f_that_knows_its_table_and_a_batch() -> None:
     costs = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    for E in (IndeCateR(2), IndeCateR(2, fresh=True), IndeCateR(2, variables=2, control="none")):
+    for E in (
+        IndeCateR(2),
+        IndeCateR(2, per_variable=True),
+        IndeCateR(2, variables=2, control="none"),
+    ):
         calls = []
         table = Additive(costs)
         table.neighbours = lambda *given, real=table.neighbours, calls=calls: (
@@ -317,7 +324,8 @@ def test_a_memory_learns_by_being_called() -> None:
 class Watched(nn.Module):
     """RLOO that notes how often it was called in training mode, and out of it."""
 
-    unbiased, laws, reference, differentiates_f = True, RLOO.laws, "here", False
+    unbiased, supports, reference, differentiates_f = True, RLOO.supports, "here", False
+    target, randomness = "expectation", ("x",)
     seen: ClassVar[list[bool]] = []
 
     def __init__(self, samples: int = 2) -> None:
@@ -359,7 +367,7 @@ def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
     E = ESTIMATORS[name]()
     q = (
         bits(torch.zeros(4))
-        if "bits" in E.laws
+        if "bits" in E.supports
         else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
     )
     if (

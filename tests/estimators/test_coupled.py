@@ -393,7 +393,7 @@ ALL = [ARM(2), DisARM(2), ARMS(3), ARSM(2), CARMS(3), DisARMTree(2), DisARMTree(
 @pytest.mark.parametrize("E", ALL, ids=str)
 def test_batch_equals_loop_and_types_agree(E: catlog.Estimator, kind: str) -> None:
     """Given the noise: a batch is its elements one by one, and float32 agrees with float64."""
-    if kind not in E.laws:
+    if kind not in E.supports:
         pytest.skip("not for this law")
     case = CASES[kind]
     theta = case.theta + torch.linspace(-1, 1, 6, dtype=torch.float64).view(
@@ -447,7 +447,7 @@ def test_bits_only(E: catlog.Estimator, other: str) -> None:
     match = rf"{name} is for binary variables.*Independent\(OneHotCategorical, 1\) was given\. Use {other}\."
     with pytest.raises(TypeError, match=match):
         E(lambda x: x.sum((-1, -2)), ONE_HOT)
-    assert "one-hot" in catlog.ESTIMATORS[other].laws
+    assert "one-hot" in catlog.ESTIMATORS[other].supports
 
 
 @pytest.mark.parametrize("E", ALL, ids=str)

@@ -49,7 +49,7 @@ from catlog.testing.settings import continuous, supports
 
 ALL = [
     *(each() for each in ESTIMATORS.values()),
-    IndeCateR(samples=3, fresh=True),
+    IndeCateR(samples=3, per_variable=True),
     IndeCateR(samples=3, draws="latin"),
     IndeCateR(samples=3, variables=2),
     IndeCateR(samples=3, variables=2, control="none"),
@@ -125,7 +125,7 @@ def test_f_returns_nan_or_inf(E, q, value):
 
 
 @pytest.mark.parametrize(
-    "E", [Exact(), IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=3)], ids=repr
+    "E", [Exact(), IndeCateR(), IndeCateR(per_variable=True), IndeCateR(variables=3)], ids=repr
 )
 def test_f_returns_nan_at_a_neighbour_only(E, q):
     x = None if isinstance(E, Exact) else torch.ones(E.rows(q), 2, 3)
@@ -264,8 +264,8 @@ def test_variables_out_of_range(q):
         match=r"`variables` must be between 1 and 3, but 4 was given\. q has 3 variables",
     ):
         IndeCateR(variables=4)(total, q)
-    with pytest.raises(ValueError, match="`variables` and `fresh` exclude each other"):
-        IndeCateR(variables=1, fresh=True)
+    with pytest.raises(ValueError, match="`variables` and `per_variable` exclude each other"):
+        IndeCateR(variables=1, per_variable=True)
     with pytest.raises(
         ValueError, match=r"chosen must have shape \(1, 2, 2\) .*but \(1, 2, 3\) was given"
     ):
@@ -309,7 +309,7 @@ def test_x_not_a_multiple_of_the_variables(q):
     with pytest.raises(
         ValueError, match=r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given"
     ):
-        IndeCateR(fresh=True)(total, q, x=torch.zeros(4, 2, 3))
+        IndeCateR(per_variable=True)(total, q, x=torch.zeros(4, 2, 3))
 
 
 def test_x_where_none_is_taken(q):
@@ -450,7 +450,7 @@ def test_injected_x_is_unchanged(E):
 
 
 @pytest.mark.parametrize(
-    "E", [IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=2)], ids=repr
+    "E", [IndeCateR(), IndeCateR(per_variable=True), IndeCateR(variables=2)], ids=repr
 )
 def test_own_table_that_changes_its_input_in_place(E, q):
     class Scribbling(Additive):
@@ -643,7 +643,7 @@ NOISES = {  # a valid one for three bits without a batch, all of it in [0, 1)
     DisARMTree(): between(1, 3, 1),
     REBAR(): between(1, 3, 2),
     RELAX(): between(1, 3, 2),
-    GumbelRao(noises=1): between(1, 1, 3, 2),
+    GumbelRao(noise_samples=1): between(1, 1, 3, 2),
     IMLE(): between(1, 3, 2),
     DirectOptimisation(): between(1, 3, 2),
     SCateR(): between(4, 1, 3),

@@ -54,18 +54,18 @@ MORE: dict[str, dict[str, Any]] = {
     "SlopeCateR": {
         "corrections": st.integers(1, 3),
         "decay": st.sampled_from([0.0, 0.5, 1.0]),
-        "places": st.integers(0, 2),
+        "slope_entries": st.integers(0, 2),
     },
     "MemoryCateR": {"samples": st.integers(2, 4), "size": st.integers(1, 4)},
     "MAPO": {
         "size": st.integers(1, 3),
         "clip": st.sampled_from([0.0, 0.2, 0.9]),
-        "keep": st.sampled_from(["highest", "lowest"]),
+        "maximise": st.booleans(),
     },
     "SumAndSample": {"top": st.integers(1, 9), "samples": st.integers(1, 3)},
     "UnorderedSet": {"samples": st.integers(2, 6)},
     "GumbelSoftmax": {"temperature": POSITIVE, "hard": st.booleans()},
-    "GumbelRao": {"temperature": POSITIVE, "noises": st.integers(1, 3)},
+    "GumbelRao": {"temperature": POSITIVE, "noise_samples": st.integers(1, 3)},
     "ReinMax": {"temperature": POSITIVE.map(torch.tensor)},
     "IMLE": {"step": POSITIVE},
     "DirectOptimisation": {"epsilon": REAL},
@@ -97,10 +97,10 @@ class Case:
 
 
 def kinds_of(name: str) -> list[str]:
-    laws = sorted(ESTIMATORS[name].laws - {"structured"})
+    laws = sorted(ESTIMATORS[name].supports - {"structured"})
     return laws + (
         ["chain", "emitting chain", "graph", "autoregressive"]
-        if "structured" in ESTIMATORS[name].laws
+        if "structured" in ESTIMATORS[name].supports
         else []
     )
 

@@ -168,7 +168,7 @@ def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
 
 def test_a_point_of_nan_is_not_remembered() -> None:
     """MAPO keeps the best points; NaN is not among them."""
-    E = catlog.MAPO(size=1, samples=2, length=3, validate=False)
+    E = catlog.MAPO(size=1, samples=2, max_variables=3, validate=False)
     values = torch.tensor([torch.nan, 1.0, 2.0])
     E(lambda x: values[: len(x)], law(torch.zeros(3)), x=torch.eye(3)[:2])
     assert E.memory.tolist() == [[0, 1, 0]]

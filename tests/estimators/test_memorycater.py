@@ -36,7 +36,7 @@ def bits(logits: Tensor) -> Independent:
 
 def anything(size: int, generator: torch.Generator) -> MemoryCateR:
     """A frozen estimator with random numbers in all its buffers, among them points that the law cannot draw."""
-    E = MemoryCateR(2, size=size, length=3).eval()
+    E = MemoryCateR(2, size=size, max_variables=3).eval()
     E.points.copy_(torch.randint(-1, 4, E.points.shape, generator=generator))
     E.weight.copy_(torch.randn(E.weight.shape, generator=generator))
     E.rho.copy_(torch.rand(E.rho.shape, generator=generator))
@@ -213,9 +213,9 @@ def test_errors() -> None:
         MemoryCateR(1)
     with pytest.raises(
         ValueError,
-        match=r"MemoryCateR: `length` must be at least 3, but 2 was given\. q has 3 variables",
+        match=r"MemoryCateR: `max_variables` must be at least 3, but 2 was given\. q has 3 variables",
     ):
-        MemoryCateR(2, length=2)(lambda x: x.sum(-1), bits(torch.zeros(3)))
+        MemoryCateR(2, max_variables=2)(lambda x: x.sum(-1), bits(torch.zeros(3)))
 
 
 def test_the_contest_runs_and_goes_on(tmp_path: Path) -> None:

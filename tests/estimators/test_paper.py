@@ -127,7 +127,7 @@ def test_fresh_draws_need_not_agree_with_shared_ones() -> None:
     shared = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
     same = gradients(catlog.IndeCateR(1), case, lambda x: f(case.features(x), c), shared)
     fresh = gradients(
-        catlog.IndeCateR(1, fresh=True),
+        catlog.IndeCateR(1, per_variable=True),
         case,
         lambda x: f(case.features(x), c),
         shared.repeat(2, 1, 1),
@@ -137,7 +137,7 @@ def test_fresh_draws_need_not_agree_with_shared_ones() -> None:
         [shared[0], case.points[torch.tensor([0, 0])]]
     )  # another draw for variable 1 only
     moved = gradients(
-        catlog.IndeCateR(1, fresh=True), case, lambda x: f(case.features(x), c), mixed
+        catlog.IndeCateR(1, per_variable=True), case, lambda x: f(case.features(x), c), mixed
     )
     torch.testing.assert_close(moved[:, 0], same[:, 0], rtol=0, atol=1e-14)
     assert (moved[:, 1] - same[:, 1]).abs().max() > 1e-3

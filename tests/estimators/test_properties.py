@@ -30,7 +30,7 @@ BLACK_BOX = [
     Reinforce(samples=3),
     RLOO(samples=3),
     *(IndeCateR(samples=3, draws=draws) for draws in DRAWS),
-    IndeCateR(samples=2, fresh=True),
+    IndeCateR(samples=2, per_variable=True),
     IndeCateR(samples=3, variables=1, control="none"),
 ]
 ALL = [*BLACK_BOX, StraightThrough(samples=2), IndeCateR(samples=3, variables=1)]
@@ -134,7 +134,9 @@ def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples
     ).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
     q = Categoricals(logits, sizes)
-    value = IndeCateR(samples=samples, draws=draws, fresh=fresh)(f, q, generator=generator(seed))
+    value = IndeCateR(samples=samples, draws=draws, per_variable=fresh)(
+        f, q, generator=generator(seed)
+    )
 
     x = draw(factors(q), samples, draws, groups=(d,) if fresh else (), generator=generator(seed))
     literal = 0.0

@@ -304,7 +304,7 @@ def test_sums_and_draws_where_little_is_left(case: Case, size: int, samples: int
         list(product([i for i in range(len(p)) if i not in best], repeat=samples))
     ).T
     x, weight = case.points[choice], masses(p, best)[choice].prod(0)
-    memory = MAPO(size, samples=samples, length=4).eval()
+    memory = MAPO(size, samples=samples, max_variables=4).eval()
     law = view(case.law(case.theta))
     memory.memory[:, : law.d] = law.index(case.points)[best]
     for E in (SumAndSample(size, samples), memory):
@@ -423,7 +423,7 @@ def test_sum_of_all_points_is_exact(case: Case) -> None:
 @everywhere
 @pytest.mark.parametrize("samples", [1, 2])
 def test_mapo_is_unbiased_while_its_memory_changes(case: Case, samples: int) -> None:
-    E = MAPO(size=3, samples=samples, length=4).double()
+    E = MAPO(size=3, samples=samples, max_variables=4).double()
     for step in range(3):
         fits = (E.memory >= 0).any(-1)
         assert bool(fits.any()) == (step > 0)
@@ -443,11 +443,11 @@ def test_mapo_remembers_the_best() -> None:
 
     q = Independent(Bernoulli(logits=torch.zeros(6, 3)), 1)
     bits = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]).float()
-    for keep, wanted in (("highest", [[1, 0, 1], [0, 0, 1]]), ("lowest", [[0, 0, 0], [1, 0, 0]])):
-        E = MAPO(2, keep=keep, length=3)
+    for maximise, wanted in ((True, [[1, 0, 1], [0, 0, 1]]), (False, [[0, 0, 0], [1, 0, 0]])):
+        E = MAPO(2, maximise=maximise, max_variables=3)
         E(f, q, x=torch.stack([bits, bits.flip(0)]))  # each point in two elements of the batch
         assert E.memory.tolist() == wanted
-        copy = MAPO(2, keep=keep, length=3)
+        copy = MAPO(2, maximise=maximise, max_variables=3)
         copy.load_state_dict(E.state_dict())
         assert copy.memory.tolist() == wanted
         E.eval()
@@ -459,18 +459,17 @@ def test_mapo_remembers_the_best() -> None:
             q,
             x=torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]).unsqueeze(1).expand(2, 6, 3),
         )
-        assert E.memory.tolist() == (
-            [[0, 1, 0], [0, 0, 1]] if keep == "highest" else [[0, 1, 1], [0, 1, 0]]
-        )
+        assert E.memory.tolist() == ([[0, 1, 0], [0, 0, 1]] if maximise else [[0, 1, 1], [0, 1, 0]])
     with pytest.raises(
-        ValueError, match=r"MAPO: `length` must be at least 3, but 2 was given\. q has 3 variables"
+        ValueError,
+        match=r"MAPO: `max_variables` must be at least 3, but 2 was given\. q has 3 variables",
     ):
-        MAPO(length=2)(f, q)
+        MAPO(max_variables=2)(f, q)
 
 
 def test_mapo_with_another_law() -> None:
     """Points that do not fit a law, or are impossible in it, count nothing and are never shown to f."""
-    E = MAPO(size=4, length=3)
+    E = MAPO(size=4, max_variables=3)
     E(lambda x: x.sum(-1), Independent(Bernoulli(logits=torch.zeros(9, 3)), 1))
     before = E.memory.clone()
     assert bool((before >= 0).all())
@@ -492,7 +491,7 @@ def test_mapo_compiles() -> None:
     theta = rand(6).requires_grad_()
     results = []
     for compile in (False, True):
-        E = MAPO(size=2, samples=2, length=3)
+        E = MAPO(size=2, samples=2, max_variables=3)
 
         def loss(theta: Tensor, E: MAPO = E) -> Tensor:
             return E(
@@ -574,8 +573,10 @@ def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
         return FUNCTIONS["sine"](case.features(x), PARAMETER)
 
     hard = gradients(GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.law, f, n)
-    one = gradients(GumbelRao(noises=1, temperature=temperature), case.theta, case.law, f, n)
-    many = gradients(GumbelRao(noises=30, temperature=temperature), case.theta, case.law, f, n)
+    one = gradients(GumbelRao(noise_samples=1, temperature=temperature), case.theta, case.law, f, n)
+    many = gradients(
+        GumbelRao(noise_samples=30, temperature=temperature), case.theta, case.law, f, n
+    )
     for each in (one, many):
         error = (hard.var(0) / n + each.var(0) / n).sqrt()
         assert ((hard.mean(0) - each.mean(0)).abs() / error).max() < LIMIT
@@ -593,7 +594,7 @@ def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
     slope = soft * (1 - soft) / tau
     wanted = slope[(soft > 0.5) == bool(x)].mean()
     wide = logit.expand(n, 1).clone().requires_grad_()
-    value = GumbelRao(noises=2, temperature=tau)(
+    value = GumbelRao(noise_samples=2, temperature=tau)(
         lambda x: x[..., 0],
         Independent(Bernoulli(logits=wide), 1),
         x=torch.full((1, n, 1), x).double(),
@@ -810,7 +811,7 @@ def test_mistakes_are_named() -> None:
         ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"
     ):
         SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
-    for E, name in ((SumAndSample, "top"), (MAPO, "size"), (GumbelRao, "noises")):
+    for E, name in ((SumAndSample, "top"), (MAPO, "size"), (GumbelRao, "noise_samples")):
         with pytest.raises(
             ValueError, match=f"{E.__name__}: `{name}` must be at least 1, but 0 was given"
         ):

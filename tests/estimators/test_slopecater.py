@@ -101,7 +101,7 @@ def test_remembers_the_sizes_of_slopes(law: str, factor: float, places: int) -> 
         if law == "bits"
         else Independent(OneHotCategorical(logits=torch.stack([logits, logits], -1)), 1)
     )
-    E = SlopeCateR(4, places=places)
+    E = SlopeCateR(4, slope_entries=places)
     for _ in range(3):
         E(
             (lambda x: x @ w)

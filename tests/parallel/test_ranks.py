@@ -46,8 +46,8 @@ class Network(nn.Module):
 
 def problem(E: catlog.Estimator) -> tuple[Distribution, Network, Tensor]:
     torch.manual_seed(0)
-    one_hot = "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)
-    k = K if "index" in E.laws or one_hot else 2
+    one_hot = "one-hot" in E.supports and (E.differentiates_f or "index" not in E.supports)
+    k = K if "index" in E.supports or one_hot else 2
     logits = torch.randn(BATCH, D, k, dtype=torch.float64).requires_grad_()
     f = Network(D * k if one_hot else D)
     if one_hot:
@@ -129,7 +129,7 @@ def own_tables() -> dict[str, Any]:
         for n in (1, 2, 3):
             for fresh in (False, True):
                 x = q.sample((n * (q.event_shape[0] if fresh else 1),))
-                E = catlog.IndeCateR(n, fresh=fresh)
+                E = catlog.IndeCateR(n, per_variable=fresh)
                 found[f"{name} {n} {fresh}"] = [E(f, q, x=x), E(Sharded(f), q, x=x)]
         if name != "sum":
             x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))

@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 import catlog
 from catlog import problems
 from catlog.distributions.factors import factors
-from catlog.distributions.structured import Ordered
+from catlog.distributions.ordered import Ordered
 
 NAMES = list(problems.PROBLEMS)
 
@@ -278,7 +278,7 @@ def test_every_estimator_that_can_be_used_takes_the_problem_as_it_is(name):
         if isinstance(q, catlog.Categoricals)
         else factors(q).kind
     )
-    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind in cls.laws]
+    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind in cls.supports]
     usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
     assert len(usable) >= 12
     torch.manual_seed(0)

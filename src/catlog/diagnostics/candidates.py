@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..estimator import Estimator
+from ..estimator import Estimator, Kind
 from ..estimators import (
     ARMS,
     DARN,
@@ -66,7 +66,7 @@ def _is_relaxable(structure: Structure) -> bool:
 
 
 def _is_structured(structure: Structure) -> bool:
-    return structure.kind == "structured"
+    return structure.kind == Kind.STRUCTURED
 
 
 # In the order in which they are tried.
@@ -81,7 +81,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(MuProp(), _is_relaxable),
     Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
     Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
-    Candidate(IndeCateR(draws="latin", fresh=True), lambda structure: structure.d > 1),
+    Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
     Candidate(ARMS()),
     Candidate(RAM(), _is_structured),
     Candidate(LEG(), _is_structured),

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from math import inf
 from statistics import median
 
+from ..estimator import Kind
 from .pilot_settings import PilotSettings
 from .structure import Structure
 from .trials import Trial, merits
 
-KINDS = {"bits": "independent bits", "structured": "dependent variables"}
+KINDS = {Kind.BITS: "independent bits", Kind.STRUCTURED: "dependent variables"}
 
 
 def explain(
@@ -36,7 +37,7 @@ def describe(structure: Structure) -> str:
     """Return one line on f and q."""
     sizes = sorted(set(structure.cardinalities))
     q = f"{structure.d} {KINDS.get(structure.kind, 'independent variables')}"
-    if structure.kind != "bits":
+    if structure.kind != Kind.BITS:
         largest = f" to {sizes[-1]}" if len(sizes) > 1 else ""
         q += f" of {sizes[0]}{largest} categories"
     if structure.batch > 1:

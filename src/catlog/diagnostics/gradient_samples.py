@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..distributions.conditionals import view
-from ..distributions.structured import Ordered
+from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
 from ..sampling.draw import draw

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
-from ..estimator import Estimator, Function
+from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
@@ -27,7 +27,6 @@ from .reference import (
 )
 from .sizing import (
     joined_reasons,
-    label,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -176,7 +175,7 @@ class _Entry:
         evaluations = self.evaluations * task.view.batch_size
         numbers = evaluations * sum(task.view.cardinalities)
         batch = max(2, min(repeats, CALL_EVALUATIONS // evaluations, CALL_NUMBERS // numbers))
-        if isinstance(self.E, Exact):
+        if not self.E.randomness:
             repeats = 2
         modules = [
             module

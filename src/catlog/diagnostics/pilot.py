@@ -7,9 +7,10 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+from ..estimator import label
 from .gradient_samples import Clock, GradientSampler
 from .pilot_settings import DEFAULTS, PilotSettings
-from .sizing import label, why_over_budget, with_samples, within_budget
+from .sizing import why_over_budget, with_samples, within_budget
 from .trials import Trial, ranked
 
 NO_TIME = "the pilot had no time for it"

@@ -6,7 +6,8 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from ..distributions.categoricals import Categoricals
 from ..distributions.conditionals import view
 from ..distributions.factors import given_form, was_clamped
-from ..distributions.structured import Ordered
+from ..distributions.ordered import Ordered
+from ..estimator import Kind
 
 
 def _base(q: Distribution) -> Distribution:
@@ -16,11 +17,11 @@ def _base(q: Distribution) -> Distribution:
     return q
 
 
-def kind_of(q: Distribution) -> str:
+def kind_of(q: Distribution) -> Kind:
     """Return the kind of distribution, as estimators name it."""
     if isinstance(q, Ordered):
-        return "structured"
-    return "mixed" if isinstance(_base(q), Categoricals) else str(view(q, validate=False).kind)
+        return Kind.STRUCTURED
+    return Kind.MIXED if isinstance(_base(q), Categoricals) else view(q, validate=False).kind
 
 
 def parameter_of(q: Distribution) -> Tensor:

@@ -1,55 +1,33 @@
-"""Names of estimators with their settings, distributions that they fit, and draws within a budget."""
+"""Which estimators fit a distribution, and how many draws a budget of evaluations allows."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from functools import cache
-from inspect import signature
 from math import inf
 from typing import Any, cast
 
-from torch import nn
 from torch.distributions import Distribution
 
-from ..estimator import Estimator
-from ..estimators import VIMCO
+from ..estimator import RELAXABLE, Estimator, Kind
 
 Cost = Callable[[Estimator], int]
 KIND_NAMES = {
-    "bits": "bits (Bernoulli)",
-    "index": "numbers (Categorical)",
-    "one-hot": "one-hot vectors (OneHotCategorical)",
-    "mixed": "numbers with different cardinalities (Categoricals)",
-    "structured": "dependent variables",
+    Kind.BITS: "bits (Bernoulli)",
+    Kind.INDEX: "numbers (Categorical)",
+    Kind.ONE_HOT: "one-hot vectors (OneHotCategorical)",
+    Kind.MIXED: "numbers with different cardinalities (Categoricals)",
+    Kind.STRUCTURED: "dependent variables",
 }
 
 
-def label(E: Estimator) -> str:
-    """Return the name with the settings that differ from the defaults.
-
-    >>> from catlog import DoubleCV, IndeCateR
-    >>> label(IndeCateR(2, draws="latin")), label(DoubleCV(4))
-    ('IndeCateR(2, draws=latin)', 'DoubleCV(4)')
-    """
-    parts: list[str] = []
-    for name, parameter in signature(type(E)).parameters.items():
-        value = getattr(E, name, parameter.default)
-        if name == "samples":
-            parts.insert(0, str(value))
-        elif isinstance(value, nn.Module):
-            parts.append(f"{name}={type(value).__name__}")
-        elif isinstance(value, bool | int | float | str) and value != parameter.default:
-            parts.append(f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}")
-    return f"{type(E).__name__}({', '.join(parts)})"
-
-
-def why_unsuitable(E: Estimator, kind: str) -> str | None:
+def why_unsuitable(E: Estimator, kind: Kind) -> str | None:
     """Return why E cannot be used with this kind of distribution; None if it can."""
-    if isinstance(E, VIMCO):
+    if E.target == "bound":
         return "it differentiates a bound, not E[f]"
-    if kind not in E.laws:
-        return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.laws))}"
-    if E.differentiates_f and kind not in ("bits", "one-hot"):
+    if kind not in E.supports:
+        return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.supports))}"
+    if E.differentiates_f and kind not in RELAXABLE:
         return (
             f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; "
             "write q with OneHotCategorical"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..distributions.factors import Factors
-from ..estimator import Function
+from ..estimator import RELAXABLE, Function, Kind
 from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
@@ -30,7 +30,7 @@ class Structure:
         evaluation_seconds: The time of one call of f at one point, per batch element.
     """
 
-    kind: str
+    kind: Kind
     cardinalities: tuple[int, ...]
     batch: int
     has_own_table: bool
@@ -61,7 +61,7 @@ def probe(
         task.f(x[:1].clone())
         seconds = (clock() - start) / max(1, law.batch_size)
     has_slope = is_relaxable = False
-    if isinstance(law, Factors) and law.kind in ("bits", "one-hot"):
+    if isinstance(law, Factors) and law.kind in RELAXABLE:
         has_slope = _is_differentiable(task.f, x, law)
         mean = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         between = torch.cat([mean, (mean + x) / 2])

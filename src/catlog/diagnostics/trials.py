@@ -8,13 +8,13 @@ from math import ceil, exp, inf, sqrt
 import torch
 from torch import Tensor, nn
 
-from ..estimator import Estimator
-from ..estimators import Exact, IndeCateR
+from ..estimator import Estimator, label
+from ..estimators import IndeCateR
 from .candidates import Candidate
 from .gradient_samples import GradientSampler
 from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
-from .sizing import joined_reasons, label, why_over_budget, why_unsuitable, within_budget
+from .sizing import joined_reasons, why_over_budget, why_unsuitable, within_budget
 from .structure import Structure
 
 
@@ -53,7 +53,7 @@ class Trial:
     @property
     def is_exact(self) -> bool:
         """Whether every estimate is the same."""
-        return isinstance(self.estimator, Exact)
+        return not self.estimator.randomness
 
     @property
     def learns(self) -> bool:
@@ -186,7 +186,7 @@ def _why_skipped(
 
 
 def _budget(E: Estimator, structure: Structure, settings: PilotSettings) -> int:
-    if isinstance(E, Exact) and not structure.has_budget:
+    if not E.randomness and not structure.has_budget:
         return max(structure.budget, settings.exact_points)
     return structure.budget
 

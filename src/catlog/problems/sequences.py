@@ -5,7 +5,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..distributions.structured import Autoregressive, BayesianNetwork, MarkovChain, Node
+from ..distributions.autoregressive import Autoregressive
+from ..distributions.bayesian_network import BayesianNetwork, Node
+from ..distributions.markov_chain import MarkovChain
 from .problem import Problem, Size, normal, summary
 
 

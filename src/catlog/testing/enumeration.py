@@ -15,6 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 import catlog
 from catlog.distributions.factors import factors
+from catlog.estimator import Kind
 from catlog.estimators.catlog_trick.slope_predictions import gradient_scale, selection_probabilities
 
 
@@ -31,14 +32,14 @@ class Case:
     ]  # [..., *event] to [..., 6] reals, one-hot where the law is of integers
 
     @property
-    def kind(self) -> str:
-        """As an estimator's ``laws`` calls it."""
+    def kind(self) -> Kind:
+        """As an estimator's ``supports`` calls it."""
         kinds = {
-            "bits": "bits",
-            "integer": "index",
-            "one-hot": "one-hot",
-            "masked": "mixed",
-            "mixed": "mixed",
+            "bits": Kind.BITS,
+            "integer": Kind.INDEX,
+            "one-hot": Kind.ONE_HOT,
+            "masked": Kind.MIXED,
+            "mixed": Kind.MIXED,
         }
         return next(kind for word, kind in kinds.items() if word in self.name)
 

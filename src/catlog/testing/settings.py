@@ -47,8 +47,8 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "IndeCateR": [
         {"samples": 1},
         {"samples": 2, "chunk_size": 3},
-        {"samples": 1, "fresh": True},
-        {"samples": 2, "fresh": True, "chunk_size": 1},
+        {"samples": 1, "per_variable": True},
+        {"samples": 2, "per_variable": True, "chunk_size": 1},
         {"samples": 2, "variables": 1},
         {"samples": 1, "variables": 2, "chunk_size": 2},
         {"samples": 2, "variables": 2, "control": "none"},
@@ -76,10 +76,10 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "VIMCO": [{"samples": 2}, {"samples": 3}],
     "UnorderedSet": [{"samples": 2}, {"samples": 3}],
     "SumAndSample": [{"top": 2}, {"top": 1, "samples": 3}],
-    "MAPO": [{"size": 2}, {"size": 3, "samples": 3, "keep": "lowest"}],
+    "MAPO": [{"size": 2}, {"size": 3, "samples": 3, "maximise": False}],
     "StraightThrough": [{"samples": 1}, {"samples": 2}],
     "GumbelSoftmax": [{"samples": 2}, {"samples": 2, "hard": True, "temperature": 0.5}],
-    "GumbelRao": [{"samples": 2}, {"samples": 1, "noises": 3, "temperature": 0.5}],
+    "GumbelRao": [{"samples": 2}, {"samples": 1, "noise_samples": 3, "temperature": 0.5}],
     "ReinMax": [{"samples": 1}, {"samples": 2, "temperature": 1.3}],
     "DARN": [{"samples": 1}, {"samples": 2, "order": 1}],
     "IMLE": [{"samples": 2}, {"samples": 3, "step": 2.0}],
@@ -114,4 +114,4 @@ def continuous(E: catlog.Estimator) -> bool:
 
 def supports(E: catlog.Estimator, kind: str) -> bool:
     """Whether E takes laws of this kind ("bits", "index", "one-hot", "mixed")."""
-    return kind in E.laws and not (E.differentiates_f and kind in ("index", "mixed"))
+    return kind in E.supports and not (E.differentiates_f and kind in ("index", "mixed"))
