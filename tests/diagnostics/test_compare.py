@@ -621,7 +621,7 @@ def test_command(
     for wrong, message in (
         (
             ["compare", "--problem", "my_problem_of_bits:nothing"],
-            "must return (f, law, parameters) or a Problem",
+            "must return (f, q), (f, make_q, parameters) or a Problem",
         ),
         (["compare", "--problem", "my_problem_of_bits:missing"], "has no function 'missing'"),
         (["compare", "--problem", "no_such_module:f"], "No module named 'no_such_module'"),

@@ -62,11 +62,11 @@ def advise(
 
     The cost of reaching a given precision is variance x time: twice the draws, or twice the steps,
     halve the one and double the other. The pilot measures both for every candidate that fits q, f
-    and the budget. It begins with few repeats and makes more for those that may still win: after
-    every round at most half of the candidates continue, and none that is surely worse than the best.
-    It ends when one remains, or when it has taken as long as ``steps`` training steps with the best
-    so far. Repeats are one more batch dimension, so many of them take little longer than one if f is
-    cheap.
+    and the budget. It begins with few repeats and makes more for those that may still win. After
+    every round at most half of the candidates continue, and none that is surely worse than the
+    best. The pilot ends when one remains, or when it has taken as long as ``steps`` training steps
+    with the best so far. Repeats are one more batch dimension, so many of them take little longer
+    than one if f is cheap.
 
     Args:
         f, q, parameters: As in :func:`catlog.compare`.

@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def best(self) -> Row:
-        """The unbiased estimator with the lowest variance x time; if all are biased, the best of them."""
+        """The unbiased estimator with the lowest variance x time; if all are biased, the best."""
         return min(self.rows, key=lambda row: (not row.unbiased, row.merit))
 
     def __getitem__(self, name: str) -> Row:
@@ -124,7 +124,7 @@ class Comparison:
         return "\n".join(lines)
 
     def to_csv(self, path: Path | str) -> None:
-        """Write one line per estimator; for those left out, the column ``skipped`` has the reason."""
+        """Write one line per estimator. Those left out have the reason in the column ``skipped``."""
         columns = [column.name for column in fields(Row) if column.repr]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

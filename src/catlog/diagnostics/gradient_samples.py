@@ -21,10 +21,10 @@ Clock = Callable[[], float]
 
 
 class GradientSampler:
-    r"""The gradient of :math:`\sum_b \mathbb{E}[f]_b` in parameters of q, to be estimated many times.
+    r"""Repeated estimates of the gradient of :math:`\sum_b \mathbb{E}[f]_b` in parameters of q.
 
-    For independent variables, repeats are stacked as an extra batch dimension of the logits and then
-    back-propagated to the parameters; f sees them as extra draws. Structured distributions are
+    For independent variables, repeats are stacked as an extra batch dimension of the logits and
+    then back-propagated to the parameters; f sees them as extra draws. Structured distributions are
     batched over their parameters, if q is a callable that supports it. Otherwise, and if f itself
     depends on the parameters, repeats run in a loop.
 

@@ -68,8 +68,8 @@ def compare(
     which all estimators take turns, after warming up. *Variance x time* is the cost of reaching a
     given precision, since more draws or more steps trade one for the other. Intervals are by the
     delta method on a logarithmic scale: the error of the variance is from the spread of
-    :math:`\lVert g_r - \bar g \rVert^2`, that of the median from the median absolute deviation of the
-    times.
+    :math:`\lVert g_r - \bar g \rVert^2`, that of the median from the median absolute deviation of
+    the times.
 
     A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
     frozen while its variance is measured; its time includes learning.
@@ -101,7 +101,9 @@ def compare(
     >>> from torch.distributions import Bernoulli, Independent
     >>> from catlog import IndeCateR, RLOO
     >>> q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
-    >>> result = compare(lambda x: x.sum(-1) ** 2, q, [RLOO(), IndeCateR()], budget=8, progress=False)
+    >>> def f(x):
+    ...     return x.sum(-1) ** 2
+    >>> result = compare(f, q, [RLOO(), IndeCateR()], budget=8, progress=False)
     >>> [(row.name, row.evaluations) for row in sorted(result.rows, key=lambda row: row.variance)]
     [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
     """

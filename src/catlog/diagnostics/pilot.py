@@ -53,7 +53,7 @@ class Pilot:
         return overtime * self.steps * self.leader_seconds - (self.clock() - self.start)
 
     def first_measurement(self, trial: Trial, error: float, time_left: float) -> None:
-        """Time a step and make a few estimates, or skip the candidate if that would take too long."""
+        """Time a step and make a few estimates, or skip the candidate for lack of time."""
         candidate = trial.candidate
         if time_left < self.settings.reserve_steps * self.leader_seconds or (
             candidate.expensive and not self._is_quick(trial)
@@ -235,7 +235,7 @@ class Pilot:
         return min(self.settings.most_repeats, self.settings.evaluations_per_call // evaluations)
 
     def _is_quick(self, trial: Trial) -> bool:
-        """Return whether a step with a part of the draws takes at most a part of a leader's step."""
+        """Return whether a step with fewer draws takes only a part of the leader's step."""
         draws = getattr(trial.estimator, "samples", 2) // self.settings.timing_divisor
         E = with_samples(trial.estimator, max(2, draws))
         step = self.task.timer(E, self.clock, self.generator)

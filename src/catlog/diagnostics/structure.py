@@ -81,7 +81,7 @@ def probe(
 
 
 def _is_differentiable(f: Function, x: Tensor, law: Factors) -> bool:
-    """Return whether f can be evaluated at x with a finite derivative that is not zero everywhere."""
+    """Return whether f has a finite derivative at x that is not zero everywhere."""
     try:
         fx, slope = value_and_slope(f, x, law)
     except Exception:  # f may raise anything where it was not written for such points
