@@ -416,7 +416,7 @@ def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) 
         for name in missing.split():
             monkeypatch.delattr(module, name)
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    for name in ("keeper", "packing", "processes", "pool"):
+    for name in ("keeper", "packing", "processes", "workers", "pool"):
         spec = importlib.util.spec_from_file_location(
             f"catlog.parallel.{name}_again", Path(catlog.parallel.__file__).with_name(f"{name}.py")
         )

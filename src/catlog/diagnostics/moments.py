@@ -12,8 +12,9 @@ ROUNDING = 64  # in units of machine precision, relative to the mean; a variance
 class Moments:
     r"""Mean and variance of independent vectors :math:`g_r`.
 
-    The variance is the sum over all entries, :math:`\sum_j \operatorname{Var} g_j`. Sums are taken about the mean of the first part, so nothing cancels. The relative standard error
-    of the variance is that of the mean of :math:`\lVert g_r - c \rVert^2` (delta method).
+    The variance is the sum over all entries, :math:`\sum_j \operatorname{Var} g_j`. Sums are taken
+    about the mean of the first part, so nothing cancels. The relative standard error of the
+    variance is that of the mean of :math:`\lVert g_r - c \rVert^2` (delta method).
 
     >>> moments = Moments()
     >>> moments.add(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
