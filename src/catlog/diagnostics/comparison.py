@@ -124,7 +124,7 @@ class Comparison:
         return "\n".join(lines)
 
     def to_csv(self, path: Path | str) -> None:
-        """Write one line per estimator. Those left out have the reason in the column ``skipped``."""
+        """Write one line per estimator; the column ``skipped`` says why others were left out."""
         columns = [column.name for column in fields(Row) if column.repr]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

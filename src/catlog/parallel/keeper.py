@@ -1,9 +1,9 @@
-"""The other processes of a :class:`catlog.parallel.Pool`: the keeper, which forks workers, and workers.
+"""The other processes of a :class:`catlog.parallel.Pool`: a keeper, which forks workers, and those.
 
 The keeper has no threads and has imported catlog and torch, so a worker costs one fork. It ends a
-worker together with everything that the worker started. It ends all workers when its parent is gone,
-however that died. On Linux nothing escapes: the keeper adopts the processes that a dead worker leaves
-behind. On other systems it ends the worker's process group.
+worker together with everything that the worker started. It ends all workers when its parent is
+gone, however that died. On Linux nothing escapes: the keeper adopts the processes that a dead
+worker leaves behind. On other systems it ends the worker's process group.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ Answer = tuple[int, float | None, str, str]
 
 
 def serve(pipe: Any) -> None:
-    """Answer until the other end is gone: the arguments of :func:`prepare` come first, then rows."""
+    """Answer until the other end is gone: first come the arguments of `prepare`, then rows."""
     with contextlib.suppress(EOFError, OSError):
         work = pipe.recv()
         pipe.send(STARTED)
@@ -109,7 +109,7 @@ def answer(f: Callable[..., Any], row: int, streams: list[int], arguments: bytes
 
 
 def reseed(streams: list[int]) -> None:
-    """Seed the global generators of numpy, Python and torch, each from another part of the numbers."""
+    """Seed the global generators of numpy, Python and torch, each from a different part."""
     import numpy
 
     words = numpy.random.SeedSequence(streams).generate_state(12)

@@ -21,7 +21,8 @@ from .workers import ProcessWorker, RayWorker
 
 Engine = Literal["processes", "ray"]
 DIED = "its worker died"
-# Workers that may die in a row before they are ready, beside the retries: one may be killed by chance.
+# Workers that may die in a row before they are ready, beside the retries. A single death may be
+# chance.
 STARTS = 3
 
 
@@ -72,17 +73,17 @@ class Pool:
     with a fixed seed is the same in every worker: seed it from a global one, inside f.
 
     Cost: a few tenths of a millisecond per point for messages and seeds, so a cheaper f is better
-    vectorised. A call takes rows / workers evaluations; ``chunk_size`` of an estimator is the number
-    of points per call.
+    vectorised. A call takes rows / workers evaluations; ``chunk_size`` of an estimator is the
+    number of points per call.
     Needs: numpy; an f that a worker can import, such as a function of a module. Lambdas, closures
     and functions of a notebook or a script are copied when the pool is made, if cloudpickle is
-    installed (``pip install 'catlog[pool]'``). Without it those of a script are imported, which needs
-    the usual ``if __name__ == "__main__":``. Workers see the environment variables of the time when
-    the first of them was started. ``engine="ray"`` needs ``pip install 'catlog[ray]'``; it joins the
-    cluster of ``ray.init`` (or of RAY_ADDRESS), or starts one on this machine.
+    installed (``pip install 'catlog[pool]'``). Without it those of a script are imported, which
+    needs the usual ``if __name__ == "__main__":``. Workers see the environment variables of the
+    time when the first of them was started. ``engine="ray"`` needs ``pip install 'catlog[ray]'``;
+    it joins the cluster of ``ray.init`` (or of RAY_ADDRESS), or starts one on this machine.
 
     Args:
-        f: The function of a point or, with ``batch``, of a point and the entry of its batch element.
+        f: The function of a point or, with ``batch``, of a point and its batch element's entry.
         workers: The number of workers; None: one per core.
         event_dims: The number of dimensions of a point: 1, or 2 for one-hot points.
         batch: The second argument of f: one entry per batch element (flattened).

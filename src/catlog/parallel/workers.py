@@ -161,8 +161,8 @@ class _Server:
 def join_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:
     """Connect to a Ray cluster; return the module ray, and whether it was connected just now.
 
-    The cluster is that at ``address`` (or RAY_ADDRESS), else one with the settings ``local`` that is
-    started on this machine.
+    The cluster is that at ``address`` (or RAY_ADDRESS), else one that is started on this machine
+    with the settings ``local``.
     """
     try:
         ray: Any = importlib.import_module("ray")
