@@ -1,7 +1,10 @@
-"""`catlog.advise`, with a clock that counts evaluations of f: decisions do not depend on the machine."""
+"""`catlog.advise`, with a clock that counts evaluations of f, which is the same on all machines."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
 from math import inf
+from types import ModuleType
 
 import pytest
 import torch
@@ -115,7 +118,7 @@ def test_few_points_are_enumerated() -> None:
 
 
 def test_differentiable_pairwise() -> None:
-    """f is linear in each bit, so slopes give every difference; of IndeCateR, m = 1 has most draws."""
+    """f is linear in each bit, so slopes give every difference. With m = 1 there are most draws."""
     f = Counted(quadratic(20))
     advice = advise(f, bits(20), budget=100, clock=f.clock)
     assert {trial.name for trial in advice.trials[:2]} == {
@@ -159,6 +162,31 @@ def test_equal_estimates_are_not_taken_for_exact() -> None:
         for trial in advice.trials
         if trial.estimator == IndeCateR(12, draws="latin", variables=4)
     )
+
+
+@dataclass(frozen=True)
+class Broken(RLOO):
+    """An estimator that fails when it is called."""
+
+    def __call__(self, *arguments: object, **options: object) -> Tensor:
+        raise RuntimeError("out of memory")
+
+
+def test_failing_candidates_are_skipped() -> None:
+    """Also those that are tried after one without variance."""
+    costs = randn(12, 3, seed=1)
+    f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
+    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(Broken())]
+    for order in (candidates, candidates[::-1]):
+        advice = advise(f, numbers(12, 3), candidates=order, clock=f.clock)
+        assert advice.estimator == IndeCateR(1, draws="latin")
+        assert advice.skipped == {"Broken(64)": "out of memory"}
+
+
+def test_names_and_modules_do_not_clash() -> None:
+    assert isinstance(catlog.diagnostics, ModuleType)
+    assert catlog.diagnostics.advise is catlog.advise
+    assert len(str(signature(catlog.advise))) < 1000
 
 
 def test_structured_distribution() -> None:

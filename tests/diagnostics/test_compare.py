@@ -94,7 +94,7 @@ class EachOnce:
 
 
 def rloo_by_hand() -> Tensor:
-    """Return (f1 - f2) (x1 - x2) / 2, the gradient in the logits for every outcome, [outcomes, 3]."""
+    """Return (f1 - f2) (x1 - x2) / 2, the gradient in the logits: [outcomes, 3]."""
     values = f(OUTCOMES)
     return (values[0] - values[1]).unsqueeze(-1) * (OUTCOMES[0] - OUTCOMES[1]) / 2
 
