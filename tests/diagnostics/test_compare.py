@@ -590,67 +590,31 @@ def test_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
-    quick = ["--repeats", "10", "--rounds", "1"]
-    chosen = ["--estimators", "RLOO,IndeCateR(draws=latin),CARMS(4)", "--budget", "10"]
-    files = ["--csv", "out.csv", "--plot", "out.png"]
-    assert (
-        main(["compare", "--problem", "my_problem_of_bits:problem", *chosen, *quick, *files]) == 0
-    )
+    quick = "--repeats 10 --rounds 1"
+    chosen = "--estimators RLOO,IndeCateR(draws=latin),CARMS(4) --budget 10"
+    mine = "compare --problem my_problem_of_bits"
+    assert main(f"{mine}:problem {chosen} {quick} --csv out.csv --plot out.png".split()) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
     assert Path("out.csv").exists()
     assert Path("out.png").exists()
-    assert (
-        main(
-            [
-                "compare",
-                "--problem",
-                "my_problem_of_bits:plain",
-                "--estimators",
-                "RLOO",
-                "--samples",
-                "3",
-                *quick,
-            ]
-        )
-        == 0
-    )
+    assert main(f"{mine}:plain --estimators RLOO --samples 3 {quick}".split()) == 0
     assert "RLOO(3)" in capsys.readouterr().out
     assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
     assert capsys.readouterr().out.startswith("Exact(): 16 evaluations")
-    for wrong, message in (
-        (
-            ["compare", "--problem", "my_problem_of_bits:nothing"],
-            "must return (f, q), (f, make_q, parameters) or a Problem",
-        ),
-        (["compare", "--problem", "my_problem_of_bits:missing"], "has no function 'missing'"),
-        (["compare", "--problem", "no_such_module:f"], "No module named 'no_such_module'"),
-        (
-            ["compare", "--problem", "my_problem_of_bits:problem", "--estimators", "Nonsense"],
-            "'Nonsense' is not known",
-        ),
+    for command, message in (
+        (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
+        (f"{mine}:missing", "has no function 'missing'"),
+        ("compare --problem no_such_module:f", "No module named 'no_such_module'"),
+        (f"{mine}:problem --estimators Nonsense", "'Nonsense' is not known"),
     ):
-        assert main(wrong) == 2
+        assert main(command.split()) == 2
         assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["--repeats", "10", "--rounds", "1"]
-    assert (
-        main(
-            [
-                "compare",
-                "--problem",
-                "ising",
-                "--estimators",
-                "RLOO,IndeCateR",
-                "--budget",
-                "100",
-                *quick,
-            ]
-        )
-        == 0
-    )
+    options = "--estimators RLOO,IndeCateR --budget 100 --repeats 10 --rounds 1"
+    assert main(f"compare --problem ising {options}".split()) == 0
     assert "Bias against the reference given" in capsys.readouterr().out
     assert main(["compare", "--problem", "nonsense"]) == 2
 
