@@ -38,17 +38,7 @@ def plot_comparison(comparison: "Comparison", path: Path) -> None:
     right.set_xlabel("milliseconds per step")
     right.set_ylabel("variance over draws")
     if rows:
-        left.set_xscale("log")
-        right.set_xscale("log")
-        right.set_yscale("log")
-        for axis, subs in (
-            (left.xaxis, (1.0,)),
-            (right.xaxis, (1.0, 2.0, 5.0)),
-            (right.yaxis, (1.0, 2.0, 5.0)),
-        ):
-            axis.set_major_locator(LogLocator(subs=subs, numticks=8))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
+        _use_log_scales(left, right)
         _equal_products([(row.seconds * 1000, row.variance) for row in rows], right)
     if any(not row.unbiased for row in rows):
         left.plot([], [], "o", color=UNBIASED, label="unbiased")
@@ -61,6 +51,18 @@ def plot_comparison(comparison: "Comparison", path: Path) -> None:
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def _use_log_scales(left: Axes, right: Axes) -> None:
+    """Set logarithmic axes with plain numbers."""
+    left.set_xscale("log")
+    right.set_xscale("log")
+    right.set_yscale("log")
+    dense = (1.0, 2.0, 5.0)
+    for axis, subs in ((left.xaxis, (1.0,)), (right.xaxis, dense), (right.yaxis, dense)):
+        axis.set_major_locator(LogLocator(subs=subs, numticks=8))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _equal_products(points: list[tuple[float, float]], axes: Axes) -> None:
