@@ -32,7 +32,7 @@ from rich.progress import (
 
 import catlog
 from catlog import ESTIMATORS, problems
-from catlog.diagnostics.comparison import Row, compare
+from catlog.diagnostics import Row, compare
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view

@@ -1,7 +1,10 @@
-"""`catlog.advise`: with a clock that counts evaluations of f every decision is the same on every machine."""
+"""`catlog.advise`, with a clock that counts evaluations of f, which is the same on all machines."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
 from math import inf
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,10 +22,10 @@ from catlog import (
     SlopeCateR,
     StraightThrough,
 )
-from catlog.diagnostics import advice as advise
-from catlog.diagnostics.advice import CANDIDATES, Candidate, Trial, structure_of
-from catlog.diagnostics.advice import _Pilot as Pilot
+from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.pilot import Pilot
+from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
 
 
@@ -39,10 +42,13 @@ def numbers(d: int, k: int) -> Independent:
 
 
 class Counted:
-    """f with a clock: a call takes 20 microseconds and 1 more for every point."""
+    """f with a clock: a call takes 20 microseconds, and 1 more for every point."""
 
     def __init__(self, f: Callable[[Tensor], Tensor], dims: int = 1) -> None:
-        self.f, self.dims, self.now, self.points = f, dims, 0.0, 0
+        self.f = f
+        self.dims = dims
+        self.now = 0.0
+        self.points = 0
 
     def __call__(self, x: Tensor) -> Tensor:
         points = x.shape[: x.dim() - self.dims].numel()
@@ -55,9 +61,9 @@ class Counted:
 
 
 class CountedTable(Counted):
-    def neighbours(self, *given: Tensor) -> Tensor:
-        self.now += 20e-6 + 2e-6 * len(given[0])
-        return self.f.neighbours(*given)
+    def neighbours(self, *arguments: Tensor) -> Tensor:
+        self.now += 20e-6 + 2e-6 * len(arguments[0])
+        return self.f.neighbours(*arguments)
 
 
 def quadratic(d: int) -> Callable[[Tensor], Tensor]:
@@ -67,24 +73,24 @@ def quadratic(d: int) -> Callable[[Tensor], Tensor]:
 
 
 def test_additive_black_box() -> None:
-    """IndeCateR has no variance with one draw, so it is what more draws would not better."""
+    """IndeCateR has no variance with one draw, so more draws are of no use."""
     costs = randn(12, 3, seed=1)
     f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
     advice = advise(f, numbers(12, 3), clock=f.clock)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.trials[0].variance == 0
-    assert advice.structure.slope is False
+    assert advice.structure.has_slope is False
     assert "no variance at all" in str(advice)
     assert "12 independent variables of 3 categories" in str(advice)
 
 
 def test_additive_with_its_own_table() -> None:
-    """The table is cheap, so a budget far below its entries allows it; and it is exact."""
+    """The table is cheap, so a budget far below its entries allows it, and it is exact."""
     f = CountedTable(Additive(randn(40, 3, seed=1)))
     advice = advise(f, numbers(40, 3), budget=20, clock=f.clock)
     assert advice.estimator == IndeCateR(1, draws="latin")
-    assert advice.structure.own_table
-    assert "knows its own table" in str(advice)
+    assert advice.structure.has_own_table
+    assert "has its own neighbour table" in str(advice)
     pairs = CountedTable(catlog.functions.Potts(randn(40, 40), randn(40, 3)))
     sized = next(
         trial
@@ -93,13 +99,13 @@ def test_additive_with_its_own_table() -> None:
     )
     assert sized.estimator == IndeCateR(5, draws="latin")  # a draw counts as 1 + k evaluations
     black_box = Counted(f.f)
-    other = advise(black_box, numbers(40, 3), budget=20, clock=black_box.clock)
+    without_table = advise(black_box, numbers(40, 3), budget=20, clock=black_box.clock)
     assert not any(
         isinstance(trial.estimator, IndeCateR) and trial.estimator.variables is None
-        for trial in other.trials
+        for trial in without_table.trials
     )
     assert (
-        other.skipped["IndeCateR(1, draws=latin)"]
+        without_table.skipped["IndeCateR(1, draws=latin)"]
         == "it needs at least 81 evaluations, more than the budget of 20"
     )
 
@@ -112,22 +118,22 @@ def test_few_points_are_enumerated() -> None:
 
 
 def test_differentiable_pairwise() -> None:
-    """Slopes tell every difference where f is linear in each bit; without SlopeCateR, m = 1 leaves the most draws."""
+    """f is linear in each bit, so slopes give every difference. With m = 1 there are most draws."""
     f = Counted(quadratic(20))
     advice = advise(f, bits(20), budget=100, clock=f.clock)
     assert {trial.name for trial in advice.trials[:2]} == {
         "SlopeCateR(60)",
         "IndeCateR(50, draws=latin, variables=1)",
     }
-    others = [each for each in CANDIDATES if not isinstance(each.estimator, SlopeCateR)]
-    second = advise(f, bits(20), budget=100, candidates=others, clock=f.clock)
+    rest = [entry for entry in CANDIDATES if not isinstance(entry.estimator, SlopeCateR)]
+    second = advise(f, bits(20), budget=100, candidates=rest, clock=f.clock)
     assert second.estimator == IndeCateR(50, draws="latin", variables=1)
-    assert advice.structure.relaxed
-    assert "has a derivative in x, also at relaxed points" in str(advice)
+    assert advice.structure.is_relaxable
+    assert "f is differentiable, also between categories" in str(advice)
 
 
 def test_sparse_black_box() -> None:
-    """An indicator of a sum: draws are worth more than tables."""
+    """For an indicator of a sum, draws are better than tables."""
     f = Counted(lambda x: (x.argmax(-1).sum(-1) == 14).double(), dims=2)
     q = Independent(OneHotCategorical(logits=torch.zeros(3, 10, requires_grad=True)), 1)
     advice = advise(f, q, budget=64, clock=f.clock)
@@ -136,8 +142,8 @@ def test_sparse_black_box() -> None:
     assert advice.skipped["DoubleCV(2)"] == "f has no derivative in x"
 
 
-def test_nothing_but_zeros_is_not_taken_for_exact() -> None:
-    """An event of probability 1e-9 that no pilot meets: the advice says that it is a guess."""
+def test_gradients_of_zero_are_not_taken_for_exact() -> None:
+    """No pilot meets an event of probability 1e-9: the advice says that it is a guess."""
     q = Independent(Bernoulli(logits=torch.zeros(30, requires_grad=True)), 1)
     f = Counted(lambda x: (x.sum(-1) == 30).double())
     advice = advise(f, q, budget=64, clock=f.clock)
@@ -145,20 +151,45 @@ def test_nothing_but_zeros_is_not_taken_for_exact() -> None:
     assert "no variance" not in str(advice)
 
 
-def test_equal_by_chance_is_not_taken_for_exact() -> None:
-    """Twelve Latin draws of few bits have few outcomes: here the first two estimates are the same, but not the others."""
+def test_equal_estimates_are_not_taken_for_exact() -> None:
+    """Latin draws of few bits have few outcomes: the first two estimates are equal by chance."""
     f = Counted(quadratic(10))
-    others = [each for each in CANDIDATES if not isinstance(each.estimator, SlopeCateR)]
-    advice = advise(f, bits(10), budget=64, candidates=others, clock=f.clock)
+    rest = [entry for entry in CANDIDATES if not isinstance(entry.estimator, SlopeCateR)]
+    advice = advise(f, bits(10), budget=64, candidates=rest, clock=f.clock)
     assert advice.trials[0].variance > 0
     assert any(
-        trial.seen.count > 2
+        trial.moments.count > 2
         for trial in advice.trials
         if trial.estimator == IndeCateR(12, draws="latin", variables=4)
     )
 
 
-def test_structured_law() -> None:
+@dataclass(frozen=True)
+class Broken(RLOO):
+    """An estimator that fails when it is called."""
+
+    def __call__(self, *arguments: object, **options: object) -> Tensor:
+        raise RuntimeError("out of memory")
+
+
+def test_failing_candidates_are_skipped() -> None:
+    """Also those that are tried after one without variance."""
+    costs = randn(12, 3, seed=1)
+    f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
+    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(Broken())]
+    for order in (candidates, candidates[::-1]):
+        advice = advise(f, numbers(12, 3), candidates=order, clock=f.clock)
+        assert advice.estimator == IndeCateR(1, draws="latin")
+        assert advice.skipped == {"Broken(64)": "out of memory"}
+
+
+def test_names_and_modules_do_not_clash() -> None:
+    assert isinstance(catlog.diagnostics, ModuleType)
+    assert catlog.diagnostics.advise is catlog.advise
+    assert len(str(signature(catlog.advise))) < 1000
+
+
+def test_structured_distribution() -> None:
     f = Counted(lambda x: (x[..., 1:] == x[..., :-1]).double().prod(-1))
     parameters = [torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)]
     advice = advise(
@@ -184,18 +215,18 @@ def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> N
     assert merits[0] <= 1.5 * min(merits)
 
 
-def test_time_is_limited_where_f_is_dear() -> None:
-    """With steps that take long, the pilot ends in time whatever it leaves untried; the first two candidates are tried."""
+def test_time_is_limited_if_f_is_expensive() -> None:
+    """The pilot ends in time, with candidates left untried, but the first two are tried."""
     f = Counted(quadratic(30))
     advice = advise(f, bits(30), budget=200, steps=8, clock=f.clock)
     assert 2 <= len(advice.trials) < 6
-    assert advice.seconds < 23 * advice.step_seconds  # what is left untried costs nothing
+    assert advice.seconds < 23 * advice.step_seconds  # untried candidates cost nothing
     assert advice.skipped["CritiCateR(200)"] == "the pilot had no time for it"
     more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
     assert len(more.trials) > len(advice.trials)
 
 
-def test_more_time_more_repeats_for_those_in_the_running() -> None:
+def test_contenders_get_more_repeats() -> None:
     f = Counted(quadratic(8))
     candidates = [
         Candidate(RLOO()),
@@ -204,12 +235,12 @@ def test_more_time_more_repeats_for_those_in_the_running() -> None:
         Candidate(Reinforce(baseline=100.0)),
     ]
     advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
-    repeats = {type(trial.estimator).__name__: trial.seen.count for trial in advice.trials}
-    assert repeats["Reinforce"] == min(repeats.values())  # far off: not looked at again
+    repeats = {type(trial.estimator).__name__: trial.moments.count for trial in advice.trials}
+    assert repeats["Reinforce"] == min(repeats.values())  # far behind: not measured again
     assert max(repeats.values()) > 4 * repeats["Reinforce"]
 
 
-def test_same_seed_same_advice() -> None:
+def test_same_seed_gives_the_same_advice() -> None:
     results = []
     for _ in range(2):
         f = Counted(quadratic(12))
@@ -218,8 +249,8 @@ def test_same_seed_same_advice() -> None:
     assert results[0] == results[1]
 
 
-def test_biased_ones_only_where_allowed() -> None:
-    """f has a slope that says nothing of its values: without a look at the bias, StraightThrough would win by its variance."""
+def test_biased_estimators_need_permission() -> None:
+    """f's slope says nothing about its values; by variance alone, StraightThrough would win."""
 
     def wavy(x: Tensor) -> Tensor:
         return (x @ (1 + torch.arange(12.0, dtype=torch.float64)) / 12) + (
@@ -235,15 +266,15 @@ def test_biased_ones_only_where_allowed() -> None:
     by_name = {type(trial.estimator).__name__: trial for trial in allowed.trials}
     assert by_name["StraightThrough"].variance < by_name["RLOO"].variance
     assert allowed.estimator == RLOO(64)
-    f = Counted(quadratic(12))  # straight-through is unbiased where f is linear in each bit
+    f = Counted(quadratic(12))  # linear in each bit: straight-through is unbiased
     assert not advise(
         f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock
     ).estimator.unbiased
     alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
-    assert alone.trials[0].error2(None) == inf  # nothing to hold it against
+    assert alone.trials[0].squared_error(None) == inf  # there is no reference
 
 
-def test_own_candidate() -> None:
+def test_candidates_of_the_user() -> None:
     f = Counted(quadratic(20))
     mine = Candidate(IndeCateR(draws="antithetic", variables=2))
     advice = advise(f, bits(20), budget=60, candidates=[Candidate(RLOO()), mine], clock=f.clock)
@@ -257,13 +288,13 @@ def test_own_candidate() -> None:
 
 
 def test_fitted_coefficient_has_the_least_variance() -> None:
-    """The fit from two calls with common draws is the minimum over a grid with the same draws."""
+    """The fit from two calls with the same draws is the minimum over a grid with those draws."""
     q = bits(6)
     task = GradientSampler(quadratic(6), q)
     E = DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = Pilot(task, task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot._fit(trial, 64)
+    pilot.fit_coefficients(trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
     )
@@ -292,22 +323,22 @@ def test_prototypes_and_arguments_are_left_alone() -> None:
     assert q.base_dist.logits.grad.isfinite().all()
 
 
-def test_an_f_that_cannot_take_relaxed_points() -> None:
+def test_f_that_rejects_relaxed_points() -> None:
     def picky(x: Tensor) -> Tensor:
         if not bool(((x == 0) | (x == 1)).all()):
             raise RuntimeError("only bits")
         return (x @ randn(10)).square()
 
-    structure = structure_of(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
-    assert structure.slope
-    assert not structure.relaxed
+    structure = probe(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
+    assert structure.has_slope
+    assert not structure.is_relaxable
     f = Counted(picky)
     advice = advise(f, bits(10), budget=64, clock=f.clock)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
-    steps = structure_of(
+    steps = probe(
         GradientSampler(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0
     )
-    assert not steps.slope  # a derivative that is zero throughout is none
+    assert not steps.has_slope  # a derivative that is zero everywhere does not count
 
 
 def test_explanation() -> None:

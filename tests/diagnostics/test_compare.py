@@ -1,4 +1,4 @@
-"""`catlog.compare`: its numbers against enumeration, its modes, what it leaves out, its record and the command."""
+"""`catlog.compare`: numbers against enumeration, modes, what is left out, files and the command."""
 
 import csv
 import re
@@ -28,9 +28,9 @@ from catlog import (
     StraightThrough,
 )
 from catlog.cli.main import main
-from catlog.diagnostics import comparison as compare
-from catlog.diagnostics.comparison import NORMAL
+from catlog.diagnostics import compare
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
 from catlog.estimator import label
@@ -53,7 +53,7 @@ def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64, requires_grad=True)
 
 
-# The numbers, exactly: where logits are 0, all outcomes of a sampler are equally likely, and as many repeats hold each once.
+# With logits of 0 all outcomes of a sampler are equally likely, and as many repeats hold each once.
 
 DRAWS = 2
 OUTCOMES = (
@@ -65,7 +65,7 @@ OUTCOMES = (
 
 @dataclass(frozen=True)
 class EachOnce:
-    """An estimator whose repeats, all together, are every outcome once."""
+    """An estimator whose repeats together are every outcome once."""
 
     E: catlog.Estimator
     unbiased: bool = True
@@ -93,7 +93,7 @@ class EachOnce:
 
 
 def rloo_by_hand() -> Tensor:
-    """[outcomes, 3]: (f1 - f2) (x1 - x2) / 2, the gradient in the logits at every outcome of two draws."""
+    """Return (f1 - f2) (x1 - x2) / 2, the gradient in the logits: [outcomes, 3]."""
     values = f(OUTCOMES)
     return (values[0] - values[1]).unsqueeze(-1) * (OUTCOMES[0] - OUTCOMES[1]) / 2
 
@@ -130,7 +130,7 @@ def test_variance_is_that_over_all_outcomes(shared: bool) -> None:
 
 
 def test_bias_is_that_over_all_outcomes() -> None:
-    """StraightThrough's expectation is another than the gradient; by hand, it is the mean slope of f times p (1 - p)."""
+    """StraightThrough is biased: its expectation is the mean slope of f times p (1 - p)."""
     result = compare(
         f,
         bits,
@@ -151,7 +151,7 @@ def test_bias_is_that_over_all_outcomes() -> None:
 
 
 def test_drawn_estimates_have_the_enumerated_variance() -> None:
-    """At other logits and with draws: within 5.2 standard errors (false failures: 2e-7), which a wrong 1/(n - 1) would exceed."""
+    """Within 5.2 standard errors (false failures: 2e-7), which a wrong 1 / (n - 1) would exceed."""
     theta = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
     p = theta.sigmoid()
     values = f(OUTCOMES)
@@ -167,33 +167,35 @@ def test_drawn_estimates_have_the_enumerated_variance() -> None:
 
 
 def test_interval_covers_a_known_variance() -> None:
-    """2,000 intervals from 200 normal vectors each: nominally 95 %; 92 and 97.5 % are five standard deviations off."""
+    """Of 2,000 nominal 95 % intervals; 92 and 97.5 % are five standard deviations off."""
     generator = torch.Generator().manual_seed(1)
     scale = torch.tensor([1.0, 2.0, 0.1], dtype=torch.float64)
     covered = 0
     for _ in range(2000):
-        seen = Moments()
+        moments = Moments()
         data = 3 + scale * torch.randn(200, 3, dtype=torch.float64, generator=generator)
-        seen.add(data[:50])
-        seen.add(data[50:])
-        factor = exp(NORMAL * seen.error)
-        covered += seen.variance / factor <= scale.square().sum().item() <= seen.variance * factor
+        moments.add(data[:50])
+        moments.add(data[50:])
+        factor = exp(NORMAL * moments.error)
+        variance = scale.square().sum().item()
+        covered += moments.variance / factor <= variance <= moments.variance * factor
     assert 0.92 < covered / 2000 < 0.975
 
 
 def test_no_variance_is_zero_not_rounding() -> None:
-    result = compare(Additive(torch.rand(5, 3)), Independent(Categorical(logits=torch.randn(5, 3)), 1), [IndeCateR(3), Exact()],
-                     rounds=2, progress=False)  # fmt: skip
+    q = Independent(Categorical(logits=torch.randn(5, 3)), 1)
+    estimators = [IndeCateR(3), Exact()]
+    result = compare(Additive(torch.rand(5, 3)), q, estimators, rounds=2, progress=False)
     assert [row.variance for row in result.rows] == [0.0, 0.0]
     assert [row.merit_high for row in result.rows] == [0.0, 0.0]
 
 
-# Repeats together are what they would be one by one.
+# Batched repeats equal repeats one by one.
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_gradients_of_every_law(case: object) -> None:
-    """In the parameters behind the logits, of all kinds of laws, from Exact: every repeat is the exact gradient."""
+def test_gradients_of_every_distribution(case: object) -> None:
+    """Every repeat of Exact is the exact gradient in the parameters behind the logits."""
     half = (case.theta / 2).clone().requires_grad_()
     task = GradientSampler(
         lambda x: FUNCTIONS["sine"](case.features(x), ONE), lambda t: case.law(2 * t), [half]
@@ -219,9 +221,9 @@ def test_f_that_knows_its_table_and_a_batch() -> None:
     ):
         calls = []
         table = Additive(costs)
-        table.neighbours = lambda *given, real=table.neighbours, calls=calls: (
+        table.neighbours = lambda *arguments, real=table.neighbours, calls=calls: (
             calls.append(1),
-            real(*given),
+            real(*arguments),
         )[1]
         task = GradientSampler(table, Independent(Categorical(logits=logits), 1))
         got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
@@ -236,21 +238,19 @@ def chain(initial: Tensor, transition: Tensor) -> MarkovChain:
 
 
 def chain_of_one(initial: Tensor, transition: Tensor) -> MarkovChain:
-    return MarkovChain(
-        initial.view(3), transition.view(3, 3), length=3
-    )  # takes no further dimensions in front
+    """Return a chain from parameters that may not have leading dimensions."""
+    return MarkovChain(initial.view(3), transition.view(3, 3), length=3)
 
 
 def mixed_up(initial: Tensor, transition: Tensor) -> MarkovChain:
-    return MarkovChain(
-        initial - initial.mean(), transition * transition.mean(), length=3
-    )  # takes them, and mixes their rows
+    """Return a chain whose batch elements depend on each other's parameters."""
+    return MarkovChain(initial - initial.mean(), transition * transition.mean(), length=3)
 
 
 @pytest.mark.parametrize(
     ("law", "batched"), [(chain, True), (chain_of_one, False), (mixed_up, False)]
 )
-def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None:
+def test_structured_distributions(law: Callable[..., MarkovChain], batched: bool) -> None:
     parameters = [zeros(3), (zeros(3, 3) + torch.eye(3)).detach().requires_grad_()]
     task = GradientSampler(lambda x: (x[..., 0] * x[..., 2]).double(), law, parameters)
     assert task.vectorised is batched
@@ -259,10 +259,10 @@ def test_structured_laws(law: Callable[..., MarkovChain], batched: bool) -> None
     torch.testing.assert_close(got, task.exact(100).expand(2, -1))
     row = compare(task.f, law, [RLOO(8)], parameters, repeats=400, rounds=1, progress=False).rows[0]
     assert row.largest_z < 5.5
-    assert row.logit_variance != row.logit_variance  # there are no logits that are fixed
+    assert row.logit_variance != row.logit_variance  # there are no fixed logits
 
 
-def test_f_that_depends_on_the_parameters_itself() -> None:
+def test_f_that_depends_on_the_parameters() -> None:
     theta = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
     task = GradientSampler(lambda x: (x * theta.exp()).sum(-1), bits, [theta])
     assert not task.vectorised
@@ -292,8 +292,8 @@ def test_parameters_are_found_and_left_alone() -> None:
     assert row.estimator.alpha != 0
     assert E.alpha == 0
     assert all(
-        each.grad is None
-        for each in [*encoder.parameters(), *decoder.parameters(), *E.parameters()]
+        parameter.grad is None
+        for parameter in [*encoder.parameters(), *decoder.parameters(), *E.parameters()]
     )
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
@@ -308,7 +308,7 @@ def test_learning_lowers_the_variance() -> None:
     )  # exact with alpha = 1
 
 
-def test_a_memory_learns_by_being_called() -> None:
+def test_a_baseline_learns_by_being_called() -> None:
     remembering = Reinforce(4, baseline=catlog.MovingAverageBaseline(decay=0.9))
     options = {"repeats": 200, "rounds": 1, "progress": False}
     result = compare(
@@ -321,7 +321,7 @@ def test_a_memory_learns_by_being_called() -> None:
 
 
 class Watched(nn.Module):
-    """RLOO that notes how often it was called in training mode, and out of it."""
+    """RLOO that records whether every call was in training mode."""
 
     unbiased, supports, reference, differentiates_f = True, RLOO.supports, "here", False
     target, randomness = "expectation", ("x",)
@@ -349,12 +349,11 @@ class Watched(nn.Module):
         return RLOO(self.samples)(f, q, generator=generator)
 
 
-def test_frozen_while_the_variance_is_measured() -> None:
+def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
     Watched.seen.clear()
     compare(f, bits(zeros(3)), [Watched()], training=3, repeats=10, rounds=1, progress=False)
-    assert (
-        Watched.seen == [True] * 3 + [False] + [True] * 3
-    )  # learning; ten estimates in one call; two warm-ups and a timed step
+    # learning, ten estimates in one call, two warm-ups and a timed step
+    assert Watched.seen == [True] * 3 + [False] + [True] * 3
 
 
 # Modes
@@ -386,8 +385,8 @@ def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
 def test_modes() -> None:
     chosen = [RLOO(3), IndeCateR(3), Exact()]
     options = {"repeats": 4, "rounds": 1, "progress": False}
-    given = compare(f, bits(zeros(3)), chosen, **options)
-    assert {row.name: row.evaluations for row in given.rows} == {
+    unchanged = compare(f, bits(zeros(3)), chosen, **options)
+    assert {row.name: row.evaluations for row in unchanged.rows} == {
         "RLOO(3)": 3,
         "IndeCateR(3)": 12,
         "Exact()": 8,
@@ -405,7 +404,7 @@ def test_modes() -> None:
 
 
 def test_times_come_from_the_clock() -> None:
-    """A clock that counts evaluations of f: a step takes as long as it has evaluations, and merit is variance times that."""
+    """With a clock that counts evaluations of f, a step takes as long as it has evaluations."""
     seen = [0]
 
     def counted(x: Tensor) -> Tensor:
@@ -432,7 +431,7 @@ def test_times_come_from_the_clock() -> None:
 # What is left out, and the reference
 
 
-def test_reasons() -> None:
+def test_reasons_for_leaving_out() -> None:
     numbers = Independent(Categorical(logits=torch.zeros(2, 3)), 1)
     options = {"repeats": 4, "rounds": 1, "progress": False}
     result = compare(
@@ -464,7 +463,7 @@ def test_reasons() -> None:
         compare(lambda x: x.double().sum(-1), numbers, [catlog.ARM()], **options)
 
 
-def test_pooled_reference_leaves_the_judged_one_out() -> None:
+def test_pooled_reference_excludes_the_estimator_itself() -> None:
     options = {"repeats": 300, "rounds": 1, "limit": 1, "progress": False}
     alone = compare(f, bits(zeros(3)), [RLOO(4)], **options)
     assert alone.rows[0].bias != alone.rows[0].bias  # nothing to compare with
@@ -472,8 +471,9 @@ def test_pooled_reference_leaves_the_judged_one_out() -> None:
     assert result.reference == "pooled"
     assert result["StraightThrough(8)"].largest_z > 8
     assert result["RLOO(4)"].largest_z < 5.5
-    rloo, other = result["RLOO(4)"], result["IndeCateR(4)"]
-    assert rloo.bias_error == pytest.approx(sqrt((rloo.variance + other.variance) / 300), rel=1e-9)
+    rloo, indecater = result["RLOO(4)"], result["IndeCateR(4)"]
+    variance = (rloo.variance + indecater.variance) / 300
+    assert rloo.bias_error == pytest.approx(sqrt(variance), rel=1e-9)
 
 
 def test_given_reference() -> None:
@@ -497,10 +497,10 @@ def test_given_reference() -> None:
         compare(f, bits(zeros(3)), [RLOO(4)], reference=torch.zeros(2), **options)
 
 
-# The record
+# The table and the files
 
 
-def test_record(tmp_path: Path) -> None:
+def test_table_and_files(tmp_path: Path) -> None:
     result = compare(
         f,
         bits(zeros(3)),
@@ -547,7 +547,7 @@ def test_errors(options: dict[str, object], message: str) -> None:
         compare(f, **{"q": bits(zeros(3)), "estimators": [RLOO(2)], "progress": False, **options})
 
 
-def test_more_errors() -> None:
+def test_errors_about_estimators_and_gradients() -> None:
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), [RLOO], progress=False)
     with pytest.raises(ValueError, match="has no gradient to estimate"):
@@ -589,67 +589,31 @@ def test_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
-    quick = ["--repeats", "10", "--rounds", "1"]
-    chosen = ["--estimators", "RLOO,IndeCateR(draws=latin),CARMS(4)", "--budget", "10"]
-    files = ["--csv", "out.csv", "--plot", "out.png"]
-    assert (
-        main(["compare", "--problem", "my_problem_of_bits:problem", *chosen, *quick, *files]) == 0
-    )
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
+    quick = "--repeats 10 --rounds 1"
+    chosen = "--estimators RLOO,IndeCateR(draws=latin),CARMS(4) --budget 10"
+    mine = "compare --problem my_problem_of_bits"
+    assert main(f"{mine}:problem {chosen} {quick} --csv out.csv --plot out.png".split()) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
     assert Path("out.csv").exists()
     assert Path("out.png").exists()
-    assert (
-        main(
-            [
-                "compare",
-                "--problem",
-                "my_problem_of_bits:plain",
-                "--estimators",
-                "RLOO",
-                "--samples",
-                "3",
-                *quick,
-            ]
-        )
-        == 0
-    )
+    assert main(f"{mine}:plain --estimators RLOO --samples 3 {quick}".split()) == 0
     assert "RLOO(3)" in capsys.readouterr().out
     assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
     assert capsys.readouterr().out.startswith("Exact(): 16 evaluations")
-    for wrong, message in (
-        (
-            ["compare", "--problem", "my_problem_of_bits:nothing"],
-            "must return (f, law, parameters) or a Problem",
-        ),
-        (["compare", "--problem", "my_problem_of_bits:missing"], "has no function 'missing'"),
-        (["compare", "--problem", "no_such_module:f"], "No module named 'no_such_module'"),
-        (
-            ["compare", "--problem", "my_problem_of_bits:problem", "--estimators", "Nonsense"],
-            "'Nonsense' is not known",
-        ),
+    for command, message in (
+        (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
+        (f"{mine}:missing", "has no function 'missing'"),
+        ("compare --problem no_such_module:f", "No module named 'no_such_module'"),
+        (f"{mine}:problem --estimators Nonsense", "'Nonsense' is not known"),
     ):
-        assert main(wrong) == 2
+        assert main(command.split()) == 2
         assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["--repeats", "10", "--rounds", "1"]
-    assert (
-        main(
-            [
-                "compare",
-                "--problem",
-                "ising",
-                "--estimators",
-                "RLOO,IndeCateR",
-                "--budget",
-                "100",
-                *quick,
-            ]
-        )
-        == 0
-    )
+    options = "--estimators RLOO,IndeCateR --budget 100 --repeats 10 --rounds 1"
+    assert main(f"compare --problem ising {options}".split()) == 0
     assert "Bias against the reference given" in capsys.readouterr().out
     assert main(["compare", "--problem", "nonsense"]) == 2
 

@@ -1,4 +1,4 @@
-"""An f in worker processes: the same values, and every way in which a point can fail, with a pool that goes on."""
+"""f in worker processes: the same values, every way in which a point can fail, and recovery."""
 
 import gc
 import importlib.util
@@ -30,7 +30,7 @@ from leftovers import MARK, leftovers, marked
 
 
 def simulator(point: Any) -> Any:
-    """Sums, or what its input asks for: 3 raises, 4 hangs, 5 gives NaN, 6 dies, 7 gives no number."""
+    """Return a number unless x has a 3 (raise), 4 (hang), 5 (NaN), 6 (die) or 7 (no number)."""
     worst = int(point.max())
     if worst == 3:
         raise ZeroDivisionError("a singular matrix")
@@ -50,7 +50,7 @@ def weighed(point: Any, weight: float) -> float:
 
 
 def once(point: Any, folder: str) -> float:
-    """Hangs, dies or raises the first time it sees a point."""
+    """Hang, die or raise at the first evaluation of a point."""
     path = Path(folder) / "-".join(str(int(i)) for i in point)
     if not path.exists():
         path.touch()
@@ -141,7 +141,7 @@ def test_batch_elements_have_their_own_argument() -> None:
             pool(torch.zeros(2, 3, 2))
 
 
-def test_wrong_settings_are_told() -> None:
+def test_wrong_settings_are_reported() -> None:
     for settings, named in (
         ({"workers": 0}, "workers"),
         ({"timeout": 0}, "timeout"),
@@ -189,14 +189,14 @@ def test_closed_by_another_thread() -> None:
     pool.close()
 
 
-def test_a_forked_copy_has_workers_of_its_own(pool: Pool) -> None:
+def test_a_forked_copy_has_separate_workers(pool: Pool) -> None:
     x = torch.ones(3, 2)
     expected = pool(x)
-    ours = [worker.process for worker in pool._workers]
+    parents = [worker.process for worker in pool._workers]
     copy = deepcopy(pool)
     pool._process = -1  # as in a forked process
     assert torch.equal(pool(x), expected)
-    assert not {worker.process for worker in pool._workers} & set(ours)
+    assert not {worker.process for worker in pool._workers} & set(parents)
     pool.close()
     with copy:
         assert torch.equal(copy(x), expected)
@@ -206,7 +206,7 @@ def test_a_forked_copy_has_workers_of_its_own(pool: Pool) -> None:
 
 
 def noise(point: Any) -> float:
-    """One number for all three generators."""
+    """Return a sum of numbers of all three generators."""
     legacy = np.random.rand()  # noqa: NPY002
     return float(legacy + 2 * random.random() + 4 * torch.rand((), dtype=torch.float64).item())
 
@@ -224,13 +224,13 @@ def torchs(point: Any) -> float:
 
 
 @pytest.mark.parametrize("f", [numpys, pythons, torchs])
-def test_every_evaluation_has_random_numbers_of_its_own(f: Any) -> None:
+def test_every_evaluation_has_different_random_numbers(f: Any) -> None:
     with Pool(f, 4, dtype=torch.float64) as pool:
         values = torch.cat([pool(torch.zeros(20, 1)), pool(torch.zeros(20, 1))])
     assert len(values.unique()) == 40
 
 
-def test_random_numbers_are_those_of_the_seed_whatever_the_workers() -> None:
+def test_random_numbers_depend_on_the_seed_but_not_on_the_workers() -> None:
     x, values = torch.zeros(8, 1), []
     for workers, seed in ((1, 7), (3, 7), (3, 8)):
         with Pool(noise, workers, seed=seed, dtype=torch.float64) as pool:
@@ -244,7 +244,7 @@ def test_random_numbers_are_those_of_the_seed_whatever_the_workers() -> None:
 
 
 def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
-    """A rank of a divided estimate has its own, and so have the three generators."""
+    """Streams differ between ranks, rows, calls and retries, and between the three generators."""
     states = []
     for streams in (
         [1, 0, 1, 0, 0],
@@ -261,18 +261,19 @@ def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
     assert len(set(states)) == len(states)
 
 
-# what hangs, what is left behind
+# hanging and orphaned processes
 
 
 def importable(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function ``f`` of a module whose first import, here, goes well."""
+    """Return the function ``f`` of a new module, which is imported in this process first."""
     (folder / f"{name}.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module(name).f
 
 
-def test_a_hang_in_the_import_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = f"import os, time\nif os.getpid() != {os.getpid()}: time.sleep(100)\ndef f(point): return 1.0"
+def test_a_hang_in_the_import_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = f"import os, time\nif os.getpid() != {os.getpid()}: time.sleep(100)"
+    code = f"{hang}\ndef f(point): return 1.0"
     f = importable(tmp_path, "hanging_module", code, monkeypatch)
     with Pool(f, 2, timeout=0.1, start_timeout=0.3) as pool:
         with pytest.raises(
@@ -285,8 +286,11 @@ def test_a_hang_in_the_import_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert Pool(f).start_timeout is None
 
 
-def test_an_error_in_the_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = f"import os\nif os.getpid() != {os.getpid()}: import nonexistent_package\ndef f(point): return 1.0"
+def test_an_error_in_the_import_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = f"import os\nif os.getpid() != {os.getpid()}: import nonexistent_package"
+    code = f"{fail}\ndef f(point): return 1.0"
     f = importable(tmp_path, "broken_module", code, monkeypatch)
     with (
         Pool(f, 1) as pool,
@@ -300,7 +304,7 @@ def test_an_error_in_the_import_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def starts_others(point: Any, mark: str) -> float:
-    """A child, a child in a session of its own, and one whose parent is gone; then it hangs (1), dies (2) or returns (0)."""
+    """Start a child, one in a new session, and an orphan; then hang (1), die (2) or return (0)."""
     environment = {**os.environ, MARK: mark}
     sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
     subprocess.Popen(sleep, env=environment)
@@ -319,11 +323,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 @linux
 @pytest.mark.parametrize("kind", [1, 2])
-def test_what_f_started_ends_with_its_worker(kind: int) -> None:
+def test_processes_of_f_end_with_its_worker(kind: int) -> None:
     mark = uuid.uuid4().hex
     with Pool(starts_others, 1, batch=[mark]) as pool:
         pool(torch.zeros(1, 1, 1))
-        assert len(marked(mark)) == 3  # those of an f that returned live as long as its worker
+        assert len(marked(mark)) == 3  # if f returns, they live as long as its worker
         pool.timeout = 1.0  # wherever it cuts
         with pytest.raises(RowError):
             pool(torch.full((1, 1, 1), kind))
@@ -344,7 +348,7 @@ pool(torch.tensor([0, 1])[:, None, None])
 
 @linux
 def test_nothing_outlives_a_terminated_parent() -> None:
-    """One worker hangs, one is idle, and both have started others (tests/kills kills it at random instants)."""
+    """One worker hangs, one is idle, and both have started processes (see also tests/kills)."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
@@ -352,7 +356,9 @@ def test_nothing_outlives_a_terminated_parent() -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"started\n"
-        assert len(marked(mark)) >= 1 + 1 + 2 + 6  # parent, keeper, workers, what they started
+        assert (
+            len(marked(mark)) >= 1 + 1 + 2 + 6
+        )  # parent, keeper, workers, processes that they started
         parent.terminate()
         assert parent.wait(60) == -signal.SIGTERM
         assert leftovers(mark) == {}
@@ -379,7 +385,7 @@ def test_a_worker_that_died_between_calls_costs_nothing() -> None:
 
 
 def test_batches_of_tensors_need_no_shared_memory() -> None:
-    """torch's own way to send a tensor opens a file in /dev/shm, or a socket."""
+    """The pickling of torch.multiprocessing would open a file in /dev/shm, or a socket."""
     with Pool(added, 1, batch=[torch.ones(2)]) as pool:
         pool(torch.zeros(1, 1, 2))
         before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
@@ -411,12 +417,12 @@ def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) 
         signal: "SIGKILL SIGCHLD",
         socket: "send_fds recv_fds",
     }
-    gc.collect()  # else keepers that are gone may be closed now, without these
+    gc.collect()  # else old keepers might be closed without these functions
     for module, missing in names.items():
         for name in missing.split():
             monkeypatch.delattr(module, name)
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    for name in ("keeper", "packing", "processes", "pool"):
+    for name in ("keeper", "packing", "processes", "workers", "pool"):
         spec = importlib.util.spec_from_file_location(
             f"catlog.parallel.{name}_again", Path(catlog.parallel.__file__).with_name(f"{name}.py")
         )
@@ -425,7 +431,7 @@ def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) 
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-# functions that no module holds
+# functions without a module
 
 
 def test_lambdas_and_closures() -> None:
@@ -485,7 +491,7 @@ def test_functions_of_notebooks_and_scripts(
             exec(code, main.__dict__)
 
 
-def test_what_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_cannot_be_sent_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     pytest.importorskip("cloudpickle")
     with pytest.raises(

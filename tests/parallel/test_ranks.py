@@ -1,4 +1,4 @@
-"""Two ranks (gloo, spawned once for all tests here): one estimate shared out, training on divided batches, runs that resume."""
+"""Two ranks (gloo, spawned once): a divided estimate, training on divided batches, resumed runs."""
 
 import os
 import shutil
@@ -31,16 +31,16 @@ D, K, BATCH = 3, 3, 2
 
 
 class Network(nn.Module):
-    """An f with parameters of its own, on any law's points."""
+    """An f with parameters, on points of any distribution."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, 1)).double()
         self.events = 1
-        self.seen: list[int] = []
+        self.rows: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(len(x))
+        self.rows.append(len(x))
         return self.layers(x.flatten(-self.events).double()).squeeze(-1)
 
 
@@ -65,23 +65,23 @@ def mean_over_ranks(gradient: Tensor) -> Tensor:
 
 
 def estimated(E: Any, sharded: bool) -> dict[str, Any]:
-    """Value and gradients; those in f's own parameters averaged over ranks where f is shared out."""
+    """Return value and gradients; if f is divided, those in its parameters averaged over ranks."""
     q, f, logits = problem(E)
     E = deepcopy(E)
     value = E(Sharded(f) if sharded else f, q, generator=torch.Generator().manual_seed(3))
     loss = (value * torch.arange(1.0, BATCH + 1, dtype=torch.float64)).sin().sum()
-    own = list(E.parameters()) if isinstance(E, nn.Module) else []
-    parameters = [*f.parameters(), *own]
-    gradients = torch.autograd.grad(loss, [logits, *parameters], allow_unused=True)
-    told = [torch.zeros(()) if g is None else g for g in gradients]
-    count = len(list(f.parameters()))
-    of_f = [mean_over_ranks(g) if sharded else g for g in told[1 : count + 1]]
+    weights = list(E.parameters()) if isinstance(E, nn.Module) else []
+    parameters = [logits, *f.parameters(), *weights]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    filled = [torch.zeros(()) if g is None else g for g in gradients]
+    end = 1 + len(list(f.parameters()))
+    of_f = [mean_over_ranks(g) if sharded else g for g in filled[1:end]]
     return {
         "value": value.detach(),
-        "logits": told[0],
+        "logits": filled[0],
         "f": of_f,
-        "own": told[count + 1 :],
-        "seen": f.seen,
+        "E": filled[end:],
+        "rows": f.rows,
     }
 
 
@@ -96,8 +96,8 @@ def every_estimator() -> dict[str, Any]:
 
 
 def markov() -> dict[str, Any]:
-    """SCateR's rows on a law with dependent variables, more of them than one chunk holds."""
-    found = []
+    """SCateR on dependent variables, with more rows than one chunk holds."""
+    results = []
     for sharded in (False, True):
         torch.manual_seed(1)
         start, step = (
@@ -105,14 +105,14 @@ def markov() -> dict[str, Any]:
         )
         f: Any = lambda x: (x * torch.arange(5.0, dtype=torch.float64)).sum(-1).sin()  # noqa: E731
         E = catlog.SCateR(3, chunk_size=7)
-        law = catlog.MarkovChain(start, step, length=5)
-        value = E(Sharded(f) if sharded else f, law, generator=torch.Generator().manual_seed(0))
-        found.append([value.detach(), *torch.autograd.grad(value, [start, step])])
-    return {"markov": found}
+        q = catlog.MarkovChain(start, step, length=5)
+        value = E(Sharded(f) if sharded else f, q, generator=torch.Generator().manual_seed(0))
+        results.append([value.detach(), *torch.autograd.grad(value, [start, step])])
+    return {"markov": results}
 
 
 def own_tables() -> dict[str, Any]:
-    """Functions that know their table: draws are shared out, or variables where that divides better."""
+    """Functions with their own table: draws are divided, or variables if that divides better."""
     torch.manual_seed(2)
     bits = Independent(Bernoulli(logits=torch.randn(2, 5, dtype=torch.float64)), 1)
     one_hot = Independent(OneHotCategorical(logits=torch.randn(2, 4, 3, dtype=torch.float64)), 1)
@@ -124,29 +124,29 @@ def own_tables() -> dict[str, Any]:
         "one-hot": (FirstLayerLinear(wide, one_hot=True), one_hot),
         "sum": (OfSum(lambda s: (s == 4).double(), categories=3), numbers),
     }
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, (f, q) in cases.items():
         for n in (1, 2, 3):
             for fresh in (False, True):
                 x = q.sample((n * (q.event_shape[0] if fresh else 1),))
                 E = catlog.IndeCateR(n, per_variable=fresh)
-                found[f"{name} {n} {fresh}"] = [E(f, q, x=x), E(Sharded(f), q, x=x)]
+                results[f"{name} {n} {fresh}"] = [E(f, q, x=x), E(Sharded(f), q, x=x)]
         if name != "sum":
             x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))
             E = catlog.IndeCateR(3, variables=1)
-            found[f"{name} chosen"] = [
+            results[f"{name} chosen"] = [
                 E(f, q, x=x, chosen=chosen),
                 E(Sharded(f), q, x=x, chosen=chosen),
             ]
-    return {"own tables": found}
+    return {"own tables": results}
 
 
 def failures() -> dict[str, Any]:
-    """What is told where ranks disagree or f fails on one of them; the group goes on afterwards."""
+    """Errors if ranks disagree or f fails on one of them; the group survives."""
     rank = dist.get_rank()
     q = Independent(Bernoulli(logits=torch.zeros(4)), 1)
 
-    def told(f: Any, seed: int) -> str:
+    def message(f: Any, seed: int) -> str:
         try:
             catlog.RLOO(4)(Sharded(f), q, generator=torch.Generator().manual_seed(seed))
         except Exception as error:
@@ -159,10 +159,10 @@ def failures() -> dict[str, Any]:
         return x.sum(-1)
 
     return {
-        "other draws": told(lambda x: x.sum(-1), seed=rank),
-        "f fails": told(fails, seed=0),
-        "wrong shape": told(lambda x: x, seed=0),
-        "indicator": told(lambda x: x.sum(-1) > 2, seed=0),
+        "other draws": message(lambda x: x.sum(-1), seed=rank),
+        "f fails": message(fails, seed=0),
+        "wrong shape": message(lambda x: x, seed=0),
+        "indicator": message(lambda x: x.sum(-1) > 2, seed=0),
     }
 
 
@@ -190,11 +190,11 @@ def autoencoder() -> tuple[Autoencoder, Tensor, Tensor]:
 
 
 def flat(tensors: Any) -> Tensor:
-    return torch.cat([each.detach().flatten() for each in tensors])
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def inside_ddp() -> dict[str, Any]:
-    """All ranks see all images and share f's rows; DDP's mean makes the decoder's gradient whole."""
+    """All ranks see all images and divide the rows of f; DDP averages the decoder's gradient."""
     model, images, x = autoencoder()
     parallel = DistributedDataParallel(model)
     parallel(images, x, share=True).mean().backward()
@@ -218,12 +218,12 @@ def by_ddp() -> dict[str, Any]:
     """Each rank has half of the images."""
     model, images, x = autoencoder()
     half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
-    parallel = DistributedDataParallel(model)  # its hooks live as long as it does
+    parallel = DistributedDataParallel(model)  # keeps its hooks alive
     parallel(images[half], x[:, half]).mean().backward()
     return {"by ddp": flat(p.grad for p in model.parameters())}
 
 
-# "Exact" has no noise, so its losses are those of one process; the other draws, on each rank from a generator of its own.
+# Exact has no noise, so its losses are those of one process. NVIL draws differently on each rank.
 EXACT = DVAE(
     epochs=1,
     every=10,
@@ -247,7 +247,7 @@ NOISY = DVAE(
 
 
 def runs(folder: Path) -> dict[str, Any]:
-    """Whole runs, and one that is interrupted on the second rank, then resumed; a copy of it is left to be resumed elsewhere."""
+    """Two whole runs, one that is interrupted on the second rank and resumed, and a copy of it."""
     execute(EXACT, folder / "exact")
     execute(NOISY, folder / "whole")
     draw = torch.rand(())
@@ -266,7 +266,7 @@ def runs(folder: Path) -> dict[str, Any]:
         shutil.copytree(folder / "cut", folder / "moved")
     dist.barrier()
     execute(NOISY, folder / "cut", resume=True)
-    told = []
+    messages = []
     for config, path in (
         (NOISY, folder / "cut"),
         (Optimisation(), folder / "other"),
@@ -274,8 +274,8 @@ def runs(folder: Path) -> dict[str, Any]:
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             execute(config, path)
-        told.append(str(caught.value))
-    return {"draw": draw, "told": told}
+        messages.append(str(caught.value))
+    return {"draw": draw, "messages": messages}
 
 
 PARTS: list[Callable[[], dict[str, Any]]] = [
@@ -291,15 +291,15 @@ PARTS: list[Callable[[], dict[str, Any]]] = [
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     try:
         for part in PARTS:
-            found |= part()
-        found["steps"] = steps(dist.group.WORLD)
-        found |= runs(Path(folder))
+            results |= part()
+        results["steps"] = steps(dist.group.WORLD)
+        results |= runs(Path(folder))
     except Exception:
-        found["error"] = traceback.format_exc()
-    torch.save(found, os.path.join(folder, f"{rank}.pt"))
+        results["error"] = traceback.format_exc()
+    torch.save(results, os.path.join(folder, f"{rank}.pt"))
     dist.destroy_process_group()
 
 
@@ -311,10 +311,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(folder: Path) -> list[dict[str, Any]]:
     mp.spawn(work, args=(str(folder),), nprocs=2)
-    found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
-    for each in found:
-        assert "error" not in each, each["error"]
-    return found
+    results = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    for result in results:
+        assert "error" not in result, result["error"]
+    return results
 
 
 def close(a: Any, b: Any) -> None:
@@ -324,15 +324,15 @@ def close(a: Any, b: Any) -> None:
 @pytest.mark.parametrize(
     "name", [f"{name} {options}" for name, variants in VARIANTS.items() for options in variants]
 )
-def test_every_estimator_shared_out_equals_itself(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_every_estimator_equals_itself_if_divided(name: str, ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         plain, shared = rank[name]
-        for key in ("value", "logits", "f", "own"):
+        for key in ("value", "logits", "f", "E"):
             close(shared[key], plain[key])
-        assert sum(shared["seen"]) < sum(plain["seen"]) or max(plain["seen"]) == 1
+        assert sum(shared["rows"]) < sum(plain["rows"]) or max(plain["rows"]) == 1
         assert all(
             share == -(-rows // 2)
-            for share, rows in zip(shared["seen"], plain["seen"], strict=True)
+            for share, rows in zip(shared["rows"], plain["rows"], strict=True)
         )
     assert torch.equal(ranks[0][name][1]["value"], ranks[1][name][1]["value"])
 
@@ -349,7 +349,7 @@ def test_own_tables(ranks: list[dict[str, Any]]) -> None:
             close(plain, shared)
 
 
-def test_disagreement_and_failure_are_told_on_every_rank(ranks: list[dict[str, Any]]) -> None:
+def test_disagreement_and_failure_are_raised_on_every_rank(ranks: list[dict[str, Any]]) -> None:
     assert all("same points" in rank["other draws"] for rank in ranks)
     assert "failed on rank 1" in ranks[0]["f fails"]
     assert ranks[1]["f fails"] == "ZeroDivisionError: a part of f"
@@ -357,7 +357,7 @@ def test_disagreement_and_failure_are_told_on_every_rank(ranks: list[dict[str, A
     assert all(rank["indicator"] == "nothing" for rank in ranks)
 
 
-def test_shared_out_inside_ddp(ranks: list[dict[str, Any]]) -> None:
+def test_divided_inside_ddp(ranks: list[dict[str, Any]]) -> None:
     model, images, x = autoencoder()
     model(images, x).mean().backward()
     for rank in ranks:
@@ -385,6 +385,11 @@ def untimed(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def starts(path: Path) -> list[tuple[int, int]]:
+    """Return the first iteration and the number of ranks of every session of a run."""
+    return [(session["iteration"], session["ranks"]) for session in Folder(path).sessions()]
+
+
 def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
     execute(EXACT, folder / "alone")
     alone, together = untimed(folder / "alone"), untimed(folder / "exact")
@@ -394,7 +399,7 @@ def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder
         assert b["train"] == pytest.approx(a["train"], rel=1e-5)
 
 
-def test_ranks_draw_from_generators_of_their_own(ranks: list[dict[str, Any]]) -> None:
+def test_ranks_draw_from_different_generators(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["draw"] != ranks[1]["draw"]
 
 
@@ -404,24 +409,17 @@ def test_a_run_on_two_ranks_resumes_exactly_and_on_one(
     """Interrupted on one rank only: both stop at the same iteration, the next that is logged."""
     whole = untimed(folder / "whole")
     assert untimed(folder / "cut") == whole
-    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "cut").sessions()] == [
-        (0, 2),
-        (6, 2),
-    ]
+    assert starts(folder / "cut") == [(0, 2), (6, 2)]
     execute(NOISY, folder / "moved", resume=True)
-    assert [(each["iteration"], each["ranks"]) for each in Folder(folder / "moved").sessions()] == [
-        (0, 2),
-        (6, 1),
-    ]
+    assert starts(folder / "moved") == [(0, 2), (6, 1)]
     moved = untimed(folder / "moved")
     assert moved[:3] == whole[:3]
-    assert moved[3:] != whole[3:]  # other draws from here on
+    assert moved[3:] != whole[3:]  # different draws from here on
     assert moved[-1]["test"] == pytest.approx(whole[-1]["test"], rel=0.1)
 
 
-def test_what_ranks_cannot_do_is_told_on_all(ranks: list[dict[str, Any]]) -> None:
+def test_impossible_settings_are_reported_on_all_ranks(ranks: list[dict[str, Any]]) -> None:
     expected = ("--resume", "without torchrun", "multiple")
     for rank in ranks:
-        assert all(part in told for part, told in zip(expected, rank["told"], strict=True)), rank[
-            "told"
-        ]
+        for part, message in zip(expected, rank["messages"], strict=True):
+            assert part in message

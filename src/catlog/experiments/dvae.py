@@ -147,7 +147,8 @@ class DVAETask:
         """The negated evidence lower bound of each image."""
         logits = self.encoder(images)
         f, q = self.reconstruction(images, relaxed=relaxed), self.law(logits, relaxed=relaxed)
-        if E.target == "bound":  # the importance-weighted bound: of log p(image, x) - log q(x)
+        # A plain mean over draws has no target. A bound is that of log p(image, x) - log q(x).
+        if getattr(E, "target", "expectation") == "bound":
             prior = -self.config.variables * log(self.config.categories)
             return -E(lambda x: prior - f(x) - q.log_prob(x), q)
         return E(f, q) + self.divergence(logits)

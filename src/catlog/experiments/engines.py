@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..parallel.pool import joined_ray
+from ..parallel.workers import join_ray
 from .run import execute
 from .run_folder import Tell
 from .workers import Died, Workers
@@ -143,7 +143,7 @@ def on_ray(
     """
     if not todo:
         return
-    ray, joined = joined_ray(address, num_cpus=None if jobs is None else jobs * cpus_per_run)
+    ray, joined = join_ray(address, num_cpus=None if jobs is None else jobs * cpus_per_run)
     gpus = ray.cluster_resources().get("GPU", 0)
     if gpus_per_run is None:
         gpus_per_run = 1.0 if gpus and todo[0].config.device != "cpu" else 0.0

@@ -1,4 +1,4 @@
-"""f elsewhere: in worker processes, or divided among ranks."""
+"""Functions that are evaluated in worker processes, or divided among ranks."""
 
 from .pool import Pool, RowError
 from .sharded import Sharded

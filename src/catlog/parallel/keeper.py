@@ -1,8 +1,9 @@
-"""What runs in the other processes of a :class:`catlog.functions.Pool`: the keeper, which forks workers, and a worker's own loop.
+"""The other processes of a :class:`catlog.parallel.Pool`: a keeper, which forks workers, and those.
 
-The keeper has no threads and has imported catlog and torch, so that a worker costs one fork. It ends a worker together with
-everything that the worker started, and all of them when its own parent is gone, however that died. On Linux nothing escapes it:
-it adopts the processes that a dead worker leaves behind. Elsewhere a worker's process group is what is ended.
+The keeper has no threads and has imported catlog and torch, so a worker costs one fork. It ends a
+worker together with everything that the worker started. It ends all workers when its parent is
+gone, however that died. On Linux nothing escapes: the keeper adopts the processes that a dead
+worker leaves behind. On other systems it ends the worker's process group.
 """
 
 import contextlib
@@ -26,24 +27,26 @@ from typing import Any
 
 import torch
 
-REQUEST = struct.Struct(
-    "<Qq"
-)  # its number; the process to end, or 0: start one, with the pipe that comes along
-REPLY = struct.Struct(
-    "<Qq"
-)  # the request's number; the process started, or the exit code of the one ended
-STARTED, READY = "started", "ready"  # what a worker says before and after it imports f
+# A request is its number and the process to end; 0 starts one at the pipe that is sent along.
+REQUEST = struct.Struct("<Qq")
+# A reply is the number of the request and the process started, or the exit code of the one ended.
+REPLY = struct.Struct("<Qq")
+# A worker sends these before and after it imports f.
+STARTED = "started"
+READY = "ready"
+# The options of <linux/prctl.h>: PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER.
+DIE_WITH_PARENT = 1
+ADOPT_ORPHANS = 36
 
-Answer = tuple[
-    int, float | None, str, str
-]  # row; f there, or None and then what went wrong, and a traceback
+# The row, the value of f there (None if it failed), the reason of a failure and its traceback.
+Answer = tuple[int, float | None, str, str]
 
 
-# a worker
+# The worker
 
 
 def serve(pipe: Any) -> None:
-    """Answer until the other end is gone: first comes the work (see :func:`prepare`), then rows."""
+    """Answer until the other end is gone: first come the arguments of `prepare`, then rows."""
     with contextlib.suppress(EOFError, OSError):
         work = pipe.recv()
         pipe.send(STARTED)
@@ -65,8 +68,12 @@ def prepare(
     folder: str,
     streams: list[int],
 ) -> Any:
-    """f, in the place that the parent process is in; ``main`` (how, name): the script to import first."""
-    sys.path[:], sys.argv[:] = path, argv
+    """Return f, with the paths, arguments and working folder of the parent process.
+
+    ``main`` is how the parent's script is imported first, if it must be: see :func:`import_main`.
+    """
+    sys.path[:] = path
+    sys.argv[:] = argv
     with contextlib.suppress(OSError):
         os.chdir(folder)
     reseed(streams)
@@ -77,9 +84,9 @@ def prepare(
 
 
 def import_main(how: str, name: str) -> None:
-    """Import the parent's script as multiprocessing does, under a name for which ``if __name__ == "__main__"`` is false."""
+    """Import the parent's script under another name than ``__main__``, as multiprocessing does."""
     process: Any = processes.current_process()
-    process._inheriting = True  # a pool that is called now has no main guard around it
+    process._inheriting = True  # marks pools that are called without a main guard
     try:
         run = runpy.run_module if how == "module" else runpy.run_path
         module = types.ModuleType("__mp_main__")
@@ -89,56 +96,53 @@ def import_main(how: str, name: str) -> None:
         del process._inheriting
 
 
-def answer(f: Callable[..., Any], row: int, streams: list[int], given: bytes) -> Answer:
-    """f at one row, with random numbers of the row's own."""
+def answer(f: Callable[..., Any], row: int, streams: list[int], arguments: bytes) -> Answer:
+    """Evaluate f at one row, with the random numbers of that row."""
     reseed(streams)
     try:
-        value = float(f(*pickle.loads(given)))
+        value = float(f(*pickle.loads(arguments)))
     except Exception as error:
         return row, None, f"it raised {type(error).__name__}: {error}", traceback.format_exc()
-    return (
-        (row, value, "", "")
-        if isfinite(value)
-        else (row, None, f"it returned {value}, which is not a finite number", "")
-    )
+    if not isfinite(value):
+        return row, None, f"it returned {value}, which is not a finite number", ""
+    return row, value, "", ""
 
 
 def reseed(streams: list[int]) -> None:
-    """Seed numpy's, Python's and torch's global generators from these numbers, each from a part of its own."""
+    """Seed the global generators of numpy, Python and torch, each from a different part."""
     import numpy
 
     words = numpy.random.SeedSequence(streams).generate_state(12)
     numpy.random.seed(words[:4])  # noqa: NPY002 (f may use it)
     random.seed(words[4:8].tobytes())
     seed = int.from_bytes(words[8:10].tobytes(), "little")
-    torch.default_generator.manual_seed(
-        seed
-    )  # torch.manual_seed takes 0.4 ms: it asks for every kind of device
+    # torch.manual_seed takes 0.4 ms, since it visits every kind of device.
+    torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
 
-# the keeper
+# The keeper
 
 
 def keep(handle: int) -> None:
     """Start and end workers as the parent asks (over the socket ``handle``), until it is gone."""
-    control, parent = socket.socket(fileno=handle), os.getppid()
+    control = socket.socket(fileno=handle)
+    parent = os.getppid()
     control.set_inheritable(False)
-    _prctl(_ADOPT_ORPHANS, 1)
+    _prctl(ADOPT_ORPHANS, 1)
     living: set[int] = set()
     codes: dict[int, int] = {}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    died = _told_of_deaths()
+    deaths = _notify_of_deaths()
     try:
-        while (
-            os.getppid() == parent
-        ):  # the socket alone does not tell: others may have inherited its other end
-            came = wait([control, died], timeout=0.5)
-            if died in came:
-                os.read(died, 4096)
-                _bury(living, codes)
-            if control in came and not _obeyed(control, living, codes):
+        # The socket alone does not show it: other processes may have inherited its other end.
+        while os.getppid() == parent:
+            readable = wait([control, deaths], timeout=0.5)
+            if deaths in readable:
+                os.read(deaths, 4096)
+                _collect_dead(living, codes)
+            if control in readable and not _serve_request(control, living, codes):
                 break
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -147,8 +151,8 @@ def keep(handle: int) -> None:
         _end_orphans(set())
 
 
-def _obeyed(control: socket.socket, living: set[int], codes: dict[int, int]) -> bool:
-    """Do what the parent asks; False once it has gone."""
+def _serve_request(control: socket.socket, living: set[int], codes: dict[int, int]) -> bool:
+    """Start or end a worker as the parent asks; return False if the parent is gone."""
     request, handles, *_ = socket.recv_fds(control, REQUEST.size, 1)
     if not request:
         return False
@@ -167,12 +171,11 @@ def _obeyed(control: socket.socket, living: set[int], codes: dict[int, int]) -> 
 
 
 def _fork(handle: int, control: socket.socket) -> int:
-    """A new worker at the pipe ``handle``: the leader of a session of its own."""
+    """Start a worker at the pipe ``handle``, as the leader of a new session."""
     keeper = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # numpy's idle threads: they know about forks
+        # The idle threads of numpy are safe to fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         os.close(handle)
@@ -181,17 +184,17 @@ def _fork(handle: int, control: socket.socket) -> int:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for each in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         control.close()
         os.set_inheritable(handle, False)
-        _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        _prctl(_ADOPT_ORPHANS, 1)  # so that what f started stays below this worker
+        _prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        _prctl(ADOPT_ORPHANS, 1)  # so that processes that f started stay below this worker
         if os.getppid() == keeper:
             serve(Connection(handle))
         code = 0
-    except SystemExit as ending:
-        code = ending.code if isinstance(ending.code, int) else 1
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
     except BaseException:
         traceback.print_exc()
     finally:
@@ -200,8 +203,8 @@ def _fork(handle: int, control: socket.socket) -> int:
         os._exit(code)
 
 
-def _told_of_deaths() -> int:
-    """A file descriptor that can be read from once a child has died."""
+def _notify_of_deaths() -> int:
+    """Return a file descriptor that becomes readable when a child dies."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -209,8 +212,8 @@ def _told_of_deaths() -> int:
     return reader
 
 
-def _bury(living: set[int], codes: dict[int, int]) -> None:
-    """Take note of the workers that have died by themselves, and end what they left."""
+def _collect_dead(living: set[int], codes: dict[int, int]) -> None:
+    """Record the exit codes of workers that have died, and end what they have started."""
     for pid in sorted(living):
         dead, status = os.waitpid(pid, os.WNOHANG)
         if dead:
@@ -222,7 +225,7 @@ def _bury(living: set[int], codes: dict[int, int]) -> None:
 
 
 def _kill(pid: int) -> int:
-    """End a worker, with its process group; its exit code."""
+    """End a worker with its process group; return its exit code."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -230,34 +233,28 @@ def _kill(pid: int) -> int:
 
 
 def _end_orphans(living: set[int]) -> None:
-    """End what dead workers have left to this process, and what that leaves in turn."""
-    spared = set(living)
-    while orphans := [pid for pid in _children() if pid not in spared]:
+    """End the processes that dead workers have left, and those that they leave in turn."""
+    kept = set(living)
+    while orphans := [pid for pid in _children() if pid not in kept]:
         for pid in orphans:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            except PermissionError:  # it runs as someone else
-                spared.add(pid)
+            except PermissionError:  # it runs as another user
+                kept.add(pid)
 
 
 def _children() -> list[int]:
-    """The children of this process; none where there is no /proc of it."""
-    found = []
+    """Return the children of this process; none on systems without /proc."""
+    children = []
     with contextlib.suppress(OSError):
         if os.readlink("/proc/self") != str(os.getpid()):
             return []
         for name in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
                 if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                    found.append(int(name))
-    return found
-
-
-_DIE_WITH_PARENT, _ADOPT_ORPHANS = (
-    1,
-    36,
-)  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+                    children.append(int(name))
+    return children
 
 
 def _prctl(option: int, value: int) -> None:

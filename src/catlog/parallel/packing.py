@@ -1,5 +1,6 @@
-"""Functions and values as bytes for another process, also those that no module holds: of a notebook, a script, a closure."""
+"""Functions and values as bytes for another process, including closures and those of notebooks."""
 
+import contextlib
 import importlib
 import pickle
 import sys
@@ -8,44 +9,44 @@ from typing import Any, NamedTuple
 
 
 class Packed(NamedTuple):
-    """What ``pickle.loads`` takes; and how the other process has to import this one's script first, if it must (how, name)."""
+    """A pickled value, and how to import this process's script before it is loaded.
+
+    Attributes:
+        data: The bytes for ``pickle.loads``.
+        main: "module" or "file", and its name; None if the script is not needed.
+    """
 
     data: bytes
     main: tuple[str, str] | None = None
 
 
 def pack(value: object) -> Packed:
-    """The value by its name in a module where it has one, else (cloudpickle) as a copy, else by its name in this script."""
-    data, trouble = None, None
-    try:
+    """Pack a value by its name in a module, else as a copy (cloudpickle), else by its script.
+
+    Raise TypeError if none of these is possible.
+    """
+    data = None
+    with contextlib.suppress(Exception):
         data = pickle.dumps(value)
-    except Exception as error:
-        trouble = error
     if data is not None and b"__main__" not in data:
         return Packed(data)
     try:
         return Packed(importlib.import_module("cloudpickle").dumps(value))
+    except ImportError:
+        reason, remedy = "", "Install cloudpickle (pip install 'catlog[pool]'), or define it"
     except Exception as error:
-        trouble = error
+        reason, remedy = f" ({type(error).__name__}: {error})", "Define it"
     main = script()
     if data is None or main is None:
-        missing = isinstance(trouble, ImportError)
-        way = (
-            "Install cloudpickle (pip install 'catlog[pool]'), or define it"
-            if missing
-            else "Define it"
-        )
-        where = "cannot be sent to a worker" + (
-            "" if missing else f" ({type(trouble).__name__}: {trouble})"
-        )
         raise TypeError(
-            f"Pool: {value!r} {where}: it has no name in a module. {way} in a module that workers can import."
+            f"Pool: {value!r} cannot be sent to a worker{reason}: it has no name in a module. "
+            f"{remedy} in a module that workers can import."
         )
     return Packed(data, main)
 
 
 def script() -> tuple[str, str] | None:
-    """How to import what runs as ``__main__``: a module by its name, or a file; None: it is a notebook, or typed in."""
+    """Return how to import ``__main__``, as "module" or "file" and its name; None in a notebook."""
     main: Any = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)
     if name is not None:

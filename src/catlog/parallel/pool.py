@@ -1,17 +1,13 @@
-"""An f that is not torch at all (a simulator, a solver), evaluated point by point in worker processes or on a Ray cluster."""
+"""f in worker processes or on a Ray cluster, one point at a time, for simulators and solvers."""
 
-import contextlib
 import importlib.util
-import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf, prod
-from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Any, Literal, get_args
 
@@ -19,67 +15,86 @@ import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_count
-from .keeper import READY, STARTED, Answer, answer
-from .packing import pack
-from .processes import Lost, starter
+from .keeper import READY, STARTED, Answer
+from .processes import Lost
+from .workers import ProcessWorker, RayWorker
 
 Engine = Literal["processes", "ray"]
+DIED = "its worker died"
+# Workers that may die in a row before they are ready, beside the retries. A single death may be
+# chance.
+STARTS = 3
 
 
 class RowError(RuntimeError):
-    """f failed at one point.
+    """An error of f at one point.
 
-    row: the point's index in ``[n, *batch]``.
-    point: the point, as f got it.
-    reason: what happened.
+    Attributes:
+        row: The index of the point in ``[n, *batch]``.
+        point: The point, as f got it.
+        reason: What happened.
     """
 
     def __init__(self, row: tuple[int, ...], point: Any, reason: str, attempts: int) -> None:
         import numpy
 
-        self.row, self.point, self.reason = row, point, reason
+        self.row = row
+        self.point = point
+        self.reason = reason
         shown = numpy.array2string(
             point, threshold=64, edgeitems=16, max_line_width=10**6, separator=", "
         )
-        often = f" (tried {attempts} times)" if attempts > 1 else ""
-        super().__init__(f"Pool: f failed at row {row}, where x = {shown}: {reason}{often}.")
+        tried = f" (tried {attempts} times)" if attempts > 1 else ""
+        super().__init__(f"Pool: f failed at row {row}, where x = {shown}: {reason}{tried}.")
+
+
+class _RowFailure(Exception):  # noqa: N818
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
 
 
 class Pool:
-    """f evaluated one point at a time by several workers: for an f that is slow, that may fail or hang, and that is not torch.
+    """f evaluated by several workers, one point at a time: for an f that is slow and not torch.
 
-    ``f(point)`` gets one point as a numpy array of shape ``[*event]`` and returns a number. Workers are processes of their
-    own, or (``engine="ray"``) actors on a Ray cluster. The pool is an f as estimators take it; its values have no gradient, so it
-    goes with every estimator that does not differentiate f. Threads may share a pool; their calls take turns.
+    ``f(point)`` gets one point as a numpy array of shape ``[*event]`` and returns a number. Workers
+    are processes, or (``engine="ray"``) actors on a Ray cluster. A pool is an f as estimators take
+    it. Its values have no gradient, so use an estimator that does not differentiate f. Threads may
+    share a pool; their calls take turns.
 
-    A point at which f raises, returns NaN or infinity, kills its worker, or takes longer than ``timeout`` is tried ``retries``
-    more times; then a :class:`RowError` names it. The pool survives: a worker that hangs or died is replaced. A worker's end is
-    also that of the processes it started, and all end with this process, however it dies (Windows: what f itself started stays).
+    A point fails if f raises, returns NaN or infinity, kills its worker, or takes longer than
+    ``timeout``. It is tried ``retries`` more times; then a :class:`RowError` names it. The pool
+    survives: a worker that hangs or died is replaced. A worker ends with the processes that it
+    started, and all end with this process, however it dies (on Windows, processes that f started
+    stay).
 
-    Every evaluation has streams of its own of the global generators (numpy's, Python's and torch's), a function of
-    ``seed``, the number of the call and the row: they do not depend on which worker takes the row, nor on how many there are. A
-    row that is tried again gets new ones, or the same where its worker died. A generator that f's module makes by
-    itself with a fixed seed is the same in every worker: seed it from a global one, inside f.
+    Every evaluation has separate streams of the global generators of numpy, Python and torch. They
+    depend on ``seed``, the number of the call and the row, but not on the workers. A row that is
+    tried again gets new streams, or the same if its worker died. A generator that f's module makes
+    with a fixed seed is the same in every worker: seed it from a global one, inside f.
 
-    Cost: a few tenths of a millisecond per point for messages and seeds, so an f cheaper than that is better vectorised. A
-    call takes rows / workers evaluations; ``chunk_size`` of an estimator is the number of points per call.
-    Needs: numpy; an f that a worker can import, such as a function of a module. Lambdas, closures and functions of a notebook
-    or a script travel as copies, made when the pool is, if cloudpickle is installed (``pip install 'catlog[pool]'``);
-    without it those of a script are imported, which needs the usual ``if __name__ == "__main__":``. Workers see the
-    environment variables of when the first of them was started. For ``engine="ray"``: ``pip install 'catlog[ray]'``; it
-    joins the cluster that ``ray.init`` was called for (or RAY_ADDRESS names), or starts one here.
+    Cost: a few tenths of a millisecond per point for messages and seeds, so a cheaper f is better
+    vectorised. A call takes rows / workers evaluations; ``chunk_size`` of an estimator is the
+    number of points per call.
+    Needs: numpy; an f that a worker can import, such as a function of a module. Lambdas, closures
+    and functions of a notebook or a script are copied when the pool is made, if cloudpickle is
+    installed (``pip install 'catlog[pool]'``). Without it those of a script are imported, which
+    needs the usual ``if __name__ == "__main__":``. Workers see the environment variables of the
+    time when the first of them was started. ``engine="ray"`` needs ``pip install 'catlog[ray]'``;
+    it joins the cluster of ``ray.init`` (or of RAY_ADDRESS), or starts one on this machine.
 
     Args:
-        f: the function of a point; with ``batch``, of a point and its batch element's entry.
-        workers: how many; None: one per core.
-        event_dims: number of dimensions of a point: 1, or 2 for one-hot points.
-        batch: what f gets as its second argument: one entry per batch element (flattened).
-        timeout: seconds that one point may take; None: any time.
-        retries: how often a point that failed is tried again.
+        f: The function of a point or, with ``batch``, of a point and its batch element's entry.
+        workers: The number of workers; None: one per core.
+        event_dims: The number of dimensions of a point: 1, or 2 for one-hot points.
+        batch: The second argument of f: one entry per batch element (flattened).
+        timeout: Seconds that one point may take; None: no limit.
+        retries: How often a point that failed is tried again.
         engine: "processes" or "ray".
-        dtype: of the values; None: that of the points, or torch's default one where they are integers.
-        seed: of the random numbers that f draws; None: drawn from torch's generator when the pool is made.
-        start_timeout: seconds that a worker may take to import f; None: ``timeout``, but at least 20.
+        dtype: The dtype of the values; None: that of the points, or torch's default for integers.
+        seed: The seed of the random numbers that f draws; None: drawn from torch's generator when
+            the pool is made.
+        start_timeout: Seconds that a worker may take to import f; None: ``timeout``, but at least
+            20.
 
     >>> from operator import itemgetter
     >>> with Pool(itemgetter(1), workers=2) as f:  # the second variable
@@ -111,30 +126,41 @@ class Pool:
         check_seconds("timeout", timeout)
         check_seconds("start_timeout", start_timeout)
         if not callable(f):
-            raise TypeError(f"Pool: `f` must be a function of a point, but {f!r} was given.")
+            raise TypeError(f"Pool: `f` must be a function of a point, but it is {f!r}.")
         if seed is None:
             seed = int(torch.randint(2**63 - 1, ()))
         check_count("Pool", "seed", seed, least=0)
-        self.f, self.size, self.event_dims, self.batch = f, workers, event_dims, batch
-        self.timeout, self.retries, self.dtype, self.seed = timeout, retries, dtype, seed
+        self.f = f
+        self.size = workers
+        self.event_dims = event_dims
+        self.batch = batch
+        self.timeout = timeout
+        self.retries = retries
+        self.dtype = dtype
+        self.seed = seed
         self.start_timeout = start_timeout or (None if timeout is None else max(timeout, 20.0))
-        self._kind: type[_Process] | type[_Actor] = _Process if engine == "processes" else _Actor
-        self._work: Any = self._kind.work(f)
-        self._begin()
+        self._worker = ProcessWorker if engine == "processes" else RayWorker
+        self._prepared_f: Any = self._worker.prepare(f)
+        self._reset()
 
-    def _begin(self) -> None:
-        """No workers yet, in this process."""
-        self._workers: list[_Process | _Actor] = []
-        self._calls, self._started, self._dead_at_start = count(), count(), 0
-        self._lock, self._closed, self._process = threading.RLock(), 0, os.getpid()
+    def _reset(self) -> None:
+        """Begin without workers, in this process."""
+        self._workers: list[ProcessWorker | RayWorker] = []
+        self._calls = count()
+        self._started = count()
+        self._deaths_at_start = 0
+        self._lock = threading.RLock()
+        self._closed = 0
+        self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_workers", "_calls", "_started", "_dead_at_start", "_lock", "_closed", "_process")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
+        fresh = Pool.__new__(Pool)
+        fresh._reset()
+        return {name: value for name, value in vars(self).items() if name not in vars(fresh)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._reset()
 
     def __enter__(self) -> "Pool":
         return self
@@ -148,37 +174,36 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """End all workers; a call that another thread has under way fails. The next call would start new ones."""
+        """End all workers. A call of another thread fails; the next call starts new workers."""
         if self._process != os.getpid():
             return
         self._closed += 1
-        while not self._lock.acquire(timeout=0.1):  # a call under way wakes when its workers die
+        while not self._lock.acquire(timeout=0.1):  # a running call wakes when its workers die
             for worker in list(self._workers):
                 worker.end()
         try:
             for worker in list(self._workers):
-                self._lose(worker)
+                self._remove(worker)
         finally:
             self._lock.release()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if (
-            self._process != os.getpid()
-        ):  # a copy of the pool in a forked process; the workers are its parent's
-            self._begin()
+        if self._process != os.getpid():  # a copy in a forked process: the workers are the parent's
+            self._reset()
         lead, event = x.shape[: x.dim() - self.event_dims], x.shape[x.dim() - self.event_dims :]
         points = x.detach().cpu().reshape(-1, *event).numpy()
         size = prod(lead[1:])
         if self.batch is not None and len(self.batch) != size:
             raise ValueError(
-                f"Pool: `batch` must have an entry for each of the {size} batch elements, but it has {len(self.batch)}."
+                f"Pool: `batch` must have an entry for each of the {size} batch elements, "
+                f"but it has {len(self.batch)}."
             )
-        given = [
+        arguments = [
             (point,) if self.batch is None else (point, self.batch[row % size])
             for row, point in enumerate(points)
         ]
         try:
-            values = self._values(given)
+            values = self._values(arguments)
         except _RowFailure as failure:
             row, _, reason, trace = failure.answer
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(row), lead))
@@ -189,120 +214,124 @@ class Pool:
         dtype = self.dtype or (x.dtype if x.is_floating_point() else torch.get_default_dtype())
         return torch.tensor(values, dtype=dtype, device=x.device).reshape(lead)
 
-    def _values(self, given: list[tuple[Any, ...]]) -> list[float]:
-        """f at every row; one call at a time."""
+    def _values(self, arguments: list[tuple[Any, ...]]) -> list[float]:
+        """Return f at every row. One call runs at a time."""
         closed = self._closed
         with self._lock:
             try:
-                for worker in [each for each in self._workers if each.died_idle()]:
-                    self._lose(worker)
-                return self._evaluated(given, closed)
-            except BaseException as error:  # what the others do is of no use
-                for worker in [
-                    each for each in self._workers if each.row is not None or not each.ready
-                ]:
-                    self._lose(worker)
+                for worker in [worker for worker in self._workers if worker.died_idle()]:
+                    self._remove(worker)
+                return self._evaluate(arguments, closed)
+            except BaseException as error:  # the rows that are still evaluated are of no use
+                for worker in list(self._workers):
+                    if worker.row is not None or not worker.ready:
+                        self._remove(worker)
                 if isinstance(error, Exception) and self._closed != closed:
                     raise RuntimeError(
                         "Pool: it was closed before all points were evaluated."
                     ) from None
                 raise
 
-    def _evaluated(self, given: list[tuple[Any, ...]], closed: int) -> list[float]:
-        """f at every row; rows wait in line, and every worker has at most one."""
+    def _evaluate(self, arguments: list[tuple[Any, ...]], closed: int) -> list[float]:
+        """Return f at every row. Rows wait in line, and every worker has at most one."""
+        rows = len(arguments)
         values: dict[int, float] = {}
-        waiting, failed, stream = deque(range(len(given))), Counter[int](), Counter[int]()
+        waiting = deque(range(rows))
+        failures = Counter[int]()
+        stream = Counter[int]()
         call = [self.seed, _rank(), 1 + next(self._calls)]
-        while len(values) < len(given):
+        while len(values) < rows:
             if self._closed != closed:
                 raise Lost("closed")
-            self._start(min(self.size, len(given) - len(values)))
+            self._start(min(self.size, rows - len(values)))
             for worker in self._workers:
                 if waiting and worker.ready and worker.row is None:
                     row = worker.row = waiting.popleft()
                     worker.deadline = _from_now(self.timeout)
-                    worker.send(row, [*call, row, stream[row]], given[row])
+                    worker.send(row, [*call, row, stream[row]], arguments[row])
             for row, value, reason, trace in self._answers():
                 if value is not None:
                     values[row] = value
                     continue
-                failed[row] += 1
-                stream[row] += not reason.startswith(_DIED)
-                if failed[row] > self.retries:
+                failures[row] += 1
+                stream[row] += not reason.startswith(DIED)
+                if failures[row] > self.retries:
                     raise _RowFailure((row, value, reason, trace))
                 waiting.appendleft(row)
-        return [values[row] for row in range(len(given))]
+        return [values[row] for row in range(rows)]
 
     def _start(self, wanted: int) -> None:
         while len(self._workers) < wanted:
-            self._workers.append(
-                self._kind(self._work, [self.seed, _rank(), 0, next(self._started)])
-            )
+            streams = [self.seed, _rank(), 0, next(self._started)]
+            self._workers.append(self._worker(self._prepared_f, streams))
 
     def _answers(self) -> list[Answer]:
-        """What came until the next deadline; a worker that is lost, or too late, leaves the pool, and its row has failed."""
+        """Return the answers until the next deadline, failures among them.
+
+        A worker that died or exceeded its deadline leaves the pool, and its row has failed.
+        """
         answers: list[Answer] = []
-        for worker in self._kind.wait(
-            self._workers, min(each.deadline for each in self._workers) - time.monotonic()
-        ):
+        timeout = min(worker.deadline for worker in self._workers) - time.monotonic()
+        for worker in self._worker.wait(self._workers, timeout):
             try:
-                came = worker.receive()
+                answers += self._received(worker, worker.receive())
             except Lost as lost:
-                self._lose(worker)
-                self._dead_at_start += not worker.ready
-                if self._dead_at_start > STARTS + self.retries:
-                    raise self._not_started(f"{lost}, {self._dead_at_start} times") from None
+                self._remove(worker)
+                self._deaths_at_start += not worker.ready
+                if self._deaths_at_start > STARTS + self.retries:
+                    raise self._not_started(f"{lost}, {self._deaths_at_start} times") from None
                 if worker.row is not None:
-                    answers.append((worker.row, None, f"{_DIED} ({lost})", ""))
-                continue
-            if came == STARTED:
-                worker.deadline = _from_now(self.start_timeout)
-                continue
-            if came == READY:
-                worker.ready, self._dead_at_start = True, 0
-            elif not worker.ready:
-                self._lose(worker)
-                error = self._not_started(came[2])
-                error.add_note(f"In the worker:\n{came[3]}")
-                raise error
-            else:
-                answers.append(came)
-            worker.row, worker.deadline = None, inf
-        for worker in [each for each in self._workers if each.deadline <= time.monotonic()]:
-            self._lose(worker)
-            if worker.row is None:
-                raise self._not_started(
-                    f"to import f took longer than {self.start_timeout:g} s: give more in `start_timeout` if that is in order"
-                )
-            answers.append(
-                (worker.row, None, f"it took longer than the timeout of {self.timeout:g} s", "")
-            )
+                    answers.append((worker.row, None, f"{DIED} ({lost})", ""))
+        for worker in list(self._workers):
+            if worker.deadline <= time.monotonic():
+                answers.append(self._timed_out(worker))
         return answers
 
+    def _received(self, worker: ProcessWorker | RayWorker, message: Any) -> list[Answer]:
+        """Return the answer in a message; none if it only says how far the worker has come."""
+        if message == STARTED:
+            worker.deadline = _from_now(self.start_timeout)
+            return []
+        if message == READY:
+            worker.ready = True
+            self._deaths_at_start = 0
+        elif not worker.ready:
+            self._remove(worker)
+            error = self._not_started(message[2])
+            error.add_note(f"In the worker:\n{message[3]}")
+            raise error
+        worker.row = None
+        worker.deadline = inf
+        return [] if message == READY else [message]
+
+    def _timed_out(self, worker: ProcessWorker | RayWorker) -> Answer:
+        self._remove(worker)
+        if worker.row is None:
+            raise self._not_started(
+                f"the import took longer than {self.start_timeout:g} s; if f needs that, "
+                "give a larger `start_timeout`"
+            )
+        return worker.row, None, f"it took longer than the timeout of {self.timeout:g} s", ""
+
     def _not_started(self, reason: str) -> RuntimeError:
-        guard = (
-            ' In a script, start the work under `if __name__ == "__main__":`.'
-            if self._kind.imports_main(self._work)
-            else ""
-        )
+        guard = ""
+        if self._worker.imports_main(self._prepared_f):
+            guard = ' In a script, start the work under `if __name__ == "__main__":`.'
         return RuntimeError(f"Pool: a worker could not import f ({reason}).{guard}")
 
-    def _lose(self, worker: "_Process | _Actor") -> None:
+    def _remove(self, worker: ProcessWorker | RayWorker) -> None:
         self._workers.remove(worker)
         worker.kill()
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raise unless ``value`` is a positive number or None."""
+    """Raise an error unless ``value`` is a positive number or None."""
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given."
-        )
-    if not value > 0:
-        raise ValueError(
-            f"Pool: `{name}` must be a positive number of seconds or None, but {value!r} was given."
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value > 0:  # type: ignore[operator]
+        raise (ValueError if is_number else TypeError)(
+            f"Pool: `{name}` must be a positive number of seconds or None, but it is {value!r}."
         )
 
 
@@ -311,169 +340,6 @@ def _from_now(seconds: float | None) -> float:
 
 
 def _rank() -> int:
-    """This process's, where several share one estimate: their seeds are the same."""
+    """Return the rank of this process: ranks that share one estimate have the same seed."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0
-
-
-_DIED = "its worker died"
-STARTS = 3  # deaths in a row, beside the retries, of workers that were not ready yet: one may be killed by chance
-
-
-class _RowFailure(Exception):  # noqa: N818
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-
-
-class _Worker:
-    """One that evaluates f: ``ready`` once it has imported f, then with at most one row at a time."""
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.row: int | None = None
-        self.deadline = inf
-
-
-class _Process(_Worker):
-    """A worker on this machine, with a pipe to it. concurrent.futures and multiprocessing.Pool cannot end one that hangs."""
-
-    work = staticmethod(pack)
-
-    def __init__(self, work: Any, streams: list[int]) -> None:
-        super().__init__()
-        self.starter = starter()
-        self.code: int | None = None
-        self.pipe, other = multiprocessing.Pipe()
-        try:
-            self.process = self.starter.start(other)
-        except Lost as lost:
-            raise RuntimeError(f"Pool: no worker could be started ({lost}).") from None
-        finally:
-            other.close()
-        with contextlib.suppress(OSError):  # it died: told by `receive`
-            self.pipe.send(
-                (
-                    work.data,
-                    work.main,
-                    [str(each) for each in sys.path],
-                    sys.argv,
-                    os.getcwd(),
-                    streams,
-                )
-            )
-
-    @staticmethod
-    def imports_main(work: Any) -> bool:
-        return work.main is not None or not hasattr(os, "fork")
-
-    @staticmethod
-    def wait(workers: list[Any], timeout: float) -> list[Any]:
-        came = wait_for(
-            [worker.pipe for worker in workers], None if timeout == inf else max(0.0, timeout)
-        )
-        return [worker for worker in workers if worker.pipe in came]
-
-    def died_idle(self) -> bool:
-        """Whether there is word from it though nothing was asked."""
-        return self.ready and self.row is None and self.pipe.poll()
-
-    def send(self, row: int, streams: list[int], given: tuple[Any, ...]) -> None:
-        data = pack(given).data
-        with contextlib.suppress(OSError):  # it died: told by `receive`
-            self.pipe.send((row, streams, data))
-
-    def receive(self) -> Any:
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            raise Lost(f"exit code {self.end()}") from None
-
-    def end(self) -> int:
-        """End it, if it still lives; its exit code."""
-        if self.code is None:
-            self.code = self.starter.end(self.process)
-        return self.code
-
-    def kill(self) -> None:
-        self.end()
-        self.pipe.close()
-
-
-class _Server:
-    def start(self) -> str:
-        return STARTED
-
-    def load(self, f: Callable[..., Any]) -> str:
-        self.f = f
-        return READY
-
-    def answer(self, row: int, streams: list[int], given: bytes) -> Answer:
-        return answer(self.f, row, streams, given)
-
-
-class _Actor(_Worker):
-    """A worker anywhere on a Ray cluster, with one core to itself."""
-
-    @staticmethod
-    def work(f: Callable[..., Any]) -> Callable[..., Any]:
-        return f  # Ray packs it
-
-    def __init__(self, work: Callable[..., Any], streams: list[int]) -> None:
-        super().__init__()
-        self.ray, _ = joined_ray()
-        self.f = work
-        self.server = self.ray.remote(num_cpus=1)(_Server).remote()
-        self.coming = self.server.start.remote()
-
-    @staticmethod
-    def imports_main(work: Any) -> bool:
-        return False
-
-    @staticmethod
-    def wait(workers: list[Any], timeout: float) -> list[Any]:
-        coming = [worker.coming for worker in workers if worker.coming is not None]
-        came, _ = workers[0].ray.wait(
-            coming, num_returns=1, timeout=None if timeout == inf else max(0.0, timeout)
-        )
-        return [worker for worker in workers if worker.coming in came]
-
-    def died_idle(self) -> bool:
-        return False
-
-    def send(self, row: int, streams: list[int], given: tuple[Any, ...]) -> None:
-        self.coming = self.server.answer.remote(row, streams, pack(given).data)
-
-    def receive(self) -> Any:
-        came, self.coming = self.coming, None
-        try:
-            answer = self.ray.get(came)
-        except self.ray.exceptions.RayActorError as error:
-            raise Lost(str(error).strip().splitlines()[-1].strip()) from None
-        if answer == STARTED:
-            self.coming = self.server.load.remote(self.f)
-        return answer
-
-    def end(self) -> int:
-        self.ray.kill(self.server)
-        return 0
-
-    kill = end
-
-
-def joined_ray(address: str | None = None, **local: Any) -> tuple[Any, bool]:
-    """The module ray, connected to the cluster at ``address`` (or RAY_ADDRESS), else to one with these settings started here.
-
-    Also whether that was done now.
-    """
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise ImportError("Ray is not installed: pip install 'catlog[ray]'.") from error
-    if ray.is_initialized():
-        return ray, False
-    given = address or os.environ.get("RAY_ADDRESS")
-    settings: dict[str, Any] = (
-        {"address": given} if given else {"include_dashboard": False, **local}
-    )
-    ray.init(log_to_driver=False, logging_level="error", **settings)
-    return ray, True

@@ -1,4 +1,4 @@
-"""The processes of a pool, seen from the pool: workers are started and ended by a keeper, or by multiprocessing on Windows."""
+"""Start and end the workers of a pool: by a keeper process or, on Windows, by multiprocessing."""
 
 import contextlib
 import multiprocessing
@@ -18,22 +18,22 @@ from . import keeper
 
 
 class Lost(Exception):  # noqa: N818
-    """A worker is gone."""
+    """Raised when a worker is gone."""
 
 
 @runtime_checkable
 class Starter(Protocol):
-    """Starts worker processes, and ends them."""
+    """A way to start and end worker processes."""
 
     def start(self, pipe: Any) -> Any:
-        """A process that serves at this end of a pipe."""
+        """Start a process that serves at this end of a pipe."""
 
     def end(self, process: Any) -> int:
-        """End a process, if it still lives, and what it started; its exit code."""
+        """End a process, if it still lives, and what it started; return its exit code."""
 
 
 def starter() -> Starter:
-    """The one of this process and machine."""
+    """Return the starter for this process and system."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError("the script calls a pool as soon as it is imported, as workers do")
     if not hasattr(os, "fork"):
@@ -45,43 +45,50 @@ def starter() -> Starter:
 
 @cache
 def living_keeper(parent: int) -> "Keeper":
-    """One for all pools of a process: its start takes as long as the import of catlog."""
+    """Return the keeper that all pools of a process share: its start imports catlog."""
     return Keeper()
 
 
 class Keeper:
-    """The process in which :func:`catlog.parallel.keeper.keep` runs. Threads may ask it in turn."""
+    """The process in which :func:`catlog.parallel.keeper.keep` runs. Threads may share it."""
 
     def __init__(self) -> None:
-        self.socket, other = socket.socketpair()
-        path = [str(each) for each in sys.path]
-        code = f"import sys; sys.path[:] = {path!r}; from {keeper.__name__} import keep; keep({other.fileno()})"
+        self.socket, remote = socket.socketpair()
+        path = [str(entry) for entry in sys.path]
+        code = (
+            f"import sys; sys.path[:] = {path!r}; "
+            f"from {keeper.__name__} import keep; keep({remote.fileno()})"
+        )
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         self.process = subprocess.Popen(
             [os.fsdecode(spawn.get_executable()), *flags, "-c", code],
-            pass_fds=[other.fileno()],
+            pass_fds=[remote.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the parent's to handle
+            start_new_session=True,  # only the parent handles Ctrl-C
         )
-        other.close()
-        self.lock, self.numbers = threading.Lock(), count()
+        remote.close()
+        self.lock = threading.Lock()
+        self.numbers = count()
         self.groups: set[int] = set()
         self.close = weakref.finalize(
             self, _close, os.getpid(), self.socket, self.process, self.groups
         )
 
     def living(self) -> bool:
+        """Return whether the process still runs."""
         return self.close.alive and self.process.poll() is None
 
     def start(self, pipe: Any) -> int:
+        """Start a worker and return its process id."""
         pid = self._ask(0, pipe.fileno())
         self.groups.add(pid)
         return pid
 
     def end(self, process: int) -> int:
+        """End a worker and return its exit code."""
         try:
             return self._ask(process)
-        except Lost:  # workers died with their keeper; what they started may live
+        except Lost:  # workers die with their keeper, but what they started may still live
             _end_groups({process})
             return -signal.SIGKILL
         finally:
@@ -97,7 +104,7 @@ class Keeper:
                     if not reply:
                         raise Lost("the process that starts workers died")
                     answered, value = keeper.REPLY.unpack(reply)
-                    if answered == number:  # else it is what an interrupted call asked for
+                    if answered == number:  # else an interrupted call asked for it
                         return int(value)
             except OSError as error:
                 raise Lost(f"the process that starts workers died: {error}") from None
@@ -106,14 +113,14 @@ class Keeper:
 def _close(
     owner: int, control: socket.socket, process: "subprocess.Popen[bytes]", groups: set[int]
 ) -> None:
-    """End a keeper and with it all workers; a copy of it in a forked process is only forgotten."""
+    """End a keeper and with it all workers; in a forked process, only close the copied socket."""
     if os.getpid() != owner:
-        process.returncode = 0  # it is not this process's child
+        process.returncode = 0  # it is a child of another process
         control.close()
         return
     with contextlib.closing(control):
         with contextlib.suppress(OSError):
-            control.shutdown(socket.SHUT_RDWR)  # also if others have inherited it
+            control.shutdown(socket.SHUT_RDWR)  # even if other processes have inherited it
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
@@ -130,7 +137,10 @@ def _end_groups(groups: set[int]) -> None:
 
 
 class Spawner:
-    """Workers by multiprocessing, for systems that cannot fork. What f itself started is not ended with its worker."""
+    """Workers by multiprocessing, for systems that cannot fork.
+
+    Processes that f started are not ended with their worker.
+    """
 
     def start(self, pipe: Any) -> Any:
         process = multiprocessing.get_context("spawn").Process(
@@ -146,5 +156,5 @@ class Spawner:
 
 
 def _serve(pipe: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     keeper.serve(pipe)
