@@ -1,34 +1,21 @@
-"""Every estimator on every problem of the suite, at equal evaluations: bias, variance, time, and variance times time.
+"""Every estimator on every problem at equal evaluations: bias, variance, time and variance x time.
 
-    python benchmarks/suite.py                              # all large problems; writes results/quality/suite.csv
-    python benchmarks/suite.py --problems ising,parity --size small --output /tmp/suite.csv
-
-One row per pair of problem and estimator, written as soon as it is measured; a pair that the file has is not measured again, so
-a run that was cut goes on from there. `catlog.compare` measures: see there for the columns. Every estimator may spend as many
-evaluations of f as IndeCateR needs for two draws. f is a black box, but for IndeCateR-Table, which reads the neighbours from the
-function itself where it has a table. `norm`: of the reference gradient; `reference`: where that is from. Estimators that
-take long get fewer repeats and steps to learn (columns `repeats` and `trained`): see --seconds.
+`catlog.compare` measures, and describes the columns. Every estimator may spend as many evaluations
+of f as IndeCateR needs for two draws. f is a black box, except for IndeCateR-Table, which uses the
+table of a function that has one. `norm` is that of the reference gradient, `reference` its origin.
+Slow estimators get fewer repeats and training steps (columns `repeats` and `trained`), see --seconds.
 """
 
 import argparse
-import csv
 import sys
 import time
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from math import isnan
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import track
 
 import catlog
 from catlog import ESTIMATORS, problems
@@ -37,30 +24,16 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view
 from catlog.estimator import Estimator, Function
-from catlog.experiments import records
 
-ROOT = Path(__file__).parent.parent
-MEASURED = [each.name for each in fields(Row) if each.repr and each.name != "name"]
-COLUMNS = [
-    "problem",
-    "size",
-    "seed",
-    "estimator",
-    "settings",
-    "budget",
-    "norm",
-    "reference",
-    *MEASURED,
-    "threads",
-    "torch",
-    "skipped",
-]
-LEFT_OUT = ("Exact", "VIMCO")  # one is the reference, the other estimates something else
+from ..tables import RESULTS, Table
+
+MEASURED = [column.name for column in fields(Row) if column.repr and column.name != "name"]
+EXCLUDED = ("Exact", "VIMCO")  # the first is the reference, the second has another target
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An estimator under a name of its own, and the function that it is to see."""
+    """An estimator with the name of its row, and the function that it is given."""
 
     name: str
     E: Estimator
@@ -68,7 +41,7 @@ class Entry:
 
 
 def entries(problem: problems.Problem) -> list[Entry]:
-    """What is measured on this problem: the registry, and settings that differ much from the defaults."""
+    """Return the registry, and settings that differ much from the defaults."""
     d = view(problem.q(), validate=False).d
     options: dict[str, dict[str, Any]] = {
         "MAPO": {"length": max(64, d)},
@@ -76,52 +49,51 @@ def entries(problem: problems.Problem) -> list[Entry]:
         "GumbelSoftmax": {"temperature": 0.5},
         "GumbelRao": {"temperature": 0.5},
     }
-    found = [
-        Entry(name, cls(**options.get(name, {})), problem.f)
+    variants: dict[str, Estimator] = {
+        name: cls(**options.get(name, {}))
         for name, cls in ESTIMATORS.items()
-        if name not in LEFT_OUT
-    ]
-    found.append(
-        Entry("GumbelSoftmax-Hard", catlog.GumbelSoftmax(temperature=0.5, hard=True), problem.f)
-    )
-    found.append(Entry("IndeCateR-Latin", catlog.IndeCateR(draws="latin"), problem.f))
-    taylor = catlog.IndeCateR(draws="latin", variables=max(1, d // 10))
-    found.append(Entry("IndeCateR-Taylor", taylor, problem.f))
+        if name not in EXCLUDED
+    }
+    variants["GumbelSoftmax-Hard"] = catlog.GumbelSoftmax(temperature=0.5, hard=True)
+    variants["IndeCateR-Latin"] = catlog.IndeCateR(draws="latin")
+    variants["IndeCateR-Taylor"] = catlog.IndeCateR(draws="latin", variables=max(1, d // 10))
+    listed = [Entry(name, E, problem.f) for name, E in variants.items()]
     if problem.structured is not None:
-        found.append(Entry("IndeCateR-Table", catlog.IndeCateR(draws="latin"), problem.structured))
-    return found
+        listed.append(Entry("IndeCateR-Table", catlog.IndeCateR(draws="latin"), problem.structured))
+    return listed
 
 
 def budget(problem: problems.Problem) -> int:
-    """Evaluations of f for two draws of IndeCateR."""
-    sizes = view(problem.q(), validate=False).cardinalities
-    return 2 * (1 + sum(sizes) - len(sizes))
+    """Return the evaluations of f for two draws of IndeCateR."""
+    cardinalities = view(problem.q(), validate=False).cardinalities
+    return 2 * (1 + sum(cardinalities) - len(cardinalities))
 
 
 def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
-    """How many steps with the estimator take so many seconds, by its first one; as many as are wanted where it cannot be used."""
+    """Return the number of steps that fit into ``seconds``, judged by the first step."""
     task = GradientSampler(entry.f, problem.law, problem.parameters)
     try:
         E = within_budget(deepcopy(entry.E), task.q, budget(problem))
         return int(seconds / task.timer(E, time.perf_counter, task.generator(0))()[0])
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
-        return sys.maxsize  # measure() says why
+        return sys.maxsize  # measure_pair reports the reason
 
 
-def measure(
+def measure_pair(
     problem: problems.Problem, entry: Entry, repeats: int, rounds: int, training: int
 ) -> dict[str, Any]:
-    """The row of one pair; where the estimator cannot be used, with the reason."""
-    allowed, reference = budget(problem), problem.reference()
-    norm = torch.cat([each.flatten() for each in reference.gradient]).norm().item()
+    """Return the row of an estimator on a problem, with the reason where it cannot be used."""
+    reference = problem.reference()
     row: dict[str, Any] = {
         "problem": problem.name,
         "size": problem.size,
         "seed": problem.seed,
         "estimator": entry.name,
-        "budget": allowed,
-        "norm": norm,
+        "settings": None,
+        "budget": budget(problem),
+        "norm": torch.cat([tensor.flatten() for tensor in reference.gradient]).norm().item(),
         "reference": reference.how,
+        **dict.fromkeys(MEASURED),
         "unbiased": entry.E.unbiased,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -129,12 +101,12 @@ def measure(
     if entry.E.differentiates_f and not problem.relaxable:
         return row | {"skipped": "f has no derivative in x"}
     try:
-        (found,) = compare(
+        (measured,) = compare(
             entry.f,
             problem.law,
             {entry.name: entry.E},
             problem.parameters,
-            budget=allowed,
+            budget=budget(problem),
             repeats=repeats,
             rounds=rounds,
             training=training,
@@ -144,31 +116,18 @@ def measure(
         ).rows
     except ValueError as error:
         return row | {"skipped": str(error).split(f"{entry.name}: ")[-1]}
-    settings = (
-        str(found.estimator).partition("\n")[0]
-        if not isinstance(found.estimator, torch.nn.Module)
-        else ""
-    )
-    return row | {"settings": settings} | {name: getattr(found, name) for name in MEASURED}
+    if not isinstance(measured.estimator, torch.nn.Module):
+        row["settings"] = str(measured.estimator)
+    cells = {name: getattr(measured, name) for name in MEASURED}
+    unknown = {name for name, cell in cells.items() if isinstance(cell, float) and isnan(cell)}
+    return row | {name: cell for name, cell in cells.items() if name not in unknown}
 
 
-def text(cell: Any) -> Any:
-    """Numbers with six digits, and nothing for what is not known."""
-    if isinstance(cell, float):
-        return "" if isnan(cell) else f"{cell:.6g}"
-    return cell
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--problems", default=",".join(problems.PROBLEMS), help="names, separated by commas"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--problems", nargs="+", default=list(problems.PROBLEMS))
     parser.add_argument("--size", choices=("small", "large"), default="large")
     parser.add_argument("--seed", type=int, default=0, help="of the problems")
-    parser.add_argument("--estimators", default="", help="names, separated by commas; none: all")
+    parser.add_argument("--estimators", nargs="+", default=[], help="default: all")
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", type=int, default=100, help="steps for estimators that learn")
@@ -176,55 +135,24 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds",
         type=float,
         default=30.0,
-        help="for a pair: slow estimators get fewer repeats, at least 20",
+        help="per estimator and problem; slow estimators get fewer repeats, at least 20",
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "results" / "quality" / "suite.csv")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-
-    wanted = set(filter(None, given.estimators.split(",")))
-    known = records.read(given.output) if given.output.exists() else []
-    done = {(row["problem"], row["size"], row["seed"], row["estimator"]) for row in known}
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    columns = (
-        TextColumn("{task.description:48}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with (
-        given.output.open("a", newline="", encoding="utf-8") as file,
-        Progress(*columns, refresh_per_second=2) as bar,
-    ):
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not known:
-            writer.writeheader()
-        line = bar.add_task("", total=None)
-        for number, name in enumerate(given.problems.split(",")):
-            bar.update(line, description=f"{name}: the reference")
-            problem = problems.make(name, given.size, given.seed)
-            listed = [each for each in entries(problem) if not wanted or each.name in wanted]
-            bar.update(
-                line,
-                completed=number * len(listed),
-                total=len(given.problems.split(",")) * len(listed),
-            )
-            for entry in listed:
-                bar.update(line, description=f"{name}: {entry.name}")
-                if (name, given.size, given.seed, entry.name) not in done:
-                    steps = affordable(problem, entry, given.seconds)
-                    repeats, training = (
-                        min(given.repeats, max(20, steps)),
-                        min(given.training, max(5, steps // 3)),
-                    )
-                    row = measure(problem, entry, repeats, given.rounds, training)
-                    writer.writerow({key: text(cell) for key, cell in row.items()})
-                    file.flush()
-                bar.advance(line)
-    print(given.output)
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(args: argparse.Namespace) -> None:
+    key = ("problem", "size", "seed", "estimator")
+    table = Table(args.output or RESULTS / "quality" / "suite.csv", key, digits=6)
+    for name in args.problems:
+        problem = problems.make(name, args.size, args.seed)
+        wanted = [
+            entry
+            for entry in entries(problem)
+            if (not args.estimators or entry.name in args.estimators)
+            and (name, args.size, args.seed, entry.name) not in table
+        ]
+        for entry in track(wanted, name):
+            steps = affordable(problem, entry, args.seconds)
+            repeats = min(args.repeats, max(20, steps))
+            training = min(args.training, max(5, steps // 3))
+            table.add([measure_pair(problem, entry, repeats, args.rounds, training)])
+    print(table.path)
