@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from catlog import ESTIMATORS
+from catlog.estimator import ANY, BITS, INDEPENDENT, RELAXABLE, Kind
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent
@@ -34,17 +35,17 @@ FAMILIES = {
     "exact": ["Exact"],
 }
 LAWS = {
-    frozenset({"bits"}): "bits",
-    frozenset({"bits", "one-hot"}): "bits, one-hot",
-    frozenset({"bits", "index", "one-hot", "mixed"}): "independent",
-    frozenset({"bits", "index", "one-hot", "mixed", "structured"}): "any",
+    BITS: "bits",
+    RELAXABLE: "bits, one-hot",
+    INDEPENDENT: "independent",
+    ANY: "any",
 }
 WORDS = {
-    "bits": "bits",
-    "index": "categorical",
-    "one-hot": "one-hot",
-    "mixed": "mixed",
-    "structured": "structured",
+    Kind.BITS: "bits",
+    Kind.INDEX: "categorical",
+    Kind.ONE_HOT: "one-hot",
+    Kind.MIXED: "mixed",
+    Kind.STRUCTURED: "structured",
 }
 
 PAGE = """\
@@ -149,7 +150,7 @@ def settings(name: str) -> str:
 
 
 def laws(name: str) -> str:
-    return ", ".join(word for law, word in WORDS.items() if law in ESTIMATORS[name].laws)
+    return ", ".join(word for law, word in WORDS.items() if law in ESTIMATORS[name].supports)
 
 
 def line(*cells: object) -> str:
@@ -172,7 +173,7 @@ def compact(rows: list[Row]) -> str:
     columns = {
         "unbiased": lambda name: verdict(name, rows),
         "needs ∂f/∂x": differentiates,
-        "laws": lambda name: LAWS[ESTIMATORS[name].laws],
+        "laws": lambda name: LAWS[ESTIMATORS[name].supports],
         "evaluations": cost,
         "reference": lambda name: ESTIMATORS[name].reference,
     }

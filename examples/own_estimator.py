@@ -16,7 +16,7 @@ from torch.distributions import Bernoulli, Distribution, Independent
 import catlog
 from catlog.checks import check_count
 from catlog.distributions.conditionals import view
-from catlog.estimator import ANY, Function
+from catlog.estimator import ANY, Function, Kind, Target
 from catlog.evaluation.evaluate import evaluate
 from catlog.sampling.draw import base_draws
 
@@ -47,9 +47,11 @@ class TwoHalves:
     samples: int = 1
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "an example"
 
     def __post_init__(self) -> None:

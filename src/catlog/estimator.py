@@ -1,7 +1,8 @@
 """The contract of every estimator, and the one line that ties a value to a gradient."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -10,10 +11,23 @@ from torch.distributions import Distribution
 
 Function = Callable[[Tensor], Tensor]
 
-BITS = frozenset({"bits"})
-RELAXABLE = frozenset({"bits", "one-hot"})
-INDEPENDENT = frozenset({"bits", "index", "one-hot", "mixed"})
-ANY = frozenset({"bits", "index", "one-hot", "mixed", "structured"})
+Target = Literal["expectation", "bound"]
+
+
+class Kind(StrEnum):
+    """The kinds of distribution that an estimator may support. The first three also say how f sees a point."""
+
+    BITS = "bits"  # Bernoulli: floats 0 and 1
+    INDEX = "index"  # Categorical: integers
+    ONE_HOT = "one-hot"  # OneHotCategorical: one-hot floats
+    MIXED = "mixed"  # Categoricals: integers, with different numbers of categories
+    STRUCTURED = "structured"  # Autoregressive, BayesianNetwork, MarkovChain: dependent integers
+
+
+BITS = frozenset({Kind.BITS})
+RELAXABLE = BITS | {Kind.ONE_HOT}
+INDEPENDENT = RELAXABLE | {Kind.INDEX, Kind.MIXED}
+ANY = INDEPENDENT | {Kind.STRUCTURED}
 
 TWICE = (
     "E(f, q): this estimate has an unbiased first derivative, but not a second one. For second derivatives (create_graph=True, "
@@ -25,36 +39,53 @@ TWICE = (
 class Estimator(Protocol):
     r"""An estimator *is* the expectation operator: ``E(f, q)`` estimates :math:`\mathbb{E}_{x\sim q}[f(x)]`.
 
-    - ``q``: a law with ``batch_shape = [*batch]`` (separate expectations) and ``event_shape = [*event]`` (the random vector).
-    - ``f``: called with points ``[n, *batch, *event]``, written as ``q.sample()`` writes them; returns floats (or bools, for
-      indicators) ``[n, *batch]``. f may be a black box unless ``differentiates_f``; it may hold parameters of its own. An f
-      with a method ``neighbours(x)`` gives its own table (see :mod:`catlog.functions`).
-    - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common random numbers, exact tests.
-    - ``generator``: the source of randomness; torch's default one where none is given.
+    - ``q``: a distribution with ``batch_shape = [*batch]`` (separate expectations) and ``event_shape = [*event]`` (the
+      random vector).
+    - ``f``: called with points ``[n, *batch, *event]``, in the format of ``q.sample()``; returns floats (or bools, for
+      indicators) ``[n, *batch]``. f may be a black box unless ``differentiates_f``, and it may have parameters. An f
+      with a method ``neighbours(x)`` computes its own table (see :mod:`catlog.functions`).
+    - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common random numbers, exact
+      tests.
+    - ``generator``: the source of randomness; by default torch's global generator.
 
-    Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by ``backward``) is this method's
-    estimate of the expectation's gradient, in the law's parameters and in f's own. Values compose: ``E(f, q).log()``, sums
-    and products are differentiated by the ordinary chain rule. *Second* derivatives (``create_graph=True``, ``hessian``) are
-    right with Exact, Reinforce and RLOO, and with GumbelSoftmax those of the relaxation that it differentiates; the other
-    estimators refuse to be differentiated twice.
+    Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by ``backward``) is this
+    method's estimate of the expectation's gradient, in the parameters of q and of f. Values compose: ``E(f, q).log()``,
+    sums and products are differentiated by the ordinary chain rule. *Second* derivatives (``create_graph=True``,
+    ``hessian``) are right with Exact, Reinforce and RLOO. With GumbelSoftmax they are those of the relaxation that it
+    differentiates. The other estimators refuse to be differentiated twice.
 
-    A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f and gets no gradient, nor
-    does the probability of a variable that is certain: f is unknown there, so the one-sided derivative is, too. Gradients in
-    the other parameters are those with the impossible held at zero. Finite logits keep every category possible.
+    A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f and gets no gradient.
+    The probability of a variable that is certain gets none either: f is unknown at its other categories, so the one-sided
+    derivative is unknown, too. Gradients in the other parameters are those with the impossible held at zero. Finite logits
+    keep every category possible.
 
-    ``laws`` names what q may be: "bits" (Bernoulli), "index" (Categorical), "one-hot" (OneHotCategorical), "mixed" (variables
-    with different numbers of categories) and "structured" (variables that depend on each other).
+    An estimator that learns is an ``nn.Module``: ``backward`` also fills the ``grad`` of the estimator's parameters, with
+    the gradient of the variance of its estimate (see :func:`attach`). Give ``E.parameters()`` to a separate optimiser.
 
-    An estimator that learns is an ``nn.Module``: ``backward`` fills the ``grad`` of its own parameters, too, with the gradient
-    of the variance of what it estimates (see :func:`attach`). Give ``E.parameters()`` to an optimiser of their own.
+    Attributes:
+        target: "expectation", or "bound" for VIMCO, which estimates the importance-weighted bound of its draws instead of
+            E[f].
+        supports: the kinds of distribution that q may be.
+        randomness: the keyword arguments through which a call takes its randomness, in the order in which they are drawn.
+            A call that is given all of them is deterministic. ``()``: nothing is random. ``x``: points, as above;
+            ``chosen``: the variables that are summed out in each draw, ``[n, *batch, m]``; ``start``: uniforms
+            ``[1, *batch]``; ``noise``: further uniforms, of a shape that the class states. This holds for independent
+            variables. SCateR and RAM take ``noise`` as well, which matters for structured distributions only.
+        reference: who proposed it.
     """
 
-    laws: ClassVar[frozenset[str]]
+    target: ClassVar[Target]
+    supports: ClassVar[frozenset[Kind]]
     reference: ClassVar[str]
 
     @property
     def unbiased(self) -> bool:
-        """Whether value and gradient are right in expectation, with the settings that it has."""
+        """Whether value and gradient are right in expectation, with the present settings."""
+        ...
+
+    @property
+    def randomness(self) -> tuple[str, ...]:
+        """The names of the arguments that inject randomness, with the present settings."""
         ...
 
     @property
@@ -67,7 +98,7 @@ class Estimator(Protocol):
         ...
 
     def evaluations(self, q: Distribution) -> int:
-        """Number of points of f evaluated, per batch element."""
+        """Number of evaluations of f per batch element."""
         ...
 
     def __call__(

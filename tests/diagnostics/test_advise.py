@@ -164,7 +164,7 @@ def test_structured_law() -> None:
     advice = advise(
         f, lambda a, b: MarkovChain(a, b, length=8), parameters, budget=50, clock=f.clock
     )
-    assert all("structured" in trial.estimator.laws for trial in advice.trials)
+    assert all("structured" in trial.estimator.supports for trial in advice.trials)
     assert advice.trials[0].evaluations <= 50
     assert "8 dependent variables of 3 categories" in str(advice)
 

@@ -69,7 +69,9 @@ class EachOnce:
 
     E: catlog.Estimator
     unbiased: bool = True
-    laws: ClassVar[frozenset[str]] = frozenset({"bits"})
+    target: ClassVar[str] = "expectation"
+    supports: ClassVar[frozenset[str]] = frozenset({"bits"})
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "here"
     differentiates_f: ClassVar[bool] = False
 
@@ -317,7 +319,8 @@ def test_a_memory_learns_by_being_called() -> None:
 class Watched(nn.Module):
     """RLOO that notes how often it was called in training mode, and out of it."""
 
-    unbiased, laws, reference, differentiates_f = True, RLOO.laws, "here", False
+    unbiased, supports, reference, differentiates_f = True, RLOO.supports, "here", False
+    target, randomness = "expectation", ("x",)
     seen: ClassVar[list[bool]] = []
 
     def __init__(self, samples: int = 2) -> None:
@@ -359,7 +362,7 @@ def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
     E = ESTIMATORS[name]()
     q = (
         bits(torch.zeros(4))
-        if "bits" in E.laws
+        if "bits" in E.supports
         else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
     )
     if (

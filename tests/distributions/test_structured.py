@@ -687,7 +687,7 @@ def narrow_laws(theta: Tensor) -> dict[str, tuple[Tensor, Ordered]]:
 
 
 NARROW = [
-    *(E for E in estimators() if "structured" in E.values[0].laws),
+    *(E for E in estimators() if "structured" in E.values[0].supports),
     pytest.param(catlog.SCateR(2, suffix="common"), id="SCateR common"),
     pytest.param(catlog.SCateR(2, suffix="gumbel"), id="SCateR gumbel"),
     pytest.param(catlog.SCateR(2, categories=1), id="SCateR categories"),

@@ -44,7 +44,9 @@ def test_the_claim_is_what_was_measured(name: str) -> None:
         ", ".join(f"{key}={value}" for key, value in options.items()) for options in VARIANTS[name]
     }
     assert settings <= {row["settings"] or "" for row in rows}
-    wanted = {"tests: bits"} | ({"tests: one-hot"} if "one-hot" in ESTIMATORS[name].laws else set())
+    wanted = {"tests: bits"} | (
+        {"tests: one-hot"} if "one-hot" in ESTIMATORS[name].supports else set()
+    )
     assert wanted <= {row["problem"] for row in rows}
 
 
@@ -55,7 +57,7 @@ def check_networks(rows: list[dict[str, Any]]) -> None:
     for problem, found in problems.items():
         kind = "one-hot" if "one-hot" in problem else "bits"
         assert {row["estimator"] for row in found} == {
-            name for name, cls in ESTIMATORS.items() if kind in cls.laws
+            name for name, cls in ESTIMATORS.items() if kind in cls.supports
         }
         for row in found:
             name = row["estimator"]

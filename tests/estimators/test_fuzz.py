@@ -97,10 +97,10 @@ class Case:
 
 
 def kinds_of(name: str) -> list[str]:
-    laws = sorted(ESTIMATORS[name].laws - {"structured"})
+    laws = sorted(ESTIMATORS[name].supports - {"structured"})
     return laws + (
         ["chain", "emitting chain", "graph", "autoregressive"]
-        if "structured" in ESTIMATORS[name].laws
+        if "structured" in ESTIMATORS[name].supports
         else []
     )
 

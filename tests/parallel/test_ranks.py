@@ -46,8 +46,8 @@ class Network(nn.Module):
 
 def problem(E: catlog.Estimator) -> tuple[Distribution, Network, Tensor]:
     torch.manual_seed(0)
-    one_hot = "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)
-    k = K if "index" in E.laws or one_hot else 2
+    one_hot = "one-hot" in E.supports and (E.differentiates_f or "index" not in E.supports)
+    k = K if "index" in E.supports or one_hot else 2
     logits = torch.randn(BATCH, D, k, dtype=torch.float64).requires_grad_()
     f = Network(D * k if one_hot else D)
     if one_hot:

@@ -281,7 +281,7 @@ def test_every_suitable_estimator_accepts_the_problem(name):
         if isinstance(q, catlog.Categoricals)
         else factors(q).kind
     )
-    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind in cls.laws]
+    usable = [cls() for cls in catlog.ESTIMATORS.values() if kind in cls.supports]
     usable = [E for E in usable if problem.relaxable or not E.differentiates_f]
     assert len(usable) >= 12
     torch.manual_seed(0)

@@ -280,7 +280,7 @@ class List:
             table.add_row(
                 name,
                 "yes" if each().unbiased else "no",
-                ", ".join(sorted(each.laws)),
+                ", ".join(sorted(each.supports)),
                 each.reference,
             )
         console.print(table)

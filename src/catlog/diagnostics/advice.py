@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count
 from ..distributions.factors import Factors
-from ..estimator import Estimator, Function
+from ..estimator import RELAXABLE, Estimator, Function, Kind
 from ..estimators import (
     ARMS,
     DARN,
@@ -65,14 +65,14 @@ ROUNDS = (
 class Structure:
     """What can be known of f and q before any estimate.
 
-    kind: of the law, as estimators' ``laws`` call it. d, cardinalities, batch: of the law.
+    kind: of the law, as estimators' ``supports`` calls it. d, cardinalities, batch: of the law.
     own_table: f knows its neighbours (:mod:`catlog.functions`).
     slope: f has a derivative in x at points of the law; relaxed: also between them, where it is finite.
     budget: evaluations per step. bounded: whether the user gave it.
     evaluation_seconds: of one call of f at one point (per batch element).
     """
 
-    kind: str
+    kind: Kind
     cardinalities: tuple[int, ...]
     batch: int
     own_table: bool
@@ -97,12 +97,13 @@ class Structure:
 
     def __str__(self) -> str:
         sizes = sorted(set(self.cardinalities))
-        words = {"bits": "independent bits", "structured": "dependent variables"}.get(
-            self.kind, "independent variables"
-        )
+        words = {
+            Kind.BITS: "independent bits",
+            Kind.STRUCTURED: "dependent variables",
+        }.get(self.kind, "independent variables")
         of = (
             ""
-            if self.kind == "bits"
+            if self.kind == Kind.BITS
             else f" of {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") + " categories"
         )
         batch = f", {self.batch} laws" if self.batch > 1 else ""
@@ -164,8 +165,8 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
     Candidate(IndeCateR(draws="latin", fresh=True), lambda structure: structure.d > 1),
     Candidate(ARMS()),
-    Candidate(RAM(), lambda structure: structure.kind == "structured"),
-    Candidate(LEG(), lambda structure: structure.kind == "structured"),
+    Candidate(RAM(), lambda structure: structure.kind == Kind.STRUCTURED),
+    Candidate(LEG(), lambda structure: structure.kind == Kind.STRUCTURED),
     Candidate(CritiCateR(), dear=True),
     Candidate(StraightThrough()),
     Candidate(GumbelSoftmax(temperature=0.5), lambda structure: structure.relaxed),
@@ -193,12 +194,10 @@ class Trial:
     def add(self, gradients: Tensor) -> None:
         self.seen.add(gradients)
         self.variance, self.dimensions = self.seen.variance, self.seen.dimensions
-        if not bool(self.seen.mean.any()) and not isinstance(self.estimator, Exact):
+        if not bool(self.seen.mean.any()) and self.estimator.randomness:
             self.variance = inf  # nothing but zeros: f, where it differs, has not been met
         if self.variance == 0:  # may be chance: there are only so many outcomes
-            self.error = (
-                0.0 if self.seen.count >= ENOUGH or isinstance(self.estimator, Exact) else 1.0
-            )
+            self.error = 0.0 if self.seen.count >= ENOUGH or not self.estimator.randomness else 1.0
         elif self.seen.count < 2 or self.variance == inf:
             self.error = 1.0
         else:  # as if the estimates were normal, since few do not tell their tails; enough of them do, in part
@@ -376,7 +375,7 @@ def _chosen(pilot: "_Pilot", trials: list[Trial]) -> Trial:
             if each is not first
         )
         sure = first.error <= SURE or (ahead and first.seen.count >= FEWEST)
-        if isinstance(first.estimator, Exact) or (sure and (late or not pilot.may_miss(first))):
+        if not first.estimator.randomness or (sure and (late or not pilot.may_miss(first))):
             break
         pilot.confirm(first, late)
     merit = _merits(trials)
@@ -418,15 +417,13 @@ class _Pilot:
         seconds, gradient = step()
         trial.times.append(seconds)
         learns = isinstance(E, nn.Module) and any(True for _ in E.buffers())
-        further = (
-            0 if isinstance(E, Exact) else 2 * (1 + len(trial.candidate.coefficients)) + learns
-        )
+        further = 0 if not E.randomness else 2 * (1 + len(trial.candidate.coefficients)) + learns
         if further * trial.seconds > (left if trial.candidate.promising else left / 2):
             raise late
         if learns:  # by being called: the first gradient was that of one that knew nothing
             seconds, gradient = step()
             trial.times.append(seconds)
-        if isinstance(E, Exact):
+        if not E.randomness:
             trial.add(torch.stack([gradient, gradient]))  # the same each time
         elif trial.candidate.coefficients:
             self._fit(trial, repeats)  # the step had other coefficients
@@ -447,7 +444,7 @@ class _Pilot:
 
     def observe(self, trial: Trial, error: float, timed: int, share: float) -> None:
         """Timed steps, which are estimates, too, and further estimates until the error is reached or the time is up."""
-        if share < timed * trial.seconds or isinstance(trial.estimator, Exact):
+        if share < timed * trial.seconds or not trial.estimator.randomness:
             return
         step = self.task.timer(trial.estimator, self.clock, self.generator)
         self._timed(trial, step, timed)
@@ -519,7 +516,7 @@ class _Pilot:
         ``below``: the seconds that a step may take.
         """
         E, q = trial.estimator, self.task.q
-        if isinstance(E, Exact | nn.Module):
+        if not E.randomness or isinstance(E, nn.Module):
             return None
         least = E.evaluations(q) // max(1, getattr(E, "samples", 1))
         for budget in (least, 2 * least):
@@ -582,7 +579,7 @@ def structure_of(task: GradientSampler, budget: int | None, clock: Clock) -> Str
         task.f(x[:1].clone())
         seconds = (clock() - start) / max(1, law.batch_size)
     slope = relaxed = False
-    if isinstance(law, Factors) and law.kind in ("bits", "one-hot"):
+    if isinstance(law, Factors) and law.kind in RELAXABLE:
         slope = _differentiable(task.f, x, law)
         middle = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         relaxed = slope and _differentiable(task.f, torch.cat([middle, (middle + x) / 2]), law)
@@ -628,7 +625,7 @@ def listed(
                 raise ValueError("it is not worth a try here")
             allowed = (
                 max(structure.budget, 0 if structure.bounded else FEWEST_POINTS)
-                if isinstance(E, Exact)
+                if not E.randomness
                 else structure.budget
             )
             E = within_budget(E, task.q, allowed, _cost(task, structure))

@@ -274,7 +274,7 @@ class _Entry:
                 TOGETHER[1] // (points * sum(task.view.cardinalities)),
             ),
         )
-        if isinstance(self.E, Exact):
+        if not self.E.randomness:
             repeats = 2
         modules = [
             each

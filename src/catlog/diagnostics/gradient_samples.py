@@ -13,7 +13,7 @@ from ..distributions.categoricals import Categoricals
 from ..distributions.conditionals import view
 from ..distributions.factors import given_form, was_clamped
 from ..distributions.structured import Ordered
-from ..estimator import Estimator, Function
+from ..estimator import Estimator, Function, Kind
 from ..estimators import Exact
 from ..sampling.draw import draw
 
@@ -281,11 +281,11 @@ def _base(q: Distribution) -> Distribution:
     return q
 
 
-def _kind(q: Distribution) -> str:
-    """What an estimator's ``laws`` call it."""
+def _kind(q: Distribution) -> Kind:
+    """Return what an estimator's ``supports`` calls q."""
     if isinstance(q, Ordered):
-        return "structured"
-    return "mixed" if isinstance(_base(q), Categoricals) else str(view(q, validate=False).kind)
+        return Kind.STRUCTURED
+    return Kind.MIXED if isinstance(_base(q), Categoricals) else view(q, validate=False).kind
 
 
 def _parameter(q: Distribution) -> Tensor:

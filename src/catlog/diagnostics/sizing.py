@@ -10,16 +10,15 @@ from typing import Any, cast
 from torch import nn
 from torch.distributions import Distribution
 
-from ..estimator import Estimator
-from ..estimators import VIMCO
+from ..estimator import RELAXABLE, Estimator, Kind
 
 Cost = Callable[[Estimator], int]
 KIND_NAMES = {
-    "bits": "bits (Bernoulli)",
-    "index": "numbers (Categorical)",
-    "one-hot": "one-hot vectors (OneHotCategorical)",
-    "mixed": "numbers with different cardinalities (Categoricals)",
-    "structured": "dependent variables",
+    Kind.BITS: "bits (Bernoulli)",
+    Kind.INDEX: "numbers (Categorical)",
+    Kind.ONE_HOT: "one-hot vectors (OneHotCategorical)",
+    Kind.MIXED: "numbers with different cardinalities (Categoricals)",
+    Kind.STRUCTURED: "dependent variables",
 }
 
 
@@ -42,13 +41,13 @@ def label(E: Estimator) -> str:
     return f"{type(E).__name__}({', '.join(parts)})"
 
 
-def why_unsuitable(E: Estimator, kind: str) -> str | None:
+def why_unsuitable(E: Estimator, kind: Kind) -> str | None:
     """Why E cannot be used with a law of this kind; None where it can."""
-    if isinstance(E, VIMCO):
+    if E.target == "bound":
         return "it differentiates a bound, not E[f]"
-    if kind not in E.laws:
-        return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.laws))}"
-    if E.differentiates_f and kind not in ("bits", "one-hot"):
+    if kind not in E.supports:
+        return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.supports))}"
+    if E.differentiates_f and kind not in RELAXABLE:
         return f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; write the law with OneHotCategorical"
     return None
 

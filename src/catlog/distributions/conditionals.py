@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..checks import check_validate
+from ..estimator import Kind
 from .factors import Factors, factors
 from .structured import IndependentBlocks, Ordered, at_least_float32
 
@@ -20,7 +20,7 @@ class Conditionals:
 
     q: Ordered
     validate: bool = True
-    kind: Literal["index"] = "index"
+    kind: Kind = Kind.INDEX
 
     @property
     def batch_shape(self) -> torch.Size:

@@ -15,10 +15,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import logsigmoid
 
 from ..checks import can_inspect, check_validate, inside_functorch
+from ..estimator import Kind
 from .categoricals import Categoricals
 from .structured import Ordered
-
-Kind = Literal["bits", "index", "one-hot"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +74,22 @@ class Factors:
     def flat(self, x: Tensor) -> Tensor:
         """``[n, *batch, *event]`` to ``[n, *batch, d]`` (one-hot: ``[n, *batch, d, k]``), the values as they are."""
         lead = x.shape[: x.dim() - len(self.event_shape)]
-        tail = (self.d, self.k) if self.kind == "one-hot" else (self.d,)
+        tail = (self.d, self.k) if self.kind == Kind.ONE_HOT else (self.d,)
         return x.reshape(lead + tail)
 
     def shaped(self, flat: Tensor) -> Tensor:
         """The inverse of :meth:`flat`."""
-        lead = flat.shape[: flat.dim() - (2 if self.kind == "one-hot" else 1)]
+        lead = flat.shape[: flat.dim() - (2 if self.kind == Kind.ONE_HOT else 1)]
         return flat.reshape(lead + self.event_shape)
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
         """The category number of every variable of ``x``."""
         flat = self.flat(x.detach())
-        return flat.argmax(-1) if self.kind == "one-hot" else flat.long()
+        return flat.argmax(-1) if self.kind == Kind.ONE_HOT else flat.long()
 
     def point(self, index: Tensor) -> Tensor:
         """The point with these category numbers, in a tensor of its own, as ``q.sample()`` writes it."""
-        if self.kind == "one-hot":
+        if self.kind == Kind.ONE_HOT:
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
             return self.shaped(
                 (flat.scatter if inside_functorch() else flat.scatter_)(
@@ -109,7 +108,7 @@ class Factors:
         """Set in ``flat`` (rows, *batch, ...), in place where that is possible, one variable of every element to ``category``."""
         put = flat.scatter if inside_functorch() else flat.scatter_
         where = variable.expand(category.shape).unsqueeze(-1)
-        if self.kind != "one-hot":
+        if self.kind != Kind.ONE_HOT:
             return put(-1, where, category.to(self.dtype).unsqueeze(-1))
         row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
         row = (row.scatter if inside_functorch() else row.scatter_)(
@@ -120,7 +119,7 @@ class Factors:
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
         """log p(x) of points given by category numbers."""
         log_probs = self.log_probs
-        if self.kind == "bits":
+        if self.kind == Kind.BITS:
             picked = torch.where(index.bool(), log_probs[..., 1], log_probs[..., 0])
         else:
             table = log_probs.expand(index.shape[:1] + log_probs.shape)
@@ -133,7 +132,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
 
     >>> from torch.distributions import Bernoulli, Independent
     >>> law = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
-    >>> law.kind, law.d, law.k, tuple(law.batch_shape)
+    >>> str(law.kind), law.d, law.k, tuple(law.batch_shape)
     ('bits', 3, 2, (5,))
     """
     check_validate(validate)
@@ -142,15 +141,15 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         base = base.base_dist
     kind: Kind
     if isinstance(base, Bernoulli):
-        kind = "bits"
+        kind = Kind.BITS
         dtype = base._param.dtype
         probs, logits = _given(base, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
-        kind = "one-hot" if isinstance(base, OneHotCategorical) else "index"
+        kind = Kind.ONE_HOT if isinstance(base, OneHotCategorical) else Kind.INDEX
         inner: Categorical | Categoricals = (
             base._categorical if isinstance(base, OneHotCategorical) else base
         )
-        dtype = inner._param.dtype if kind == "one-hot" else torch.int64
+        dtype = inner._param.dtype if kind == Kind.ONE_HOT else torch.int64
         probs, logits = _given(inner, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
@@ -165,7 +164,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             "catlog.Categoricals; and, for estimators of structured laws, Autoregressive, BayesianNetwork and MarkovChain."
         )
     batch, event = q.batch_shape, q.event_shape
-    d = prod(event[:-1] if kind == "one-hot" else event)
+    d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
     k = probs.shape[-1]
     if d == 0 or k == 0:
         raise ValueError(
@@ -195,7 +194,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
 
 def relaxable(q: Distribution, law: Factors, owner: str) -> None:
     """Raise where points of the law cannot be relaxed to reals."""
-    if law.kind == "index":
+    if law.kind == Kind.INDEX:
         raise TypeError(
             f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws integers. Use "
             "OneHotCategorical (with the same logits) and let f read one-hot vectors."
@@ -204,7 +203,7 @@ def relaxable(q: Distribution, law: Factors, owner: str) -> None:
 
 def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
     """Raise where the law is not of bits, and name an estimator for it."""
-    if law.kind != "bits":
+    if law.kind != Kind.BITS:
         raise TypeError(
             f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}."
         )

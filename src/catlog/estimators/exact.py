@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from ..checks import check_chunk_size, check_count, check_generator
 from ..distributions.conditionals import Conditionals, view
 from ..distributions.factors import Factors
-from ..estimator import ANY, Function
+from ..estimator import ANY, Function, Kind, Target
 from ..evaluation.evaluate import evaluate
 from ..evaluation.neighbours import chunks
 
@@ -41,9 +41,11 @@ class Exact:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = "definition"
 
     def __post_init__(self) -> None:

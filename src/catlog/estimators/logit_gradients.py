@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
+from ..estimator import Kind
 
 
 def score_in_logits(
@@ -27,7 +28,7 @@ def score_in_logits(
 def by_category(law: Factors, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
     """The derivative of f in a point, per category: that of the one-hot point where x holds bits."""
     flat = law.flat(slope).to(law.real)
-    return torch.stack([torch.zeros_like(flat), flat], -1) if law.kind == "bits" else flat
+    return torch.stack([torch.zeros_like(flat), flat], -1) if law.kind == Kind.BITS else flat
 
 
 def to_logit_gradient(
@@ -53,7 +54,7 @@ def squared_norm(
     law: Factors | Conditionals, gradient: Float[Tensor, "*lead d k"]
 ) -> Float[Tensor, "*lead"]:
     """The squared norm of a gradient in the logits; a Bernoulli variable has one logit."""
-    return (gradient[..., 1:] if law.kind == "bits" else gradient).square().sum((-1, -2))
+    return (gradient[..., 1:] if law.kind == Kind.BITS else gradient).square().sum((-1, -2))
 
 
 def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from ..estimator import Estimator
-from ..estimators import ESTIMATORS, VIMCO
+from ..estimator import Estimator, Kind
+from ..estimators import ESTIMATORS
 from .settings import Settings
 
 # label -> the registry's name and its settings
@@ -63,9 +63,9 @@ def chosen_estimator(
 ) -> Estimator:
     """The estimator that a configuration asks for, on its device; ``bounds``: also one that bounds a likelihood instead."""
     E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
-    if isinstance(E, VIMCO) and not bounds:
+    if E.target == "bound" and not bounds:
         raise ValueError(
-            "--estimator: VIMCO bounds a likelihood by log-weights; here is none. Use it with `catlog run dvae`."
+            f"--estimator: {type(E).__name__} bounds a likelihood by log-weights; here is none. Use it with `catlog run dvae`."
         )
     return E.to(device) if isinstance(E, nn.Module) else E
 
@@ -123,14 +123,14 @@ class Learner:
 
 def takes_one_hot(E: Estimator) -> bool:
     """Whether E wants points as one-hot vectors: to relax them, or because it takes no numbers."""
-    return "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)
+    return Kind.ONE_HOT in E.supports and (E.differentiates_f or Kind.INDEX not in E.supports)
 
 
 def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
     """Independent variables with these logits, as E can take them: numbers, one-hot vectors, or bits."""
     if takes_one_hot(E):
         base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
-    elif "index" in E.laws and not E.differentiates_f:
+    elif Kind.INDEX in E.supports and not E.differentiates_f:
         base = Categorical(logits=logits, validate_args=False)
     elif logits.shape[-1] == 2:
         base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)

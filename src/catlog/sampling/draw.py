@@ -15,6 +15,7 @@ from ..checks import can_inspect, check_device, check_generator
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..distributions.structured import ancestral, inverse_cdf
+from ..estimator import Kind
 from .randomness import rand
 
 Draws = Literal["independent", "antithetic", "latin"]
@@ -86,11 +87,11 @@ def base_draws(
     _check_form(law, x, prod(groups))
     given, x = x.detach(), x.detach().to(law.dtype)
     if can_inspect(validate, x):
-        if law.kind == "bits" and not bool(((given == 0) | (given == 1)).all()):
+        if law.kind == Kind.BITS and not bool(((given == 0) | (given == 1)).all()):
             raise ValueError(
                 "x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given."
             )
-        if law.kind == "one-hot" and not bool(
+        if law.kind == Kind.ONE_HOT and not bool(
             (((given == 0) | (given == 1)).all(-1) & ((given == 1).sum(-1) == 1)).all()
         ):
             raise ValueError(
@@ -110,7 +111,9 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
     if x.shape[1:] != tail or x.dim() != len(tail) + 1 or x.shape[0] == 0 or x.shape[0] % step:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     check_device("x", x, law.device)
-    if x.is_complex() or (law.kind == "index" and (x.is_floating_point() or x.dtype == torch.bool)):
+    if x.is_complex() or (
+        law.kind == Kind.INDEX and (x.is_floating_point() or x.dtype == torch.bool)
+    ):
         raise TypeError(
             f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given."
         )

@@ -1,33 +1,18 @@
-"""The settings with which every estimator of the registry is tested, and what the tests must know of it beside its contract."""
+"""The settings with which every estimator of the registry is judged."""
 
-import pytest
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import catlog
 from catlog import ESTIMATORS
+from catlog.estimator import Estimator, Kind
 
-# Estimators whose draws are not draws of q (without replacement, from outside a set) or leave noise over. They take `x`, and
-# test_sets_and_relaxations.py enumerates or integrates them.
-OTHER_DRAWS = {"UnorderedSet", "SumAndSample", "MAPO", "GumbelRao", "IMLE", "DirectOptimisation"}
+# Estimators that take `x`, but whose points are not independent draws of q: they are drawn without
+# replacement, or outside a set. tests/estimators/test_sets.py enumerates them.
+DEPENDENT_DRAWS = {"UnorderedSet", "SumAndSample", "MAPO"}
 
-# Estimators with continuous noise of their own, so that `x` cannot be given: judged by a z-test instead of by enumeration.
-CONTINUOUS = OTHER_DRAWS | {
-    "GumbelSoftmax",
-    "ARM",
-    "DisARM",
-    "ARMS",
-    "ARSM",
-    "CARMS",
-    "DisARMTree",
-    "REBAR",
-    "RELAX",
-}
-
-# Estimators whose value is no estimate of E[f], and what it estimates instead: judged in a test of their own.
-OTHER_TARGETS = {
-    "VIMCO": "the importance-weighted bound of its draws, E[log mean exp f] (test_coupled.py)"
-}
-
-# Estimators that make noise of a constant f; for all others its gradient is exactly zero.
+# Estimators whose gradient of a constant f is noise; for all others it is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
 
 VARIANTS: dict[str, list[dict[str, object]]] = {
@@ -87,31 +72,77 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 }
 
 
-def estimators(**wanted: bool) -> list[object]:
-    listed = []
+def select(**wanted: object) -> dict[str, Estimator]:
+    """Return every estimator, in every setting, whose attributes have the values ``wanted``.
+
+    ``continuous`` may be asked for, too (see :func:`continuous`).
+    """
+    selected = {}
     for name, cls in ESTIMATORS.items():
         for options in VARIANTS.get(name, [{}]):
             E = cls(**options)
-            told = {"continuous": name in CONTINUOUS, "of_mean": name not in OTHER_TARGETS}
-            if all(told.get(key, getattr(E, key, None)) == value for key, value in wanted.items()):
-                listed.append(
-                    pytest.param(
-                        E, id=f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})"
-                    )
-                )
-    return listed
+            derived = {"continuous": continuous(E)}
+            if all(derived.get(key, getattr(E, key, None)) == wanted[key] for key in wanted):
+                listing = ", ".join(f"{key}={value}" for key, value in options.items())
+                selected[f"{name}({listing})"] = E
+    return selected
+
+
+def estimators(**wanted: object) -> list[object]:
+    """Return :func:`select`'s estimators as parameters for pytest."""
+    import pytest  # needed only where tests are collected
+
+    return [pytest.param(E, id=label) for label, E in select(**wanted).items()]
 
 
 def one_of_each() -> list[object]:
-    """Every estimator in the first of its settings."""
+    """Return every estimator in the first of its settings, as parameters for pytest."""
+    import pytest
+
     first = {name: cls(**VARIANTS.get(name, [{}])[0]) for name, cls in ESTIMATORS.items()}
     return [pytest.param(E, id=name) for name, E in first.items()]
 
 
-def continuous(E: catlog.Estimator) -> bool:
-    return type(E).__name__ in CONTINUOUS
+def continuous(E: Estimator) -> bool:
+    """Return whether the outcomes of E's sampler cannot be enumerated as independent draws of q."""
+    return "noise" in E.randomness or type(E).__name__ in DEPENDENT_DRAWS
 
 
-def supports(E: catlog.Estimator, kind: str) -> bool:
-    """Whether E takes laws of this kind ("bits", "index", "one-hot", "mixed")."""
-    return kind in E.laws and not (E.differentiates_f and kind in ("index", "mixed"))
+def chosen_per_draw(E: Estimator) -> int:
+    """Return how many variables E sums out in each draw; 0 where it does not choose them."""
+    return getattr(E, "variables", None) or 0
+
+
+def supports(E: Estimator, kind: str) -> bool:
+    """Return whether E takes distributions of this kind ("bits", "index", "one-hot", "mixed")."""
+    return kind in E.supports and not (E.differentiates_f and kind in (Kind.INDEX, Kind.MIXED))
+
+
+def load_estimator(location: str) -> type[Estimator]:
+    """Return the class that FILE.py:CLASS names."""
+    file, _, name = location.rpartition(":")
+    if not Path(file).is_file():
+        raise ValueError(f"--estimator: it must be FILE.py:CLASS, but {location!r} names no file.")
+    spec = spec_from_file_location(Path(file).stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise ValueError(f"--estimator: {file} has no {name!r}.")
+    cls: type[Estimator] = getattr(module, name)
+    return cls
+
+
+def judge_only(
+    cls: type[Estimator], *, dependent_draws: bool = False, noisy_on_constants: bool = False
+) -> None:
+    """Put ``cls`` in place of all estimators of the registry."""
+    ESTIMATORS.clear()
+    ESTIMATORS[cls.__name__] = cls
+    setattr(catlog, cls.__name__, cls)
+    if dependent_draws:
+        DEPENDENT_DRAWS.add(cls.__name__)
+    if noisy_on_constants:
+        NOISY_ON_CONSTANTS.add(cls.__name__)

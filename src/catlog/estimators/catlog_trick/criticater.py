@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
 from ...distributions.structured import as_index
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from .cross_fitting import regression
@@ -62,9 +62,11 @@ class CritiCateR:
     ridge: float = 3.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_chosen, check_chunk_size, check_count, check_flag
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import INDEPENDENT, Function, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...evaluation.neighbours import differences
 from ...sampling.draw import DRAWS, Draws, base_draws
@@ -71,8 +71,9 @@ class IndeCateR:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = INDEPENDENT
+    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     reference: ClassVar[str] = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
@@ -91,6 +92,10 @@ class IndeCateR:
     @property
     def differentiates_f(self) -> bool:
         return self.variables is not None and self.control == "taylor"
+
+    @property
+    def randomness(self) -> tuple[str, ...]:
+        return ("x",) if self.variables is None else ("x", "chosen")
 
     def rows(self, q: Distribution) -> int:
         return self.samples * (factors(q, validate=False).d if self.fresh else 1)
@@ -182,7 +187,7 @@ def _taylor(
 ) -> Float[Tensor, "*batch d k"]:
     """Weights: the mean first-order prediction of every difference, corrected where the true one is known."""
     flat, slope = law.flat(x), law.flat(slope).to(table.dtype)
-    if law.kind == "bits":
+    if law.kind == Kind.BITS:
         predicted = torch.stack([-flat * slope, (1 - flat) * slope], -1)
     else:
         predicted = slope - (flat * slope).sum(-1, keepdim=True)

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
 from ...distributions.conditionals import structure, view
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach
 from ...evaluation.evaluate import checked, evaluate
 from ...evaluation.neighbours import chunks
 from ...sampling.draw import base_draws
@@ -45,9 +45,11 @@ class LEG:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
 
     def __post_init__(self) -> None:

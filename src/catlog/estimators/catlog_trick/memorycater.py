@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ...checks import check_count
 from ...distributions.factors import Factors, factors
-from ...estimator import INDEPENDENT, Function, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
@@ -75,9 +75,11 @@ class MemoryCateR(nn.Module):
     (True, 8)
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = INDEPENDENT
+    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "this library"
 
     def __init__(

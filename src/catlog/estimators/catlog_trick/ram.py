@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
-from ...estimator import ANY, Function
+from ...estimator import ANY, Function, Kind, Target
 from .scater import SCateR
 
 
@@ -41,9 +41,11 @@ class RAM:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Tokui & Sato 2017"
 
     def __post_init__(self) -> None:

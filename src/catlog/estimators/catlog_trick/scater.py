@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ...checks import check_choice, check_chosen, check_count, check_generator, check_uniforms
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach
 from ...evaluation.evaluate import checked, evaluate
 from ...evaluation.neighbours import chunks
 from ...sampling.draw import base_draws
@@ -69,8 +69,9 @@ class SCateR:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "De Smet et al. 2023"
 
@@ -82,6 +83,10 @@ class SCateR:
                 check_count("SCateR", name, getattr(self, name))
         if self.variables is not None and self.categories is not None:
             raise ValueError("SCateR: `variables` and `categories` exclude each other.")
+
+    @property
+    def randomness(self) -> tuple[str, ...]:
+        return ("x",) if self.variables is None else ("x", "chosen")
 
     def rows(self, q: Distribution) -> int:
         return self.samples

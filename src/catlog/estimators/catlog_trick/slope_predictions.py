@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ...distributions.factors import Factors
+from ...estimator import Kind
 
 Pair = tuple[Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]
@@ -167,7 +168,7 @@ def make_predictions(
     probs, flat = law.probs.detach(), law.flat(x.detach()).to(law.real)
     m, k = variable.shape[0], law.k
     row = torch.arange(m, device=variable.device) % x.shape[0]
-    if law.kind == "bits":
+    if law.kind == Kind.BITS:
         return Bits(flat, probs[..., 1], variable, row)
     drawn = flat.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
     category = (drawn + torch.arange(k, device=variable.device).view(-1, *[1] * drawn.dim())) % k

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import rand
@@ -70,9 +70,11 @@ class SlopeCateR(nn.Module):
     torch.Size([3])
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x", "start")
     reference: ClassVar[str] = "this library; Liu et al. 2023"
 
     def __init__(
@@ -166,7 +168,7 @@ class SlopeCateR(nn.Module):
         where = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
         left = (exact - alpha * straight - beta * curved).movedim(0, -2)
         gradient = (alpha * first + beta * second).scatter_add(-2, where, left)
-        if law.kind == "bits":
+        if law.kind == Kind.BITS:
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
         if learning:
             fit = self.coefficients.updates(

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import (
@@ -52,9 +52,11 @@ class DoubleCV(nn.Module):
     tensor([1., 0.])
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Titsias & Shi 2022"
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:

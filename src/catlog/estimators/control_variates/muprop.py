@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
@@ -47,9 +47,11 @@ class MuProp:
     samples: int = 1
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Gu et al. 2016"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
 from ...sampling.draw import base_draws
 from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
@@ -55,9 +55,11 @@ class REBAR(nn.Module):
     (True, True)
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Tucker et al. 2017"
 
     def __init__(

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -50,9 +50,11 @@ class RELAX(nn.Module):
     torch.Size([8, 3])
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Grathwohl et al. 2018"
 
     def __init__(

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_number
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, attach
+from ...estimator import BITS, Function, Kind, Target, attach
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -52,9 +52,11 @@ class RODEO(nn.Module):
     (True, True)
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = BITS
+    supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Shi et al. 2022"
 
     def __init__(

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, attach
+from ...estimator import BITS, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
@@ -48,9 +48,11 @@ class ARMS:
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = BITS
+    supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
@@ -51,9 +51,11 @@ class CARMS:
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = INDEPENDENT
+    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
 
     def __post_init__(self) -> None:

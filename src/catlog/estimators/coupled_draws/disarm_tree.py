@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ...checks import check_choice, check_count
 from ...distributions.factors import factors
 from ...distributions.structured import inverse_cdf
-from ...estimator import INDEPENDENT, Function, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
@@ -52,9 +52,11 @@ class DisARMTree:
     tree: Tree = "balanced"
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = INDEPENDENT
+    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dong et al. 2021"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count, check_number
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
 from ...sampling.draw import base_draws
@@ -56,9 +56,11 @@ class DirectOptimisation:
     chunk_size: int | None = None
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = INDEPENDENT
+    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Lorberbom et al. 2019"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function
+from ...estimator import RELAXABLE, Function, Kind, Target
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
@@ -52,9 +52,11 @@ class GumbelRao:
     temperature: float | Tensor = 1.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Paulus et al. 2021"
 
     def __post_init__(self) -> None:

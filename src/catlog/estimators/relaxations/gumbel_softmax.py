@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_flag, check_generator, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function
+from ...estimator import RELAXABLE, Function, Kind, Target
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.randomness import rand
 
@@ -50,9 +50,11 @@ class GumbelSoftmax:
     hard: bool = False
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
 
     def __post_init__(self) -> None:
@@ -86,12 +88,12 @@ class GumbelSoftmax:
 
     def _relaxed(self, law: Factors, generator: torch.Generator | None) -> Tensor:
         shape = (self.samples, *law.batch_shape, law.d) + (
-            (law.k,) if law.kind == "one-hot" else ()
+            (law.k,) if law.kind == Kind.ONE_HOT else ()
         )
         u = rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
         u = u.clamp(min=torch.finfo(u.dtype).tiny)
         log_probs = law.log_probs
-        if law.kind == "bits":
+        if law.kind == Kind.BITS:
             relaxed = (
                 (log_probs[..., 1] - log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature
             ).sigmoid()

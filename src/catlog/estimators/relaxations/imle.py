@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
@@ -52,9 +52,11 @@ class IMLE:
     step: float = 1.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Niepert et al. 2021"
 
     def __post_init__(self) -> None:

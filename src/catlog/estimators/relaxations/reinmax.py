@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function
+from ...estimator import RELAXABLE, Function, Kind, Target
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import straight_through_mean, to_point
@@ -49,9 +49,11 @@ class ReinMax:
     temperature: float | Tensor = 1.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
-    laws: ClassVar[frozenset[str]] = RELAXABLE
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liu et al. 2023"
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...checks import inside_functorch
 from ...distributions.factors import Factors
-from ...estimator import Function, once
+from ...estimator import Function, Kind, once
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.gumbel import gumbels_given_argmax
 
@@ -44,7 +44,7 @@ def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor 
 
 def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     """A number per category as a point ``[*lead, *event]`` between the categories; bits: that of category 1."""
-    return law.shaped(table[..., 1] if law.kind == "bits" else table)
+    return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
 
 
 def straight_through_mean(

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from ...checks import check_context, check_count, check_network
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -47,9 +47,11 @@ class NVIL(nn.Module):
     True
     """
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Mnih & Gregor 2014"
 
     def __init__(
@@ -99,7 +101,7 @@ class NVIL(nn.Module):
             log_probs = law.log_probs.detach().clamp(min=-30.0)
             context = (
                 log_probs[..., 1] - log_probs[..., 0]
-                if law.kind == "bits"
+                if law.kind == Kind.BITS
                 else log_probs.flatten(-2)
             )
         context = check_context(context, law).detach()

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_baseline, check_count, check_number
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, likelihood_ratio, tie
+from ...estimator import ANY, Function, Kind, Target, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
@@ -44,9 +44,11 @@ class Reinforce:
     baseline: float | Callable[[Tensor], Tensor] = 0.0
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Williams 1992"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -49,9 +49,11 @@ class VIMCO:
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "bound"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Mnih & Rezende 2016"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from ...checks import check_choice, check_count, check_number
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function
+from ...estimator import ANY, Function, Kind, Target
 from ..learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
 
@@ -46,8 +46,10 @@ class MAPO(nn.Module):
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
 
-    laws: ClassVar[frozenset[str]] = ANY
+    target: ClassVar[Target] = "expectation"
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liang et al. 2018"
 
     def __init__(

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function
+from ...estimator import ANY, Function, Kind, Target
 from .likely_and_rest import beam_search, sum_and_sample
 
 
@@ -47,9 +47,11 @@ class SumAndSample:
     samples: int = 1
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liu et al. 2019"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import can_inspect, check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, attach
+from ...estimator import ANY, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, categories, uniforms
 from .likely_and_rest import (
@@ -51,9 +51,11 @@ class UnorderedSet:
     samples: int = 2
     validate: bool = True
 
+    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
-    laws: ClassVar[frozenset[str]] = ANY
+    supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Kool et al. 2020"
 
     def __post_init__(self) -> None:

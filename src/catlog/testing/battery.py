@@ -1,0 +1,78 @@
+"""What the battery measures: where an estimator applies, its z-scores, its injected randomness."""
+
+from collections.abc import Callable
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from catlog.distributions.factors import factors
+from catlog.estimator import Estimator
+
+from .cases import CASES, PARAMETER, Case, FeatureFunction
+from .enumeration import expected
+from .settings import chosen_per_draw, supports
+
+FALSE_ALARMS = 1e-6  # probability that a z-test rejects an unbiased estimator
+MOST_OUTCOMES = 300_000  # of a sampler that is enumerated
+
+
+def z_limit(numbers: int) -> float:
+    """Return the limit that the largest of ``numbers`` z-scores exceeds with a probability of at most ``FALSE_ALARMS``.
+
+    Two-sided, normal, by the union bound.
+
+    >>> round(z_limit(1), 2)
+    4.89
+    """
+    return NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * numbers))
+
+
+def home(E: Estimator) -> Case:
+    """Return a case that E takes: of three categories where it can."""
+    return CASES["one-hot" if supports(E, "one-hot") else "bits"]
+
+
+def applies(E: Estimator, case: Case) -> bool:
+    """Return whether E takes the case, and its sampler has few enough outcomes."""
+    q = case.law(case.theta)
+    if not supports(E, case.kind) or factors(q).d < chosen_per_draw(E):
+        return False
+    return not E.randomness or len(case.points) ** min(E.rows(q), 12) <= MOST_OUTCOMES
+
+
+def z_scores(
+    E: Callable[..., Tensor], case: Case, f: FeatureFunction, repeats: int = 20_000
+) -> Tensor:
+    """Return how many standard errors the mean of many estimates lies from the exact result.
+
+    One score per number: the value, then the gradient in theta.
+    """
+    theta = case.theta.expand(repeats, *case.theta.shape).clone().requires_grad_()
+    value = E(
+        lambda x: f(case.features(x), PARAMETER),
+        case.law(theta),
+        generator=torch.Generator().manual_seed(0),
+    )
+    (gradient,) = torch.autograd.grad(value.sum(), theta)
+    exact_value, exact_gradient, _ = expected(case, f, PARAMETER)
+    scores = []
+    for estimates, exact in ((value.detach(), exact_value), (gradient, exact_gradient)):
+        rounding = 1e-12  # allowed where the estimate does not vary
+        error = ((estimates.mean(0) - exact).abs() - rounding).clamp(min=0)
+        standard_error = (estimates.std(0) / repeats**0.5).clamp(min=1e-300)
+        scores.append((error / standard_error).flatten())
+    return torch.cat(scores)
+
+
+def draw_randomness(E: Estimator, q: Distribution) -> dict[str, Tensor]:
+    """Draw what E takes as ``x``, ``chosen`` and ``start``, so that two calls can share it."""
+    rows, batch = E.rows(q), q.batch_shape
+    law = factors(q)
+    makers: dict[str, Callable[[], Tensor]] = {
+        "x": lambda: q.sample((rows,)),
+        "chosen": lambda: torch.rand(rows, *batch, law.d).argsort(-1)[..., : chosen_per_draw(E)],
+        "start": lambda: torch.rand(1, *batch, dtype=law.probs.dtype),
+    }
+    return {name: makers[name]() for name in E.randomness}

@@ -1,0 +1,161 @@
+"""Small distributions and functions on which estimators are judged."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.nn.functional import one_hot
+
+from catlog.distributions import Categoricals
+from catlog.estimator import Kind
+
+FeatureFunction = Callable[[Tensor, Tensor], Tensor]  # of features [..., 6] and a parameter [6]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A distribution over few points.
+
+    Attributes:
+        name: what the distribution is; ``kind`` is read from it.
+        theta: the parameters.
+        law: makes q from parameters with any leading batch.
+        points: all points ``[points, *event]``, in the format of ``q.sample()``.
+        features: turns points ``[..., *event]`` into 6 reals ``[..., 6]``; categories become one-hot.
+    """
+
+    name: str
+    theta: Tensor
+    law: Callable[[Tensor], Distribution]
+    points: Tensor
+    features: Callable[[Tensor], Tensor]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of distribution, as in an estimator's ``supports``."""
+        kinds = {
+            "bits": Kind.BITS,
+            "integer": Kind.INDEX,
+            "one-hot": Kind.ONE_HOT,
+            "masked": Kind.MIXED,
+            "mixed": Kind.MIXED,
+        }
+        return next(kind for word, kind in kinds.items() if word in self.name)
+
+    def probabilities(self, theta: Tensor) -> Tensor:
+        """Return the probabilities ``[points]`` of all points."""
+        return self.law(theta).log_prob(self.points).exp()
+
+
+def grid(*sizes: int) -> Tensor:
+    """Return all points of variables with these numbers of categories."""
+    return torch.tensor(list(product(*(range(size) for size in sizes))))
+
+
+def normals(*shape: int, seed: int = 0) -> Tensor:
+    """Return standard normal numbers in float64, the same for the same seed."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _bits(logits: Tensor) -> Distribution:
+    return Independent(Bernoulli(logits=logits), 1)
+
+
+def _one_hot(logits: Tensor) -> Distribution:
+    return Independent(OneHotCategorical(logits=logits), 1)
+
+
+def _masked(logits: Tensor) -> Distribution:
+    impossible = torch.tensor([[False, False, True], [True, False, False]])
+    return Independent(Categorical(logits=logits.masked_fill(impossible, -torch.inf)), 1)
+
+
+def _with_squares(x: Tensor) -> Tensor:
+    return torch.cat([x, x.square()], -1)
+
+
+def _from_index(x: Tensor) -> Tensor:
+    return one_hot(x, 3).flatten(-2).double()
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(-2)
+
+
+_POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _masked
+
+# Bits, integers and one-hot vectors, by logits and by probabilities, two event dimensions, a
+# single variable, masked categories, different numbers of categories.
+CASES = {
+    case.name: case
+    for case in (
+        Case("bits", normals(3), _bits, grid(2, 2, 2).double(), _with_squares),
+        Case(
+            "bits by probs",
+            normals(3).sigmoid(),
+            lambda probs: Independent(Bernoulli(probs=probs), 1),
+            grid(2, 2, 2).double(),
+            _with_squares,
+        ),
+        Case(
+            "bits, two event dims",
+            normals(1, 2),
+            lambda logits: Independent(Bernoulli(logits=logits), 2),
+            grid(2, 2).double().view(4, 1, 2),
+            lambda x: x.flatten(-2) @ normals(2, 6, seed=5),
+        ),
+        Case(
+            "integers",
+            normals(2, 3),
+            lambda logits: Independent(Categorical(logits=logits), 1),
+            grid(3, 3),
+            _from_index,
+        ),
+        Case(
+            "integers by probs",
+            normals(2, 3).exp(),
+            lambda probs: Independent(Categorical(probs=probs), 1),
+            grid(3, 3),
+            _from_index,
+        ),
+        Case(
+            "one integer",
+            normals(3),
+            lambda logits: Categorical(logits=logits),
+            torch.arange(3),
+            lambda x: one_hot(x, 3).double() @ normals(3, 6, seed=6),
+        ),
+        Case("one-hot", normals(2, 3), _one_hot, torch.eye(3).double()[grid(3, 3)], _flat),
+        Case("masked", normals(2, 3), _masked, _POSSIBLE, _from_index),
+        Case(
+            "mixed cardinalities",
+            normals(2, 3),
+            lambda logits: Categoricals(logits, (3, 2)),
+            grid(3, 2),
+            _from_index,
+        ),
+    )
+}
+
+# One-hot vectors with impossible categories, for tests of single estimators.
+MASKED_ONE_HOT = Case(
+    "one-hot, masked",
+    torch.tensor([[0.3, -0.8, -torch.inf], [-torch.inf, 0.5, 0.1]], dtype=torch.float64),
+    _one_hot,
+    torch.eye(3).double()[_POSSIBLE],
+    _flat,
+)
+
+PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+_WEIGHTS = normals(6, seed=1)
+_MATRIX = normals(6, 6, seed=2)
+
+# Functions of features and of a parameter; none is linear in every variable.
+FUNCTIONS: dict[str, FeatureFunction] = {
+    "sine": lambda z, c: (z @ (_WEIGHTS * c) + ((z @ _MATRIX) * z).sum(-1)).sin(),
+    "network": lambda z, c: ((z @ _MATRIX).tanh() * c).sum(-1).exp(),
+    "max": lambda z, c: (z @ _MATRIX * c).amax(-1),
+}

@@ -1,0 +1,66 @@
+"""The gradients of an estimate at every outcome of its sampler, their variance, and small networks to train."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+import catlog
+from catlog.testing import FUNCTIONS, PARAMETER, Case, outcomes
+
+
+def function_of(case: Case, name: str = "sine") -> Callable[[Tensor], Tensor]:
+    """Return one of the battery's functions as a function of points."""
+    return lambda x: FUNCTIONS[name](case.features(x), PARAMETER)
+
+
+def gradients_at(
+    E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """Return the gradient in theta for every outcome x [rows, outcomes, *event]."""
+    theta = case.theta.expand(x.shape[1], *case.theta.shape).clone().requires_grad_()
+    return torch.autograd.grad(E(f, case.law(theta), x=x).sum(), theta)[0]
+
+
+def gradients(
+    E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient in theta for every outcome of the sampler, and the outcomes' probabilities."""
+    x, weight = outcomes(case, E.rows(case.law(case.theta)))
+    return gradients_at(E, case, f, x), weight
+
+
+def variances(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return the variance of every derivative over the outcomes."""
+    weight = weight.view(-1, *[1] * (gradient.dim() - 1))
+    return (weight * (gradient - (weight * gradient).sum(0)).square()).sum(0)
+
+
+def network(inputs: int, outputs: int = 1, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
+
+
+class EventNetwork(nn.Module):
+    """A network on points with any event shape, for RELAX."""
+
+    def __init__(self, size: int, event_dims: int, seed: int = 0) -> None:
+        super().__init__()
+        self.event_dims = event_dims
+        self.network = network(size, seed=seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x.flatten(-self.event_dims)).squeeze(-1)
+
+
+def train(
+    E: nn.Module, q: Distribution, f: Callable[[Tensor], Tensor], steps: int, lr: float
+) -> None:
+    """Train the estimator's parameters through ``backward`` of its estimates."""
+    optimiser = torch.optim.Adam(E.parameters(), lr)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        E(f, q, generator=generator).mean().backward()
+        optimiser.step()

@@ -1,0 +1,369 @@
+"""Sets of draws (without replacement, summed out, remembered), relaxations, and perturbed argmaxes.
+
+Draws from sets are enumerated with the law they really have. Where Gumbel noise is left over, its mean given the draw is known
+in closed form or by quadrature, and a z-test compares with that.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise, permutations, product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+import catlog
+from catlog import (
+    DARN,
+    IMLE,
+    MAPO,
+    DirectOptimisation,
+    Exact,
+    GumbelRao,
+    GumbelSoftmax,
+    ReinMax,
+    SumAndSample,
+    UnorderedSet,
+)
+from catlog.distributions.conditionals import view
+from catlog.distributions.factors import factors
+from catlog.estimators.sets import unordered_set
+from catlog.estimators.sets.likely_and_rest import (
+    beam_search,
+    remaining_probability,
+    sample_outside,
+)
+from catlog.sampling.gumbel import gumbels_given_argmax
+from catlog.testing.enumeration import Case, cases, expectation, expected, functions
+
+FUNCTIONS = functions()
+PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+LIMIT = 5.8  # standard errors: one false failure in a million
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# Relaxations
+
+
+def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
+    """How many standard errors the joint CDF of z - log p lies from that of independent Gumbels, on a grid."""
+    u = (-(-(z - log_p)).exp()).exp()
+    a = torch.tensor(list(product([0.2, 0.5, 0.8, 1.0], repeat=3)), dtype=torch.float64)[:-1]
+    got, wanted = (u.unsqueeze(1) < a).all(-1).double().mean(0), a.prod(-1)
+    return (got - wanted).abs() / (wanted * (1 - wanted) / len(u)).sqrt()
+
+
+def test_gumbels_given_their_argmax() -> None:
+    """With the argmax drawn from q they are Gumbels, independent; without the cut they are not (the test has power)."""
+    n = 200_000
+    log_p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
+    law = factors(Categorical(logits=log_p))
+    index = torch.multinomial(log_p.exp(), n, replacement=True, generator=seeded()).unsqueeze(-1)
+    noise = torch.rand(n, 1, 3, dtype=torch.float64, generator=seeded(1))
+    z = gumbels_given_argmax(law, index, noise).squeeze(1)
+    assert torch.equal(z.argmax(-1, keepdim=True), index)
+    assert gumbel_scores(z, log_p).max() < LIMIT
+    uncut = (log_p - (-noise.squeeze(1).log()).log()).scatter(-1, index, z.amax(-1, keepdim=True))
+    assert gumbel_scores(uncut, log_p).max() > 10 * LIMIT
+    with pytest.raises(
+        ValueError, match=r"noise must have shape \(5, 1, 3\).*but \(2,\) was given"
+    ):
+        gumbels_given_argmax(law, index[:5], noise[:2, 0, 0])
+
+
+def gradients(
+    E: catlog.Estimator,
+    theta: Tensor,
+    law: Callable[[Tensor], Distribution],
+    f: Callable[[Tensor], Tensor],
+    n: int,
+):
+    wide = theta.expand(n, *theta.shape).clone().requires_grad_()
+    return torch.autograd.grad(E(f, law(wide), generator=seeded()).sum(), wide)[0]
+
+
+def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
+    """The largest of the means' distances from what is wanted, in standard errors; got: [repeats, ...]."""
+    return ((got.mean(0) - wanted).abs() / (got.std(0) / len(got) ** 0.5).clamp(min=1e-300)).max()
+
+
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
+    kind: str, temperature: float
+) -> None:
+    """The same expectation as ST Gumbel-Softmax; the same variance with one noise; much less with many."""
+    case, n = CASES[kind], 40_000
+
+    def f(x: Tensor) -> Tensor:
+        return FUNCTIONS["sine"](case.features(x), PARAMETER)
+
+    hard = gradients(GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.law, f, n)
+    one = gradients(GumbelRao(noises=1, temperature=temperature), case.theta, case.law, f, n)
+    many = gradients(GumbelRao(noises=30, temperature=temperature), case.theta, case.law, f, n)
+    for each in (one, many):
+        error = (hard.var(0) / n + each.var(0) / n).sqrt()
+        assert ((hard.mean(0) - each.mean(0)).abs() / error).max() < LIMIT
+    total_one, total_many = (each.var(0).sum() / hard.var(0).sum() for each in (one, many))
+    assert 0.85 < total_one < 1.15
+    assert total_many < (0.5 if temperature == 0.3 else 0.85)
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0])
+def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
+    """The mean of the relaxed bit's slope over the uniforms that draw x; a mean over all uniforms is told apart."""
+    logit, tau, n = torch.tensor([0.8], dtype=torch.float64), 0.5, 40_000
+    u = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    soft = ((logit + u.log() - (-u).log1p()) / tau).sigmoid()
+    slope = soft * (1 - soft) / tau
+    wanted = slope[(soft > 0.5) == bool(x)].mean()
+    wide = logit.expand(n, 1).clone().requires_grad_()
+    value = GumbelRao(noises=2, temperature=tau)(
+        lambda x: x[..., 0],
+        Independent(Bernoulli(logits=wide), 1),
+        x=torch.full((1, n, 1), x).double(),
+        generator=seeded(),
+    )
+    (got,) = torch.autograd.grad(value.sum(), wide)
+    assert z_score(got, wanted) < LIMIT
+    assert z_score(got, slope.mean()) > 3 * LIMIT
+
+
+def quadratic(z: Tensor, c: Tensor) -> Tensor:
+    return c[0] * z.square().sum(-1) + ((z @ rand(6, 6, seed=2)) * z).sum(-1)
+
+
+def plain(case: Case) -> Case:
+    """The case with features that are linear in x, so that a quadratic f of them is quadratic in x."""
+    bits = "bits" in case.name
+    return Case(
+        case.name,
+        case.theta,
+        case.law,
+        case.points,
+        lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2),
+    )
+
+
+def multilinear(z: Tensor, c: Tensor) -> Tensor:
+    """Linear in each variable given the others, for three bits twice or for two variables of three categories."""
+    return z[..., 0] * z[..., 4] - c[1] * z[..., 1] * z[..., 5] + (z * c).sum(-1)
+
+
+def bias(E: catlog.Estimator, case: Case, f: Function) -> Tensor:
+    got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
+    for index in (0, 2):  # the value and the gradient in f's parameter have none
+        torch.testing.assert_close(got[index], exact[index], rtol=0, atol=1e-12)
+    return (got[1] - exact[1]).norm() / exact[1].norm()
+
+
+@pytest.mark.parametrize("kind", ["bits", "bits by probs", "one-hot"])
+def test_reinmax_is_exact_for_quadratic_f(kind: str) -> None:
+    case = plain(CASES[kind])
+    assert bias(ReinMax(), case, quadratic) < 1e-12
+    assert bias(ReinMax(2), case, quadratic) < 1e-12
+    assert bias(ReinMax(temperature=1.5), case, quadratic) > 0.01
+    assert bias(ReinMax(), case, lambda z, c: quadratic(z, c) ** 2) > 0.01
+    assert bias(catlog.StraightThrough(), case, quadratic) > 0.01  # first order only
+
+
+def test_darn_is_exact_for_quadratic_f() -> None:
+    for name in ("bits", "bits by probs"):
+        case = plain(CASES[name])
+        assert bias(DARN(order=1), case, multilinear) < 1e-12
+        assert bias(DARN(order=2), case, multilinear) < 1e-12
+        assert bias(DARN(order=1), case, quadratic) > 0.01
+        assert bias(DARN(order=2), case, quadratic) < 1e-12
+        assert bias(DARN(order=2), case, lambda z, c: quadratic(z, c) ** 2) > 0.01
+
+
+def test_darn_is_reinmax_for_bits() -> None:
+    """Draw by draw; and refuses what ReinMax takes."""
+    case = CASES["bits"]
+    results = []
+    for E in (DARN(3), ReinMax(3)):
+        theta = case.theta.expand(50, 3).clone().requires_grad_()
+        value = E(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
+            case.law(theta),
+            generator=seeded(),
+        )
+        results.append(torch.autograd.grad(value.sum(), theta)[0])
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-13)
+    with pytest.raises(
+        TypeError, match=r"DARN is for binary variables.*OneHotCategorical.*Use ReinMax"
+    ):
+        DARN()(
+            lambda x: x.sum((-1, -2)), Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
+        )
+
+
+@pytest.mark.parametrize("tau", [1.0, 1.7])
+def test_reinmax_as_published(tau: float) -> None:
+    """The two-softmax form of the paper, for every draw of one variable."""
+    theta, weight = rand(4).requires_grad_(), rand(4, seed=1)
+    for draw in torch.eye(4).double():
+        value = ReinMax(temperature=tau)(
+            lambda x: (x @ weight).sin(), OneHotCategorical(logits=theta), x=draw.unsqueeze(0)
+        )
+        (got,) = torch.autograd.grad(value, theta)
+        p = theta.softmax(-1)
+        middle = ((draw + (theta / tau).softmax(-1)) / 2).log().detach()
+        middle = (middle - theta.detach() + theta).softmax(-1)
+        slope = (draw @ weight).cos() * weight
+        (wanted,) = torch.autograd.grad(((2 * middle - p / 2) * slope).sum(), theta)
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13)
+
+
+# Perturbed argmaxes
+
+
+def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) -> Tensor:
+    """E over x of (softmax(logits + shift(x)) - softmax(logits)) / scale, as a gradient in theta; shift: [points, d, k]."""
+    theta = case.theta.clone().requires_grad_()
+    log_p = factors(case.law(theta)).log_probs
+    moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)
+    weight = (case.probabilities(case.theta)[:, None, None] * moved).sum(0) / scale
+    (gradient,) = torch.autograd.grad(
+        (weight * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(), theta
+    )
+    return gradient
+
+
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("step", [0.5, 2.0])
+def test_imle_of_multilinear_f(kind: str, step: float) -> None:
+    """Its expectation is the closed form, which tends to the truth as the step goes to 0."""
+    case = plain(CASES[kind])
+
+    def slopes(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(multilinear(case.features(x), PARAMETER).sum(), x)
+        return torch.stack([torch.zeros_like(slope), slope], -1) if kind == "bits" else slope
+
+    def mean(step: float) -> Tensor:
+        return perturbed_mean(case, lambda x: -step * slopes(x), -step)
+
+    got = gradients(
+        IMLE(2, step),
+        case.theta,
+        case.law,
+        lambda x: multilinear(case.features(x), PARAMETER),
+        40_000,
+    )
+    exact = expected(case, multilinear, PARAMETER)[1]
+    assert z_score(got, mean(step)) < LIMIT
+    assert z_score(got, exact) > 2 * LIMIT
+    errors = [(mean(each) - exact).norm() / exact.norm() for each in (0.1, 0.01, 0.001)]
+    assert errors[0] < 0.1
+    assert all(after < 0.15 * before for before, after in pairwise(errors))
+
+
+@pytest.mark.parametrize("slopes", [(1.5, -0.7), (-1.0, 2.0), (0.4, 0.9)])
+def test_imle_of_one_bit(slopes: tuple[float, float]) -> None:
+    """f' differs at 0 and 1: the moves over the threshold, integrated; biased for every step, also the smallest."""
+    logit, n = torch.tensor([0.6], dtype=torch.float64), 100_000
+    at_zero, at_one = slopes
+
+    def f(x: Tensor) -> Tensor:
+        return (at_zero * x + (at_one - at_zero) * x.square() / 2).sum(-1)
+
+    def above(threshold: float) -> Tensor:
+        return (logit - threshold).sigmoid()
+
+    def mean(step: float) -> Tensor:
+        stays = above(max(0.0, step * at_one))
+        comes = (above(step * at_zero) - above(0.0)).clamp(min=0)
+        return (above(0.0) - stays - comes) / step
+
+    p = logit.sigmoid()
+    got = gradients(IMLE(step=1.3), logit, lambda t: Independent(Bernoulli(logits=t), 1), f, n)
+    assert z_score(got, mean(1.3)) < LIMIT
+    limit = p * (1 - p) * (max(at_one, 0.0) + min(at_zero, 0.0))
+    torch.testing.assert_close(mean(1e-6), limit, rtol=1e-4, atol=1e-6)
+    assert (limit - p * (1 - p) * (at_zero + at_one) / 2).abs() > 0.04
+
+
+@pytest.mark.parametrize(
+    "name", ["bits", "bits by probs", "one-hot", "masked", "mixed cardinalities"]
+)
+@pytest.mark.parametrize("epsilon", [1.0, -2.0])
+def test_direct_optimisation(name: str, epsilon: float) -> None:
+    """Its expectation is the closed form: biased, and less so as epsilon goes to 0 from either side."""
+    case = CASES[name]
+    law = factors(case.law(case.theta))
+
+    def f(x: Tensor) -> Tensor:
+        return FUNCTIONS["network"](case.features(x), PARAMETER)
+
+    def table(x: Tensor) -> Tensor:
+        index = law.index(x)
+        result = torch.zeros(*index.shape, law.k, dtype=torch.float64)
+        for i, k in product(range(law.d), range(law.k)):
+            moved = index.clone()
+            moved[..., i] = min(k, law.cardinalities[i] - 1)
+            result[..., i, k] = f(law.point(moved))
+        return result
+
+    def mean(epsilon: float) -> Tensor:
+        return perturbed_mean(case, lambda x: epsilon * table(x), epsilon)
+
+    got = gradients(DirectOptimisation(2, epsilon), case.theta, case.law, f, 20_000)
+    exact = expected(case, FUNCTIONS["network"], PARAMETER)[1]
+    assert z_score(got, mean(epsilon)) < LIMIT
+    assert z_score(got, exact) > 2 * LIMIT
+    for sign in (1, -1):
+        errors = [(mean(sign * each) - exact).norm() / exact.norm() for each in (0.1, 0.01, 0.001)]
+        assert all(after < 0.15 * before for before, after in pairwise(errors))
+
+
+# Mistakes
+
+
+def test_mistakes_are_named() -> None:
+    q = Independent(Bernoulli(logits=torch.tensor([2.0, 2.0])), 1)
+    with pytest.raises(
+        ValueError, match=r"x holds a point a second time at index \(1,\)\. Give different points"
+    ):
+        UnorderedSet()(lambda x: x.sum(-1), q, x=torch.ones(2, 2))
+    with pytest.raises(
+        ValueError,
+        match=r"UnorderedSet: `samples` must be between 2 and 10, but 11 was given.*use RLOO",
+    ):
+        UnorderedSet(11)
+    with pytest.raises(
+        ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"
+    ):
+        SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
+    for E, name in ((SumAndSample, "top"), (MAPO, "size"), (GumbelRao, "noises")):
+        with pytest.raises(
+            ValueError, match=f"{E.__name__}: `{name}` must be at least 1, but 0 was given"
+        ):
+            E(**{name: 0})
+    for E, options in ((GumbelRao, "temperature"), (ReinMax, "temperature"), (IMLE, "step")):
+        with pytest.raises(
+            ValueError, match=rf"{E.__name__}: `{options}` must be positive, but -1\.0 was given"
+        ):
+            E(**{options: -1.0})
+    with pytest.raises(
+        ValueError,
+        match=r"DirectOptimisation: `epsilon` must be a number other than 0, but 0\.0 was given",
+    ):
+        DirectOptimisation(epsilon=0.0)
+    with pytest.raises(ValueError, match="DARN: `order` must be between 1 and 2, but 3 was given"):
+        DARN(order=3)
+    with pytest.raises(ValueError, match=r"MAPO: `clip` must be in \[0, 1\), but 1\.0 was given"):
+        MAPO(clip=1.0)
+    for E in (GumbelRao(), ReinMax(), DARN(), IMLE(), DirectOptimisation()):
+        with pytest.raises(TypeError, match="depend on each other"):
+            E(lambda x: x.sum(-1).double(), chain(rand(6)))
