@@ -23,13 +23,16 @@ from torch.distributions import Distribution, Independent
 
 import catlog
 from catlog import ESTIMATORS
-from catlog.testing import enumeration, test_battery
-from catlog.testing import settings as variants
+from catlog.estimator import Kind
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
+from catlog.testing.battery import applies, z_limit, z_scores
+from catlog.testing.settings import VARIANTS, continuous
 
 from .settings import NETWORK, Options, make_estimator, options_text
 from .tables import RESULTS, Row, Table
 
 LARGEST_ERROR = 1e-10
+LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
 SEED = 20240601
 # Settings that are judged besides those of the battery.
 FURTHER: dict[str, list[Options]] = {
@@ -39,28 +42,28 @@ FURTHER: dict[str, list[Options]] = {
 }
 
 
-def bound_case(case: enumeration.Case, rows: int) -> enumeration.Case:
+def bound_case(case: Case, rows: int) -> Case:
     """Return the joint distribution of ``rows`` independent draws as a case."""
-    return enumeration.Case(
+    return Case(
         case.name,
         case.theta,
         lambda theta: Independent(case.law(theta.expand(rows, *theta.shape)), 1),
-        enumeration.outcomes(case, rows)[0].movedim(0, 1),
+        outcomes(case, rows)[0].movedim(0, 1),
         case.features,
     )
 
 
-def expectation_error(E: catlog.Estimator, case: enumeration.Case) -> float:
+def expectation_error(E: catlog.Estimator, case: Case) -> float:
     """Return the largest absolute error in expectation, of the value and of all gradients."""
     errors = []
-    for f in test_battery.FUNCTIONS.values():
-        ours = enumeration.expectation(E, case, f, test_battery.PARAMETER)
+    for f in FUNCTIONS.values():
+        ours = expectation(E, case, f, PARAMETER)
         target, g = case, f
-        if type(E).__name__ in variants.OTHER_TARGETS:
+        if E.target == "bound":
             n = E.rows(case.law(case.theta))
             target = bound_case(case, n)
             g = lambda x, c, f=f, n=n: f(x, c).logsumexp(-1) - log(n)  # noqa: E731
-        exact = enumeration.expected(target, g, test_battery.PARAMETER)
+        exact = expected(target, g, PARAMETER)
         errors += [(a - b).abs().max().item() for a, b in zip(ours, exact, strict=True)]
     return max(errors)
 
@@ -76,21 +79,21 @@ class Reseeded:
         return self.E(f, q, generator=self.generator)
 
 
-def judge(name: str, options: Options, case: enumeration.Case) -> Row | None:
+def judge(name: str, options: Options, case: Case) -> Row | None:
     """Return the row of one setting on one case; None where the setting does not apply."""
     E = make_estimator(name, options, case.law(case.theta), torch.float64)
-    if not isinstance(E, catlog.Exact) and not test_battery.applies(E, case):
+    if not applies(E, case) or (continuous(E) and case.kind == Kind.INDEX):  # noise as for one-hot
         return None
     row: Row = {
         "estimator": name,
         "settings": options_text(options),
         "problem": f"tests: {case.name}",
     }
-    if variants.continuous(E):
+    if continuous(E):
         seeded = Reseeded(E, torch.Generator().manual_seed(SEED))
-        functions = test_battery.FUNCTIONS.values()
-        z = max(test_battery.z_scores(seeded, case, f).max().item() for f in functions)
-        is_unbiased = z < test_battery.LIMIT
+        functions = FUNCTIONS.values()
+        z = max(z_scores(seeded, case, f).max().item() for f in functions)
+        is_unbiased = z < LIMIT
         row |= {"how": "z-test", "z": z}
     else:
         error = expectation_error(E, case)
@@ -101,14 +104,12 @@ def judge(name: str, options: Options, case: enumeration.Case) -> Row | None:
 
 def judge_all(name: str, quick: bool) -> list[Row]:
     """Return the rows of all settings of one estimator."""
-    settings = variants.VARIANTS[name] + FURTHER.get(name, [])
+    settings = VARIANTS[name] + FURTHER.get(name, [])
     kinds = ["bits"] if quick else ["bits", "integers", "one-hot"]
-    if name in variants.CONTINUOUS and not quick:
-        kinds.remove("integers")  # the same noise as for one-hot points
     rows = []
     for options in settings[:1] if quick else settings:
         for kind in kinds:
-            row = judge(name, options, test_battery.CASES[kind])
+            row = judge(name, options, CASES[kind])
             if row is None:
                 continue
             rows.append(row)

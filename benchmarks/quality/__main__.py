@@ -18,7 +18,10 @@ import torch
 
 from . import contest, decoder, networks, structured, suite
 
-SECTIONS = {module.__name__.split(".")[-1]: module for module in (suite, contest, decoder, structured, networks)}
+SECTIONS = {
+    module.__name__.split(".")[-1]: module
+    for module in (suite, contest, decoder, structured, networks)
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -134,9 +134,7 @@ def contest(
                 assert sized is not None
                 way = catlog.IndeCateR(**sized)
                 add("ways", f"IndeCateR({options_text(sized)})", way, OnResidual(E, way), trained)
-    ranked = sorted(
-        (row for row in rows if row["part"] != "ways"), key=lambda row: row["variance"]
-    )
+    ranked = sorted((row for row in rows if row["part"] != "ways"), key=lambda row: row["variance"])
     best = (f"{row['method']} {row['variance']:.3g} +- {row['variance_95']:.1g}" for row in ranked)
     print(f"{name}, {size}, {seed}:", "; ".join(list(best)[:3]))
     return rows

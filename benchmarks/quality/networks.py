@@ -15,7 +15,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +23,8 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import why_unsuitable
 from catlog.problems.problem import Problem, bits, one_hot
-from catlog.testing.settings import OTHER_TARGETS
+from catlog.testing.settings import supports
 
 from ..settings import (
     MOVING_AVERAGE,
@@ -88,9 +86,7 @@ class Entrant:
     trained: int = 0
     moments: Moments = field(default_factory=Moments)
     seconds: list[float] = field(default_factory=list)
-    generator: torch.Generator = field(
-        default_factory=lambda: torch.Generator().manual_seed(SEED)
-    )
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(SEED))
 
     def measure(self, task: GradientSampler) -> None:
         start = time.perf_counter()
@@ -99,7 +95,7 @@ class Entrant:
         self.moments.add(gradients)
 
     def row(self, task: GradientSampler, problem: str, exact: Tensor) -> Row:
-        has_exact = self.name not in OTHER_TARGETS
+        has_exact = self.E.target == "expectation"
         moments, evaluations = self.moments, self.E.evaluations(task.q)
         variances = moments.variances if moments.count > 1 else torch.zeros_like(moments.mean)
         noise = float(variances.sum()) / moments.count
@@ -138,7 +134,7 @@ def entrants(task: GradientSampler, names: list[str], batch: int) -> list[Entran
             if sized.get("samples") == 1 and "draws" in sized:
                 continue  # a single draw is the same in every way of drawing
             E = make_estimator(name, sized, task.q)
-            if name in OTHER_TARGETS or why_unsuitable(E, task.kind) is None:
+            if supports(E, task.kind):
                 listed.append(Entrant(name, sized, E, 1 if name == "Exact" else batch))
     return listed
 

@@ -101,14 +101,19 @@ def memory(bench: Bench) -> list[Row]:
             )
             continue
         for allocator, settings in ALLOCATORS.items():
-            command = [sys.executable, "-m", "sections.memory", *map(str, (d, k, chunk_size))]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.speed.memory",
+                *map(str, (d, k, chunk_size)),
+            ]
             done = subprocess.run(
                 command,
                 check=True,
                 stdout=subprocess.PIPE,
                 text=True,
                 env=os.environ | settings,
-                cwd=Path(__file__).parent.parent,
+                cwd=Path(__file__).parents[2],
             )
             rows.append({**size, "allocator": allocator} | json.loads(done.stdout))
         print(f"  memory: D = {d}, K = {k}, chunks of {chunk_size}", flush=True)

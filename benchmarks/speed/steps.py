@@ -22,8 +22,8 @@ from catlog.experiments.dvae import DVAETask
 from catlog.experiments.named_estimators import takes_one_hot
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.functions.kernels import PRECISIONS
-from literal import literal_indecater
 
+from .literal import literal_indecater
 from .machine import multiplies
 from .timing import Bench, Row, spread
 
@@ -252,7 +252,7 @@ def gradient_errors(bench: Bench, config: DVAE, methods: list[Method]) -> dict[s
 def peers(bench: Bench) -> dict[int, Callable[[], object]]:
     """The same step by storchastic's score-function estimator, where it is installed: draws and step."""
     try:
-        from peers import storchastic_step
+        from ..peers import storchastic_step
     except ImportError as error:
         print(f"  storchastic is left out: {error}")
         return {}

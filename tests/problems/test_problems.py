@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 import catlog
 from catlog import problems
 from catlog.distributions.factors import factors
-from catlog.distributions.structured import Ordered
+from catlog.distributions import Ordered
 
 NAMES = list(problems.PROBLEMS)
 

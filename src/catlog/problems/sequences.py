@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..distributions.structured import Autoregressive, BayesianNetwork, MarkovChain, Node
+from ..distributions import Autoregressive, BayesianNetwork, MarkovChain, Node
 from .problem import Problem, Size, normal, problem
 
 
