@@ -1,12 +1,12 @@
-"""One process against two: a black-box f in a pool, one estimate across ranks, a training step on divided batches, a sweep.
+"""One process against two: a pool, an estimate across ranks, training on divided batches, a sweep.
 
-    python benchmarks/scaling_processes.py               # some minutes on two idle cores, which it needs: nothing else may run
-    python benchmarks/scaling_processes.py --only pool   # a part; what the file has of the others is kept
-    python benchmarks/scaling_processes.py --docs        # the tables of docs/scaling.md anew, from results/scaling/scaling.csv
+    python -m benchmarks.scaling               # some minutes on two idle cores
+    python -m benchmarks.scaling --only pool   # one part; the other rows of the file are kept
 
-Every process has one thread. The two sides of a comparison are measured in turn, in the same processes; medians of the rounds.
-Messages are counted as they are sent: `messages` and `kib` (bytes that a rank contributes to an all-reduce, or receives from an
-all-gather) per call. Ray's row is there where Ray is installed.
+Every process has one thread. The two sides of a comparison are measured in turn, in the same
+processes; times are medians over rounds. Messages are counted as they are sent: `messages` and `kib`
+(bytes that a rank contributes to an all-reduce, or receives from an all-gather) per call. There is a
+row for Ray where Ray is installed.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
@@ -34,22 +33,15 @@ from catlog.experiments import DVAE, Optimisation, records
 from catlog.experiments.sweep import grid, sweep
 from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
-from speed import between, markdown, show
+from catlog.problems.autoencoder import mlp
 
-ROOT = Path(__file__).parent.parent
-FILE, PAGE = ROOT / "results" / "scaling" / "scaling.csv", ROOT / "docs" / "scaling.md"
-SECTIONS = ("pool", "overhead", "estimate", "training", "sweep")
-SLEEP = 0.005
-NVLINK, NETWORK = (
-    450,
-    50,
-)  # GB/s in one direction, nominal: NVLink of an H200, an adapter of 400 Gbit/s
-HOP_INSIDE, HOP_ACROSS = 0.003, 0.02  # ms of latency, assumed
-Row = dict[str, Any]
+from .tables import RESULTS, Row, Table, show
+
+SLEEP = 0.005  # seconds
 
 
 def compared(section: str, case: str, times: dict[Any, list[float]], **more: Any) -> list[Row]:
-    """A row for every number of processes; `speedup`: over the first one."""
+    """Return a row for every number of processes, with the speedup over the first."""
     rows = []
     for processes, seconds in times.items():
         ms = [1000 * second for second in seconds]
@@ -73,22 +65,22 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def sleeps(point: Any) -> float:
-    """A simulator that takes its time."""
+    """Simulate a slow f."""
     time.sleep(SLEEP)
     return float(point.sum())
 
 
 def pool(rounds: int, quick: bool) -> list[Row]:
-    """IndeCateR on an f that sleeps, in one worker and in two; then a function of no cost, for what a row costs."""
+    """Time IndeCateR on an f that sleeps, in one worker and in two, and the overhead of a row."""
     d = 6 if quick else 200
     E, q = catlog.IndeCateR(1), Independent(Bernoulli(logits=torch.zeros(d)), 1)
-    with Pool(sleeps, 1) as one, Pool(sleeps, 2) as two, Pool(itemgetter(0), 1) as free:
+    with Pool(sleeps, 1) as single, Pool(sleeps, 2) as pair, Pool(itemgetter(0), 1) as free:
         times: dict[Any, list[float]] = {1: [], 2: []}
-        for f in (one, two, free):
-            E(f, q)  # started
+        for f in (single, pair, free):
+            E(f, q)  # starts the workers
         for _ in range(rounds):
-            times[1].append(seconds(lambda: E(one, q)))
-            times[2].append(seconds(lambda: E(two, q)))
+            times[1].append(seconds(lambda: E(single, q)))
+            times[2].append(seconds(lambda: E(pair, q)))
         rows = compared(
             "pool", f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations", times
         )
@@ -98,10 +90,11 @@ def pool(rounds: int, quick: bool) -> list[Row]:
 
 
 class Counted:
-    """Counts messages among ranks, and their bytes."""
+    """A context that counts messages among ranks, and their bytes."""
 
     def __enter__(self) -> "Counted":
-        self.messages, self.bytes = 0, 0
+        self.messages = 0
+        self.bytes = 0
         names = (
             "all_reduce",
             "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor",
@@ -122,23 +115,18 @@ class Counted:
             setattr(dist, name, function)
 
 
-def network(*sizes: int) -> nn.Sequential:
-    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
-    return nn.Sequential(*layers[:-1])
-
-
 def estimates(quick: bool) -> dict[str, tuple[Any, Any, Any]]:
-    """Estimators, functions and laws."""
+    """Return estimators, functions and distributions by name."""
     torch.manual_seed(0)
     d, batch = (20, 2) if quick else (200, 20)
-    images, decoder = torch.rand(batch, 784).round(), network(d, 256, 384, 784)
+    images, decoder = torch.rand(batch, 784).round(), mlp(d, 256, 384, 784)
     bits = Independent(Bernoulli(logits=torch.randn(batch, d, requires_grad=True)), 1)
     head = BernoulliCrossEntropy(images)
     length = 8 if quick else 64
     chain = catlog.MarkovChain(
         torch.zeros(4, requires_grad=True), torch.randn(4, 4, requires_grad=True), length=length
     )
-    reward = network(length, 1024, 1024, 1)
+    reward = mlp(length, 1024, 1024, 1)
     return {
         "IndeCateR(2), decoder as a black box": (
             catlog.IndeCateR(2),
@@ -162,7 +150,7 @@ def estimates(quick: bool) -> dict[str, tuple[Any, Any, Any]]:
 def measured(
     alone: Callable[[], Any], together: Callable[[], Any], rounds: int
 ) -> tuple[dict[Any, list[float]], Counted]:
-    """Seconds of rank 0 alone, while the other waits, and of both together; and the messages of one call, which is not timed."""
+    """Return the seconds of rank 0 alone and of both ranks together, and the messages of a call."""
     if dist.get_rank() == 0:
         alone()
     with Counted() as counted:
@@ -225,7 +213,7 @@ def ranks(rounds: int, quick: bool) -> list[Row]:
 
 
 def sweeps(rounds: int, quick: bool) -> list[Row]:
-    """Eight runs, one after another and two at a time; the start of the processes counts."""
+    """Time eight runs, one after another and two at a time, including the start of processes."""
     config = Optimisation(
         iterations=20 if quick else 1000,
         every=10 if quick else 500,
@@ -241,85 +229,6 @@ def sweeps(rounds: int, quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             times[processes] = [seconds(partial(sweep, configs, folder, **settings))]
     return compared("sweep", f"{len(configs)} runs of the optimisation", times)
-
-
-def page(rows: list[Row], text: str) -> str:
-    """docs/scaling.md with the tables and the numbers in its arithmetic filled in."""
-    names = (
-        "case",
-        "processes",
-        "evaluations",
-        "ms",
-        "ms_min",
-        "ms_max",
-        "speedup",
-        "messages",
-        "kib",
-    )
-    for section in SECTIONS:
-        some = [
-            {name: row.get(name) for name in names} for row in rows if row["section"] == section
-        ]
-        text = between(text, section, markdown(some) if some else "Not measured yet.")
-    return between(text, "expectations", expectations(rows))
-
-
-def expectations(rows: list[Row]) -> str:
-    """What to expect of more processes: arithmetic with what was measured on two cores and on one GPU, and nominal links."""
-    cuda = {
-        row["method"]: row["ms"]
-        for row in records.read(ROOT / "results" / "speed" / "speed_dvae_cuda.csv")
-    }
-    step, fixed = cuda["IndeCateR, first-layer-linear"], cuda["RLOO-S"]
-    training = next(row for row in rows if row["section"] == "training" and row["kib"])
-    black_box = next(row for row in rows if row["section"] == "estimate" and row["kib"])
-    row_ms = next(row["ms"] for row in rows if row["section"] == "overhead")
-    mb = training["kib"] * 1024 / 1e6
-    ring = f"2 * 7/8 * {mb:.2f} MB"  # what every link of a ring of 8 carries
-    inside, across = 14 / 8 * mb / NVLINK + 14 * HOP_INSIDE, 14 / 8 * mb / NETWORK + 14 * HOP_ACROSS
-    strong = fixed + (step - fixed) / 8 + inside
-    table = {
-        "all-reduce of 8 GPUs in a node": (
-            f"{ring} / {NVLINK} GB/s + 14 * {HOP_INSIDE} ms",
-            f"{inside:.3f} ms",
-        ),
-        "the paper's batch, divided by 8": (
-            f"{fixed:.3f} + ({step:.3f} - {fixed:.3f}) / 8 + {inside:.3f} ms",
-            f"{strong:.2f} ms, {step / strong:.1f} times as fast",
-        ),
-        "8 times the paper's batch": (
-            f"{step:.3f} / ({step:.3f} + {inside:.3f})",
-            f"{step / (step + inside):.0%} of 8 times",
-        ),
-        "all-reduce of 8 such nodes, besides": (
-            f"2 * 7/8 * {mb:.2f} MB / {NETWORK} GB/s + 14 * {HOP_ACROSS} ms",
-            f"{across:.2f} ms",
-        ),
-        "64 times the paper's batch": (
-            f"{step:.3f} / ({step:.3f} + {inside:.3f} + {across:.3f})",
-            f"{step / (step + inside + across):.0%} of 64 times",
-        ),
-        "values of the estimate above": (
-            f"{black_box['evaluations']} evaluations * 20 batch elements * 4 bytes",
-            f"{black_box['evaluations'] * 80 / 1024:.1f} KiB, counted {black_box['kib']:.1f}",
-        ),
-        "values of 10^6 evaluations, many nodes": (
-            f"4 MB / {NETWORK} GB/s",
-            f"{4 / NETWORK:.2f} ms",
-        ),
-        "10^6 evaluations of 1 ms on 8, on 64 GPUs": ("1000 s / 8, 1000 s / 64", "125 s, 15.6 s"),
-        "workers that one pool keeps busy, rows of 5 ms": (
-            f"5 ms / {row_ms:.2g} ms",
-            f"{5 / row_ms:.0f}",
-        ),
-        "and rows of 1 s": (f"1000 ms / {row_ms:.2g} ms", f"about {round(1000 / row_ms, -3):.0f}"),
-    }
-    return markdown(
-        [
-            {"what": what, "arithmetic": how, "expected": result}
-            for what, (how, result) in table.items()
-        ]
-    )
 
 
 PARTS: dict[str, Callable[[int, bool], list[Row]]] = {
@@ -347,33 +256,20 @@ def main() -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="tiny sizes and no files but to a given --output, for the tests",
+        help="tiny sizes, for the tests; files only in a given --output",
     )
-    parser.add_argument(
-        "--output", type=Path, default=None, help=f"the file; {FILE.name} in results/"
-    )
-    parser.add_argument(
-        "--docs", action="store_true", help="measure nothing; write the tables of the page anew"
-    )
+    parser.add_argument("--output", type=Path, help="the CSV file")
     args = parser.parse_args()
-    if args.docs:
-        PAGE.write_text(
-            page(records.read(FILE), PAGE.read_text(encoding="utf-8")), encoding="utf-8"
-        )
-        return
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     rounds = args.rounds or (2 if args.quick else 11)
-    output = args.output or (None if args.quick else FILE)
-    rows: list[Row] = records.read(output) if output and output.exists() else []
+    path = args.output or (None if args.quick else RESULTS / "scaling" / "scaling.csv")
+    table = Table(path, ("section",))
     for name in args.only:
-        new = PARTS[name](rounds, args.quick)
-        measured = list(dict.fromkeys(row["section"] for row in new))
-        for section in measured:
-            show(section, [row for row in new if row["section"] == section])
-        rows = [row for row in rows if row["section"] not in measured] + new
-        if output:
-            records.write(rows, output, digits=4)
+        rows = PARTS[name](rounds, args.quick)
+        for section in dict.fromkeys(row["section"] for row in rows):
+            show(section, [row for row in rows if row["section"] == section])
+        table.add(rows)
 
 
 if __name__ == "__main__":
