@@ -76,7 +76,7 @@ test-versions: .versions/$(OLDEST)/ready .versions/$(NEWEST)/ready  ## compiled 
 	done
 
 battery: .venv/ready  ## judge an estimator of your own: make battery ESTIMATOR=FILE.py:CLASS
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q src/catlog/testing/test_battery.py --estimator $(ESTIMATOR)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --pyargs catlog.testing --estimator $(ESTIMATOR)
 
 coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.html
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE) --cov=catlog --cov-report=term --cov-report=html

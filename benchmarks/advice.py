@@ -30,7 +30,8 @@ from catlog import ESTIMATORS, problems
 from catlog.diagnostics.advice import CANDIDATES, Structure, listed, structure_of
 from catlog.diagnostics.comparison import Comparison, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.sizing import label, why_unsuitable, within_budget
+from catlog.diagnostics.sizing import why_unsuitable, within_budget
+from catlog.estimator import label
 from catlog.experiments import records
 
 ROOT = Path(__file__).parent.parent

@@ -34,8 +34,8 @@ class Racer:
 
 
 RACERS = {
-    "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8, "options": ("places=0",)}),
-    "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4, "options": ("places=0",)}),
+    "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8, "options": ("slope_entries=0",)}),
+    "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4, "options": ("slope_entries=0",)}),
     "SlopeCateR-8, sizes": Racer("SlopeCateR", {"samples": 8}),
     "GS-S": Racer("GS-S"),
     "IndeCateR": Racer("IndeCateR"),

@@ -52,7 +52,7 @@ differentiated, of which Gumbel-Softmax needs as many as SlopeCateR. What they c
 
 {dvae}
 
-"variables alike": corrections go to all bits equally often; "no sizes": by p (1 - p) alone (`places=0`); "nothing learned": that,
+"variables alike": corrections go to all bits equally often; "no sizes": by p (1 - p) alone (`slope_entries=0`); "nothing learned": that,
 and alpha = beta = 1 (`decay=1`). m is the number of variables per draw of IndeCateR, and of
 corrections in all of SlopeCateR.
 

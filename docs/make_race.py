@@ -54,7 +54,7 @@ training steps only.
 **SlopeCateR is first with every seed**, also before GS-S, the straight-through Gumbel-Softmax estimator with two draws, whose
 steps are among the cheapest and whose gradient is biased: it takes {slower:.2f} times as long. Plain IndeCateR takes
 {indecater:.2f} times as long, and RLOO-S, RLOO-F and GS-F had not reached 100 when they were stopped. SlopeCateR-8 has 8
-draws and corrects 6 variables, SlopeCateR-4 has 4 and 3; here they keep no sizes of slopes (`places=0`), which the default
+draws and corrects 6 variables, SlopeCateR-4 has 4 and 3; here they keep no sizes of slopes (`slope_entries=0`), which the default
 does and was not raced. More draws cost little on a GPU, since most of a step is the time to launch small kernels, and they
 also make the decoder's gradient less noisy. Seeds 0 and 1 are from one run of the benchmark, seed 2 from another.
 

@@ -1,7 +1,7 @@
 """An estimator of your own, complete: REINFORCE in two halves, each with the other half's mean as its baseline.
 
     python examples/own_estimator.py                                                # a gradient, beside the exact one
-    pytest src/catlog/testing/test_battery.py --estimator examples/own_estimator.py:TwoHalves    # the battery that judges every estimator
+    pytest --pyargs catlog.testing --estimator examples/own_estimator.py:TwoHalves    # the battery that judges every estimator
 
 Copy this file, rename the class, and replace what stands between the two comments.
 """

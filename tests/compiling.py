@@ -1,4 +1,4 @@
-"""A loss called with several sizes in turn, in eager mode and compiled."""
+"""Call a loss with several batch sizes, in eager mode and compiled."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -23,17 +23,17 @@ BATCHES = [(5, 3), (3, 3), (7, 3)]  # batch elements, variables
 
 
 def widest(E: catlog.Estimator) -> str:
-    """The most general kind of law that E takes."""
-    return next(law for law in ("mixed", "one-hot", "index", "bits") if supports(E, law))
+    """Return the most general kind of distribution that E takes."""
+    return next(kind for kind in ("mixed", "one-hot", "index", "bits") if supports(E, kind))
 
 
 def learns(E: catlog.Estimator) -> bool:
-    """Whether E keeps something from one call to the next."""
+    """Return whether E has a state that calls change."""
     return isinstance(E, nn.Module) and any(True for _ in E.buffers())
 
 
 def why_not_inductor() -> str:
-    """What Inductor lacks on this machine; empty where it can work."""
+    """Return what Inductor lacks on this machine; empty if it can work."""
     if not any(map(which, ("g++", "clang++", "c++"))):
         return "Inductor needs a C++ compiler, and this machine has none"
     if not (Path(get_path("include")) / "Python.h").exists():
@@ -59,9 +59,9 @@ def both(
     device: str = "cpu",
     **options: object,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Values, gradients and what E has learned, compiled and in eager mode, each with a copy of E and the same seeds.
+    """Return values, gradients and buffers, compiled and in eager mode, from copies of E and the same seeds.
 
-    ``graphs`` is given the number of graphs compiled so far, after every size.
+    The number of compiled graphs is appended to ``graphs`` after every size.
     """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -79,31 +79,31 @@ def outcomes(
     device: str,
     graphs: list[int] | None = None,
 ) -> list[Tensor]:
-    own = deepcopy(E).to(device) if isinstance(E, nn.Module) else E
-    call = prepared(lambda logits, scale: own(lambda x: f(x, scale), LAWS[law](logits)))
-    found = []
+    copy = deepcopy(E).to(device) if isinstance(E, nn.Module) else E
+    call = prepared(lambda logits, scale: copy(lambda x: f(x, scale), LAWS[law](logits)))
+    results = []
     for batch, d in sizes:
         torch.manual_seed(batch)
         logits = torch.randn(batch, d, 3, dtype=torch.float64).to(device).requires_grad_()
         scale = torch.linspace(0.5, 1.5, 3 * d, dtype=torch.float64).to(device).requires_grad_()
         value = call(logits, scale)
         gradients = torch.autograd.grad(value.sum(), [logits, scale])
-        learned = [each.clone() for each in own.buffers()] if isinstance(own, nn.Module) else []
-        found += [value.detach(), *gradients, *learned]
+        buffers = copy.buffers() if isinstance(copy, nn.Module) else ()
+        results += [value.detach(), *gradients, *(buffer.clone() for buffer in buffers)]
         if graphs is not None:
             graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    return found
+    return results
 
 
 def check(E: catlog.Estimator, law: str, graphs: list[int], **options: object) -> None:
-    """Three batch sizes: values and gradients, and how many graphs they took.
+    """Compare values, gradients and the numbers of graphs for three batch sizes.
 
-    Of estimators that learn only that they compile: test_learning.py compares what they learn, and their gradients.
+    Estimators that learn must only compile here: test_learning.py compares their gradients and buffers.
     """
     counted: list[int] = []
     compiled, eager = both(E, law, BATCHES, counted, **options)
     assert counted == graphs
     if learns(E):
-        assert all(each.isfinite().all() for each in compiled)
+        assert all(result.isfinite().all() for result in compiled)
     else:
         torch.testing.assert_close(compiled, eager, rtol=1e-9, atol=1e-9)

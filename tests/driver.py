@@ -1,4 +1,4 @@
-"""A sweep in a process of its own, seen from outside: what it runs, what it leaves behind."""
+"""Run a sweep in a separate process, and observe its processes and folders."""
 
 import os
 import signal
@@ -13,28 +13,30 @@ from catlog.experiments import Optimisation, folder_for
 from catlog.experiments.run_folder import LOCK, Folder
 from catlog.experiments.sweep import grid
 
-PATIENCE = 400.0  # seconds after which something is broken
+PATIENCE = 400.0  # seconds to wait before a test fails
 
 
 def descendants(session: int) -> list[int]:
-    """The processes of a session: a process that was started in one of its own, and all that it started."""
-    found = []
+    """Return the processes of a session: its leader and the processes that this has started."""
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, _, its = path.read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
+            state, _, _, of_session = (
+                path.read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
+            )
         except OSError:
             continue
-        if int(its) == session and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+        if int(of_session) == session and state != "Z":
+            processes.append(int(path.parent.name))
+    return processes
 
 
-def until(what: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Wait for it."""
+def until(condition: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Wait until the condition is true, and call ``meanwhile`` again and again."""
     limit = time.monotonic() + PATIENCE
-    while not what():
+    while not condition():
         meanwhile()
-        assert time.monotonic() < limit, "it did not come to pass"
+        assert time.monotonic() < limit, "the condition did not become true"
         time.sleep(0.01)
 
 
@@ -44,35 +46,23 @@ class Driver:
     def __init__(self, root: Path, base: Optimisation, seeds: int, *flags: str) -> None:
         self.configs = grid(base, [f"seed={','.join(map(str, range(seeds)))}"])
         self.folders = [Folder(folder_for(config, root)) for config in self.configs]
-        given = [
-            "--iterations",
-            str(base.iterations),
-            "--every",
-            str(base.every),
-            "--variables",
-            str(base.variables),
-        ]
-        axis = ["--grid", f"seed={','.join(map(str, range(seeds)))}"]
-        self.command = [
-            sys.executable,
-            "-m",
-            "catlog",
-            "sweep",
-            "optimisation",
-            *given,
-            *axis,
-            "--root",
-            str(root),
-            *flags,
-        ]
+        options = {
+            "--iterations": base.iterations,
+            "--every": base.every,
+            "--variables": base.variables,
+            "--grid": f"seed={','.join(map(str, range(seeds)))}",
+            "--root": root,
+        }
+        self.command = [sys.executable, "-m", "catlog", "sweep", "optimisation", *flags]
+        for name, value in options.items():
+            self.command += [name, str(value)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         quiet = subprocess.DEVNULL
-        before = signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # else a job in the background hands down that it is ignored
+        # A job in the background would pass on that it ignores the signal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self.process = subprocess.Popen(
                 self.command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True
@@ -86,12 +76,12 @@ class Driver:
         return self.process is not None and self.process.poll() is None
 
     def workers(self) -> list[int]:
-        """The processes that run something now."""
+        """Return the processes that have a run at the moment."""
         alive = set(descendants(self.process.pid)) if self.process is not None else set()
         return [
             pid
             for folder in self.folders
-            for pid in (each["process"] for each in folder.sessions()[-1:])
+            for pid in (session["process"] for session in folder.sessions()[-1:])
             if pid in alive
         ]
 
@@ -104,12 +94,12 @@ class Driver:
         return self.process.wait(PATIENCE)
 
     def gone(self) -> bool:
-        """Whether nothing is left of it, neither itself nor what it started."""
+        """Return whether it has ended, with all processes that it started."""
         assert self.process is not None
         return not self.running and not descendants(self.process.pid)
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill its remaining processes."""
         for pid in descendants(self.process.pid) if self.process is not None else []:
             os.kill(pid, signal.SIGKILL)
         if self.process is not None:
@@ -123,7 +113,7 @@ def untimed(folder: Folder) -> list[dict[str, Any]]:
 
 
 def check_clean(folder: Folder) -> None:
-    """A complete run's folder: nothing half-written, no lock that is held, each point once."""
+    """Check the folder of a complete run: no temporary file, no held lock, every point once."""
     assert folder.finished()
     assert not list(folder.path.glob("*.part"))
     with folder.held(patience=0.0):

@@ -1,4 +1,4 @@
-"""Which processes a test has left behind: they carry a mark in their environment, which children inherit."""
+"""Find the processes that a test has left behind, by a mark in their environment, which children inherit."""
 
 import os
 import time
@@ -7,8 +7,8 @@ MARK = "CATLOG_TEST_MARK"
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Living processes with this mark: number and command."""
-    wanted, found = f"{MARK}={mark}".encode(), {}
+    """Return the running processes with this mark: number and command."""
+    wanted, processes = f"{MARK}={mark}".encode(), {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with (
@@ -16,17 +16,17 @@ def marked(mark: str) -> dict[int, str]:
                 open(f"/proc/{name}/cmdline", "rb") as command,
             ):
                 if wanted in environment.read().split(b"\0"):  # a zombie has none
-                    found[int(name)] = (
+                    processes[int(name)] = (
                         command.read().replace(b"\0", b" ").decode(errors="replace")[:100]
                     )
         except OSError:
-            continue  # it has ended, or is another user's
-    return found
+            continue  # it has ended, or belongs to another user
+    return processes
 
 
 def leftovers(mark: str, patience: float = 30.0) -> dict[int, str]:
-    """The processes with this mark that are still there after a while."""
+    """Return the processes with this mark that still run after ``patience`` seconds."""
     end = time.monotonic() + patience
-    while (found := marked(mark)) and time.monotonic() < end:
+    while (processes := marked(mark)) and time.monotonic() < end:
         time.sleep(0.02)
-    return found
+    return processes

@@ -1,4 +1,4 @@
-"""Scripts of the repository, run or loaded by tests."""
+"""Run or import the scripts of the repository."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(script: str, *arguments: object) -> str:
-    """Return what a script prints; it must exit with 0. One thread: problems are small, and tests run side by side."""
+    """Return what a script prints; it must exit with 0. One thread is enough, and tests run in parallel."""
     command = [sys.executable, str(ROOT / script), *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
 from catlog.distributions.factors import factors
-from catlog.evaluation.neighbours import default_chunk_size
+from catlog.evaluation.evaluate import default_chunk_size
 from catlog.functions import FirstLayerLinear, OfSum, Potts
 
 from .timing import Bench, Row
@@ -97,8 +97,7 @@ class Problem:
 
     def points(self) -> Tensor:
         """One chunk of an estimate's points."""
-        x = self.law.sample((1,))
-        size = default_chunk_size(x, factors(self.law)) // BATCH
+        size = default_chunk_size(factors(self.law)) // BATCH
         return self.law.sample((min(size, self.d * (self.k - 1)),))
 
     def alone(self, points: Tensor) -> None:

@@ -40,7 +40,7 @@ def accuracy(network: nn.Module) -> tuple[float, float]:
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(
-        samples=4, fresh=True
+        samples=4, per_variable=True
     ),  # 4 draws for every digit, 120 evaluations
     "RLOO": catlog.RLOO(samples=120),
 }

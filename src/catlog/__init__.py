@@ -4,8 +4,14 @@ from . import functions, problems
 from .compiled import compiled_step
 from .diagnostics.advice import Advice, advise
 from .diagnostics.comparison import Comparison, compare
-from .distributions.categoricals import Categoricals
-from .distributions.structured import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from .distributions import (
+    Autoregressive,
+    BayesianNetwork,
+    Categoricals,
+    MarkovChain,
+    Node,
+    Ordered,
+)
 from .estimator import Estimator, attach
 from .estimators import (
     ARM,

@@ -5,8 +5,10 @@ from sys import float_info
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
+
+from .tracing import can_inspect
 
 
 @runtime_checkable
@@ -226,28 +228,6 @@ def check_context(context: object, law: Known) -> Float[Tensor, "*batch features
     return context
 
 
-def check_chosen(
-    chosen: object, n: int, m: int, law: Known, validate: bool
-) -> Int64[Tensor, "n *batch m"]:
-    """The numbers of the variables to look at, of which every draw has m different ones."""
-    d, shape = law.d, (n, *law.batch_shape, m)
-    index = check_tensor("chosen", chosen, shape, "[n, *batch, variables]", law.device)
-    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise TypeError(
-            f"chosen must hold the numbers of variables as integers, but {index.dtype} was given."
-        )
-    if can_inspect(validate, index):
-        if not bool(((index >= 0) & (index < d)).all()):
-            raise ValueError(
-                f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but others were given."
-            )
-        if bool((index.sort(-1).values.diff(dim=-1) == 0).any()):
-            raise ValueError(
-                "chosen must hold different variables for every draw, but one was given twice."
-            )
-    return index.long()
-
-
 def same_device(one: torch.device, other: torch.device) -> bool:
     """Whether both are the same; ``cuda`` is any ``cuda:i``.
 
@@ -257,28 +237,3 @@ def same_device(one: torch.device, other: torch.device) -> bool:
     return one.type == other.type and (
         one.index is None or other.index is None or one.index == other.index
     )
-
-
-def inside_functorch() -> bool:
-    """Whether this runs inside a transform of ``torch.func``, which forbids ``requires_grad_`` and has slow in-place scatters."""
-    return (
-        not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
-    )
-
-
-def in_inference_mode() -> bool:
-    """Whether this runs under ``torch.inference_mode``, where nothing can be differentiated; compiled code cannot know."""
-    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-
-
-def can_inspect(validate: bool, *values: Tensor) -> bool:
-    """Whether Python may look at the numbers in ``values``.
-
-    Looking costs a synchronisation, so it happens in eager mode only (like ``validate_args`` of torch.distributions): not
-    under ``torch.compile``, not while a CUDA graph is captured, not inside ``torch.func`` transforms.
-    """
-    if not validate or torch.compiler.is_compiling():
-        return False
-    if any(value.is_cuda for value in values) and torch.cuda.is_current_stream_capturing():
-        return False
-    return not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from inspect import signature
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 Function = Callable[[Tensor], Tensor]
@@ -109,6 +110,29 @@ class Estimator(Protocol):
         x: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]: ...
+
+
+def label(E: Estimator) -> str:
+    """Return the name of an estimator with its number of draws and the settings that are not the defaults.
+
+    It is the ``__repr__`` of every estimator. Coefficients that an estimator learns are left out.
+
+    >>> from catlog import DoubleCV, IndeCateR
+    >>> IndeCateR(2, draws="latin"), DoubleCV(4)
+    (IndeCateR(2, draws=latin), DoubleCV(4))
+    """
+    settings: list[str] = []
+    for name, parameter in signature(type(E)).parameters.items():
+        value = getattr(E, name, parameter.default)
+        if name == "samples":
+            settings.insert(0, str(value))
+        elif isinstance(value, nn.Module):
+            settings.append(f"{name}={type(value).__name__}")
+        elif isinstance(value, float) and value != parameter.default:
+            settings.append(f"{name}={value:.3g}")
+        elif isinstance(value, bool | int | str) and value != parameter.default:
+            settings.append(f"{name}={value}")
+    return f"{type(E).__name__}({', '.join(settings)})"
 
 
 def attach(

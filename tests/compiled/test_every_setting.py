@@ -1,4 +1,4 @@
-"""``make test-compile``: every setting of every estimator with every kind of law, compiled as users compile it."""
+"""``make test-compile``: every setting of every estimator with every kind of distribution, compiled as users do."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from compiling import LAWS, check, why_not_inductor
 pytestmark = [
     pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor()),
     pytest.mark.usefixtures("own_inductor_cache"),
-    pytest.mark.filterwarnings("ignore"),  # Inductor's own
+    pytest.mark.filterwarnings("ignore"),  # raised by Inductor
 ]
 
 
@@ -22,5 +22,5 @@ def test_every_setting(
     E: catlog.Estimator, law: str, dynamic: bool | None, graphs: list[int]
 ) -> None:
     if not supports(E, law):
-        pytest.skip("not for this law")
+        pytest.skip("not for this distribution")
     check(E, law, graphs, dynamic=dynamic, options={"fallback_random": True})

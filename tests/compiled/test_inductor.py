@@ -1,7 +1,8 @@
-"""``make test-compile``: Inductor, which users get, against eager mode: every estimator, three batch sizes in one function.
+"""``make test-compile``: Inductor agrees with eager mode, for every estimator and three batch sizes.
 
-Inductor makes random numbers of its own; ``fallback_random`` has it take eager mode's, so that equal seeds give equal draws. On
-a CPU, code is made without vector instructions, for which the C++ compiler takes much longer; test_every_setting.py has them.
+``fallback_random`` makes Inductor use eager mode's random numbers, so that equal seeds give equal
+draws. On a CPU, the code has no vector instructions, which take the C++ compiler much longer;
+test_every_setting.py has them.
 """
 
 import pytest
@@ -13,8 +14,8 @@ from compiling import check, why_not_inductor, widest
 
 pytestmark = [
     pytest.mark.usefixtures("own_inductor_cache"),
-    pytest.mark.filterwarnings("ignore"),
-]  # Inductor's own warnings
+    pytest.mark.filterwarnings("ignore"),  # raised by Inductor
+]
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 OPTIONS = {"fallback_random": True, "compile_threads": 1}
 

@@ -32,11 +32,11 @@ from catlog.diagnostics import comparison as compare
 from catlog.diagnostics.comparison import NORMAL
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import label, why_unsuitable, with_samples, within_budget
+from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
+from catlog.estimator import label
 from catlog.functions import Additive
-from catlog.testing.enumeration import cases, functions
+from catlog.testing import CASES, FUNCTIONS
 
-FUNCTIONS = functions()
 ONE = torch.ones(6, dtype=torch.float64)
 WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 
@@ -191,7 +191,7 @@ def test_no_variance_is_zero_not_rounding() -> None:
 # Repeats together are what they would be one by one.
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_gradients_of_every_law(case: object) -> None:
     """In the parameters behind the logits, of all kinds of laws, from Exact: every repeat is the exact gradient."""
     half = (case.theta / 2).clone().requires_grad_()
@@ -212,7 +212,11 @@ def test_gradients_of_every_law(case: object) -> None:
 def test_f_that_knows_its_table_and_a_batch() -> None:
     costs = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    for E in (IndeCateR(2), IndeCateR(2, fresh=True), IndeCateR(2, variables=2, control="none")):
+    for E in (
+        IndeCateR(2),
+        IndeCateR(2, per_variable=True),
+        IndeCateR(2, variables=2, control="none"),
+    ):
         calls = []
         table = Additive(costs)
         table.neighbours = lambda *given, real=table.neighbours, calls=calls: (

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 import catlog
 from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
 from catlog.distributions.factors import factors
-from catlog.evaluation.neighbours import chunks
+from catlog.evaluation.evaluate import chunks
 from catlog.sampling.draw import DRAWS, categories, draw, uniforms
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports
@@ -21,7 +21,7 @@ from catlog.testing.settings import continuous, estimators, supports
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
     *(each() for each in ESTIMATORS.values()),
-    IndeCateR(samples=20, fresh=True),
+    IndeCateR(samples=20, per_variable=True),
     IndeCateR(samples=20, draws="antithetic"),
     IndeCateR(samples=20, draws="latin"),
     IndeCateR(samples=20, variables=2),
@@ -647,7 +647,7 @@ def test_a_moving_average_of_nothing_stays():
 
 def test_no_rows_are_no_chunks():
     law = factors(Bernoulli(logits=torch.zeros(2)))
-    assert chunks(0, torch.zeros(0, 2), law, None, torch.sum) == []
+    assert chunks(0, law, torch.sum, None) == []
 
 
 @pytest.mark.parametrize("E", estimators())

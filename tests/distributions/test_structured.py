@@ -366,7 +366,7 @@ def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPat
         )
         return Interventions(found.x, kept, found.variable, found.category, found.weight)
 
-    monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "sweep", lazy)
+    monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "all_interventions", lazy)
     case, f = CASES["chain"], function(TABLES[0])
     got, wanted = expectation(catlog.SCateR(1), case, f)[1], exact(case, f)[1]
     assert (got - wanted).norm() > 0.05 * wanted.norm()
@@ -561,7 +561,7 @@ def test_draws_have_the_law() -> None:
     for case in CASES.values():
         q = case.law(case.theta)
         u, weight = combine(cells(q))
-        x = catlog.distributions.structured.ancestral(q, u.unsqueeze(1)).squeeze(1)
+        x = catlog.distributions.inverse_cdf.ancestral(q, u.unsqueeze(1)).squeeze(1)
         points = q.enumerate_support()
         mass = torch.stack([weight[(x == point).all(-1)].sum() for point in points])
         torch.testing.assert_close(mass, q.log_prob(points).exp(), rtol=0, atol=1e-12)

@@ -98,7 +98,7 @@ def test_draws_compile(draws: str) -> None:
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"fresh": True}, {"variables": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"per_variable": True}, {"variables": 2}], ids=str)
 @pytest.mark.parametrize("name", ["network", "ising", "sum"])
 def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -> None:
     torch._dynamo.reset()

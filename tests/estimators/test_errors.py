@@ -1,4 +1,4 @@
-"""Every mistake is answered by an error that names the argument, what was given and what to do."""
+"""Every mistake raises an error that names the argument, its value and the remedy."""
 
 import re
 from copy import deepcopy
@@ -48,8 +48,8 @@ from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.settings import continuous, supports
 
 ALL = [
-    *(each() for each in ESTIMATORS.values()),
-    IndeCateR(samples=3, fresh=True),
+    *(cls() for cls in ESTIMATORS.values()),
+    IndeCateR(samples=3, per_variable=True),
     IndeCateR(samples=3, draws="latin"),
     IndeCateR(samples=3, variables=2),
     IndeCateR(samples=3, variables=2, control="none"),
@@ -57,8 +57,8 @@ ALL = [
 ]
 RELAXING = [E for E in ALL if E.differentiates_f and supports(E, "one-hot")]
 BLACK_BOX = [E for E in ALL if not E.differentiates_f]
-INJECTABLE = [E for E in ALL if not isinstance(E, Exact) and not continuous(E)]
-every = pytest.mark.parametrize("E", ALL, ids=repr)
+INJECTABLE = [E for E in ALL if E.randomness and not continuous(E)]
+each_estimator = pytest.mark.parametrize("E", ALL, ids=repr)
 KINDS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
     "index": lambda logits: Independent(Categorical(logits=logits), 1),
@@ -94,18 +94,18 @@ def unchecked(E):
     return with_validate(E, False)
 
 
-@every
+@each_estimator
 def test_f_returns_a_wrong_shape(E, q):
-    given = r"f must return one value per point: it was given x of shape \(\d+, 2, 3\)"
+    start = r"f must return one value per point: it was given x of shape \(\d+, 2, 3\)"
     match = (
-        given
+        start
         + r" and must return shape \(\d+, 2\).*but it returned \(\)\. Reduce the event dimensions \(3,\)"
     )
     with pytest.raises(ValueError, match=match):
         E(lambda x: x.sum(), q)
 
 
-@every
+@each_estimator
 def test_independent_is_missing(E):
     with pytest.raises(
         ValueError,
@@ -116,7 +116,7 @@ def test_independent_is_missing(E):
         E(lambda x: x.sum((-1, -2)), Bernoulli(logits=torch.zeros(2, 3)))
 
 
-@every
+@each_estimator
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_f_returns_nan_or_inf(E, q, value):
     match = rf"f must return finite numbers, but \d+ of \d+ are .* the first \({value}\) at index \(0, 0\).*validate=False"
@@ -125,7 +125,7 @@ def test_f_returns_nan_or_inf(E, q, value):
 
 
 @pytest.mark.parametrize(
-    "E", [Exact(), IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=3)], ids=repr
+    "E", [Exact(), IndeCateR(), IndeCateR(per_variable=True), IndeCateR(variables=3)], ids=repr
 )
 def test_f_returns_nan_at_a_neighbour_only(E, q):
     x = None if isinstance(E, Exact) else torch.ones(E.rows(q), 2, 3)
@@ -142,7 +142,7 @@ def test_own_table_holds_nan(q):
         IndeCateR()(f, q)
 
 
-@every
+@each_estimator
 def test_f_returns_no_tensor(E, q):
     with pytest.raises(
         TypeError, match=r"f must return a tensor of shape \(\d+, 2\), but it returned float\."
@@ -150,7 +150,7 @@ def test_f_returns_no_tensor(E, q):
         E(lambda x: 1.0, q)
 
 
-@every
+@each_estimator
 def test_f_returns_integers(E, q):
     match = (
         r"f must return floats or bools, but it returned torch\.int64: end it with `\.float\(\)`"
@@ -159,7 +159,7 @@ def test_f_returns_integers(E, q):
         E(lambda x: total(x).long(), q)
 
 
-@every
+@each_estimator
 def test_f_returns_a_tensor_on_another_device(E, q):
     with pytest.raises(
         ValueError,
@@ -169,21 +169,21 @@ def test_f_returns_a_tensor_on_another_device(E, q):
 
 
 @pytest.mark.parametrize(
-    "E", [each for name, each in ESTIMATORS.items() if name not in ("Exact", "RLOO")]
+    "E", [cls for name, cls in ESTIMATORS.items() if name not in ("Exact", "RLOO")]
 )
 def test_samples_below_one(E):
-    for given in (0, -1):
+    for argument in (0, -1):
         with pytest.raises(
             ValueError,
-            match=f"{E.__name__}: `samples` must be at least [12], but {given} was given",
+            match=f"{E.__name__}: `samples` must be at least [12], but {argument} was given",
         ):
-            E(samples=given)
-    for given in (1.5, True, "2"):
+            E(samples=argument)
+    for argument in (1.5, True, "2"):
         with pytest.raises(
             TypeError,
-            match=f"{E.__name__}: `samples` must be an int of at least [12], but {given!r} was given",
+            match=f"{E.__name__}: `samples` must be an int of at least [12], but {argument!r} was given",
         ):
-            E(samples=given)
+            E(samples=argument)
 
 
 def test_rloo_with_one_sample(q):
@@ -197,7 +197,7 @@ def test_rloo_with_one_sample(q):
         RLOO()(total, q, x=torch.ones(1, 2, 3))
 
 
-@every
+@each_estimator
 @pytest.mark.parametrize(
     ("law", "name"),
     [(Normal(0.0, 1.0), "Normal"), (Independent(Normal(torch.zeros(3), 1.0), 1), "Normal")],
@@ -264,8 +264,8 @@ def test_variables_out_of_range(q):
         match=r"`variables` must be between 1 and 3, but 4 was given\. q has 3 variables",
     ):
         IndeCateR(variables=4)(total, q)
-    with pytest.raises(ValueError, match="`variables` and `fresh` exclude each other"):
-        IndeCateR(variables=1, fresh=True)
+    with pytest.raises(ValueError, match="`variables` and `per_variable` exclude each other"):
+        IndeCateR(variables=1, per_variable=True)
     with pytest.raises(
         ValueError, match=r"chosen must have shape \(1, 2, 2\) .*but \(1, 2, 3\) was given"
     ):
@@ -309,7 +309,7 @@ def test_x_not_a_multiple_of_the_variables(q):
     with pytest.raises(
         ValueError, match=r"x must have shape \[n \* 3, .*but \(4, 2, 3\) was given"
     ):
-        IndeCateR(fresh=True)(total, q, x=torch.zeros(4, 2, 3))
+        IndeCateR(per_variable=True)(total, q, x=torch.zeros(4, 2, 3))
 
 
 def test_x_where_none_is_taken(q):
@@ -322,14 +322,14 @@ def test_x_where_none_is_taken(q):
 
 
 @pytest.mark.parametrize(
-    ("table", "given"), [(torch.zeros(2, 3, 2), r"shape \(2, 3, 2\)"), ([0.0], "list")]
+    ("table", "argument"), [(torch.zeros(2, 3, 2), r"shape \(2, 3, 2\)"), ([0.0], "list")]
 )
-def test_wrong_table_of_f(q, table, given):
+def test_wrong_table_of_f(q, table, argument):
     f = Additive(torch.zeros(3, 2))
     f.neighbours = lambda x: table
     with pytest.raises(
         ValueError,
-        match=rf"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned {given}",
+        match=rf"f\.neighbours must return a table of shape \(1, 2, 3, 2\) .*but it returned {argument}",
     ):
         IndeCateR()(f, q)
 
@@ -345,7 +345,7 @@ def test_exact_above_its_limit(q):
 
 
 def test_bad_temperature():
-    for given, needed in (
+    for argument, needed in (
         (0.0, "positive"),
         (-1.0, "positive"),
         (torch.nan, "finite"),
@@ -353,9 +353,9 @@ def test_bad_temperature():
     ):
         with pytest.raises(
             ValueError,
-            match=f"GumbelSoftmax: `temperature` must be {needed}, but {given} was given",
+            match=f"GumbelSoftmax: `temperature` must be {needed}, but {argument} was given",
         ):
-            GumbelSoftmax(temperature=given)
+            GumbelSoftmax(temperature=argument)
     with pytest.raises(
         ValueError, match=r"GumbelSoftmax: `temperature` must be positive, but -1\.0 was given"
     ):
@@ -374,20 +374,20 @@ def test_bad_baseline():
         MovingAverageBaseline(decay=1)
 
 
-def test_what_a_baseline_returns(q):
-    for given in (None, "b", [0.0], True, torch.zeros(2).long()):
+def test_wrong_results_of_a_baseline(q):
+    for argument in (None, "b", [0.0], True, torch.zeros(2).long()):
         with pytest.raises(
             TypeError,
             match="Reinforce: `baseline` must return a number or a tensor of floats, but it returned",
         ):
-            Reinforce(3, baseline=lambda fx, given=given: given)(total, q)
+            Reinforce(3, baseline=lambda fx, argument=argument: argument)(total, q)
     for shape in ((3,), (2, 2), (1, 3, 2), (0,)):
         with pytest.raises(
             ValueError,
             match=r"`baseline` must return a shape that broadcasts to \(3, 2\) \(\[n, \*batch\]\), but",
         ):
             Reinforce(3, baseline=lambda fx, shape=shape: torch.zeros(shape))(total, q)
-    for given in (
+    for argument in (
         1,
         0.5,
         torch.zeros(()),
@@ -396,7 +396,7 @@ def test_what_a_baseline_returns(q):
         torch.zeros(3, 1),
         torch.zeros(3, 2),
     ):
-        assert Reinforce(3, baseline=lambda fx, given=given: given)(total, q).shape == (2,)
+        assert Reinforce(3, baseline=lambda fx, argument=argument: argument)(total, q).shape == (2,)
 
 
 def test_taylor_needs_a_derivative(q):
@@ -412,8 +412,8 @@ def test_bool_valued_f_is_accepted(E):
         torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_() for _ in range(2)
     ]
     both = [lambda x: total(x) == 2, lambda x: (total(x) == 2).double()]
-    for f, each in zip(both, logits, strict=True):
-        deepcopy(E)(f, Independent(Bernoulli(logits=each), 1), generator=seeded()).sum().backward()
+    for f, leaf in zip(both, logits, strict=True):
+        deepcopy(E)(f, Independent(Bernoulli(logits=leaf), 1), generator=seeded()).sum().backward()
     torch.testing.assert_close(logits[0].grad, logits[1].grad, rtol=0, atol=0)
 
 
@@ -431,8 +431,8 @@ def scribbling(x):
 def test_f_that_changes_its_input_in_place(E, kind):
     logits = [torch.linspace(-1, 1, 18).view(2, 3, 3).requires_grad_() for _ in range(2)]
     values = [
-        deepcopy(E)(f, KINDS[kind](each), generator=seeded())
-        for f, each in zip([clean, scribbling], logits, strict=True)
+        deepcopy(E)(f, KINDS[kind](leaf), generator=seeded())
+        for f, leaf in zip([clean, scribbling], logits, strict=True)
     ]
     for value in values:
         value.sum().backward()
@@ -443,14 +443,14 @@ def test_f_that_changes_its_input_in_place(E, kind):
 @pytest.mark.parametrize("E", INJECTABLE, ids=repr)
 def test_injected_x_is_unchanged(E):
     q = KINDS["one-hot" if supports(E, "one-hot") else "bits"](torch.zeros(2, 3, 3))
-    given = torch.eye(3) if supports(E, "one-hot") else torch.tensor([0.0, 1.0, 1.0])
-    x = given.expand(E.rows(q), 2, *given.shape).clone()
+    point = torch.eye(3) if supports(E, "one-hot") else torch.tensor([0.0, 1.0, 1.0])
+    x = point.expand(E.rows(q), 2, *point.shape).clone()
     E(scribbling, q, x=x)
-    assert torch.equal(x, given.expand_as(x))
+    assert torch.equal(x, point.expand_as(x))
 
 
 @pytest.mark.parametrize(
-    "E", [IndeCateR(), IndeCateR(fresh=True), IndeCateR(variables=2)], ids=repr
+    "E", [IndeCateR(), IndeCateR(per_variable=True), IndeCateR(variables=2)], ids=repr
 )
 def test_own_table_that_changes_its_input_in_place(E, q):
     class Scribbling(Additive):
@@ -475,7 +475,7 @@ def test_extreme_logits_give_finite_gradients(E, kind, dtype):
     assert bool(logits.grad.isfinite().all())
 
 
-@every
+@each_estimator
 def test_validate_false_lets_nan_through(E, q):
     assert bool(unchecked(E)(lambda x: total(x) * torch.nan, q).isnan().all())
 
@@ -483,10 +483,10 @@ def test_validate_false_lets_nan_through(E, q):
 def test_categoricals():
     with pytest.raises(ValueError, match="`cardinalities` is needed with one padded tensor"):
         Categoricals(torch.zeros(3, 2))
-    for given in ((2, 2), (2, 2, 3), (2, 2, 0)):
-        match = rf"`cardinalities` \({', '.join(map(str, given))}\) does not fit logits of shape \(3, 2\): one number"
+    for argument in ((2, 2), (2, 2, 3), (2, 2, 0)):
+        match = rf"`cardinalities` \({', '.join(map(str, argument))}\) does not fit logits of shape \(3, 2\): one number"
         with pytest.raises(ValueError, match=match):
-            Categoricals(torch.zeros(3, 2), given)
+            Categoricals(torch.zeros(3, 2), argument)
     for arguments in (([],), ([torch.zeros(2)], (2,))):
         with pytest.raises(
             ValueError,
@@ -557,18 +557,18 @@ def test_x_is_not_one_hot(E, row):
 
 @pytest.mark.parametrize("E", [E for E in INJECTABLE if supports(E, "index")], ids=repr)
 def test_x_is_not_whole(E):
-    """0.7 was read as 0; floats are refused without a look at them, so with validate=False, too."""
+    """Floats are refused by their type, so with validate=False, too."""
     q = KINDS["index"](torch.zeros(2, 3, 3))
     x = torch.zeros(E.rows(q), 2, 3)
-    for given in (x + 0.7, x, x.bool(), x.to(torch.complex64)):
+    for argument in (x + 0.7, x, x.bool(), x.to(torch.complex64)):
         with pytest.raises(
             TypeError,
-            match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {given.dtype}",
+            match=rf"x must hold points of torch\.int64, as q\.sample\(\) gives .*but {argument.dtype}",
         ):
-            unchecked(E)(total, q, x=given)
-    for given in (x.long() - 1, x.long() + 3):
+            unchecked(E)(total, q, x=argument)
+    for argument in (x.long() - 1, x.long() + 3):
         with pytest.raises(ValueError, match="x holds a point that q cannot draw"):
-            E(total, q, x=given)
+            E(total, q, x=argument)
     if not isinstance(E, UnorderedSet | SumAndSample | MAPO):
         E(lambda x: total(x).float(), q, x=x.to(torch.int32))
 
@@ -579,7 +579,7 @@ def test_x_on_another_device(E, q):
         E(total, q, x=torch.zeros(E.rows(q), 2, 3, device="meta"))
 
 
-@every
+@each_estimator
 def test_bad_generator(E, q):
     for generator in (0, "seed", torch.zeros(()), [torch.Generator()], torch.Generator, True):
         with pytest.raises(
@@ -597,14 +597,14 @@ def test_bad_generator(E, q):
         check_generator(torch.Generator(), torch.device("cuda:0"))
 
 
-@every
+@each_estimator
 def test_validate_is_no_flag(E, q):
     for validate in (None, 1, 0, "no", [], 0.0, torch.tensor(True)):
         with pytest.raises(TypeError, match=r"validate must be True or False, but .* was given"):
             with_validate(E, validate)(total, q)
 
 
-@every
+@each_estimator
 def test_f_cannot_be_called(E, q):
     for f in (None, 1.0, "f", torch.zeros(3)):
         with pytest.raises(
@@ -613,7 +613,7 @@ def test_f_cannot_be_called(E, q):
             E(f, q)
 
 
-@every
+@each_estimator
 def test_q_is_no_law(E):
     for q in (
         None,
@@ -643,7 +643,7 @@ NOISES = {  # a valid one for three bits without a batch, all of it in [0, 1)
     DisARMTree(): between(1, 3, 1),
     REBAR(): between(1, 3, 2),
     RELAX(): between(1, 3, 2),
-    GumbelRao(noises=1): between(1, 1, 3, 2),
+    GumbelRao(noise_samples=1): between(1, 1, 3, 2),
     IMLE(): between(1, 3, 2),
     DirectOptimisation(): between(1, 3, 2),
     SCateR(): between(4, 1, 3),
@@ -656,31 +656,31 @@ NOISES = {  # a valid one for three bits without a batch, all of it in [0, 1)
 def test_bad_noise(E):
     q, noise = Independent(Bernoulli(logits=torch.zeros(3)), 1), NOISES[E]
     name = "start" if isinstance(E, SlopeCateR) else "noise"
-    for given in (noise, noise.double(), noise.half()):
-        value = E(lambda x: x.sum(-1), q, **{name: given})
+    for argument in (noise, noise.double(), noise.half()):
+        value = E(lambda x: x.sum(-1), q, **{name: argument})
         assert value.isfinite()
         assert value.dtype == torch.float32
-    for given in NO_TENSORS:
+    for argument in NO_TENSORS:
         with pytest.raises(
             TypeError,
-            match=rf"{name} must be a tensor of shape .*, but {type(given).__name__} was given",
+            match=rf"{name} must be a tensor of shape .*, but {type(argument).__name__} was given",
         ):
-            E(total, q, **{name: given})
-    for given in (noise.long(), noise.bool(), noise.to(torch.complex64)):
+            E(total, q, **{name: argument})
+    for argument in (noise.long(), noise.bool(), noise.to(torch.complex64)):
         with pytest.raises(
-            TypeError, match=f"{name} must hold floats, but {given.dtype} was given"
+            TypeError, match=f"{name} must hold floats, but {argument.dtype} was given"
         ):
-            E(total, q, **{name: given})
-    for given in (noise[..., :0], noise.unsqueeze(0), noise.expand(2, *noise.shape)):
+            E(total, q, **{name: argument})
+    for argument in (noise[..., :0], noise.unsqueeze(0), noise.expand(2, *noise.shape)):
         with pytest.raises(ValueError, match=f"{name} must have shape"):
-            E(total, q, **{name: given})
+            E(total, q, **{name: argument})
     with pytest.raises(ValueError, match=f"{name} must be on cpu, where q is, but it is on meta"):
         E(total, q, **{name: noise.to("meta")})
-    for given in (noise - 1, noise + 1.5, noise * torch.nan, noise + torch.inf):
+    for argument in (noise - 1, noise + 1.5, noise * torch.nan, noise + torch.inf):
         with pytest.raises(
             ValueError, match=rf"{name} must hold numbers in \[0, 1[\])], but others were given"
         ):
-            E(total, q, **{name: given})
+            E(total, q, **{name: argument})
     if isinstance(E, ARMS | CARMS | ARSM):
         with pytest.raises(ValueError, match="noise must add up to 1 along dimension"):
             E(total, q, noise=noise / 2)
@@ -690,25 +690,25 @@ def test_bad_noise(E):
 def test_bad_chosen(E, q):
     chosen = torch.tensor([[[0, 1], [2, 0]]])
     assert bool(E(total, q, chosen=chosen.to(torch.int32)).isfinite().all())
-    for given in NO_TENSORS:
+    for argument in NO_TENSORS:
         with pytest.raises(
             TypeError,
-            match=rf"chosen must be a tensor of shape .*, but {type(given).__name__} was given",
+            match=rf"chosen must be a tensor of shape .*, but {type(argument).__name__} was given",
         ):
-            E(total, q, chosen=given)
-    for given in (chosen.float(), chosen.bool(), chosen.to(torch.complex64)):
+            E(total, q, chosen=argument)
+    for argument in (chosen.float(), chosen.bool(), chosen.to(torch.complex64)):
         with pytest.raises(
             TypeError,
-            match=f"chosen must hold the numbers of variables as integers, but {given.dtype} ",
+            match=f"chosen must hold the numbers of variables as integers, but {argument.dtype} ",
         ):
-            E(total, q, chosen=given)
+            E(total, q, chosen=argument)
     with pytest.raises(ValueError, match=r"chosen must have shape \(1, 2, 2\)"):
         E(total, q, chosen=chosen[..., :1])
-    for given in (chosen - 1, chosen + 1):
+    for argument in (chosen - 1, chosen + 1):
         with pytest.raises(
             ValueError, match="chosen must hold numbers from 0 to 2, since q has 3 variables"
         ):
-            E(total, q, chosen=given)
+            E(total, q, chosen=argument)
     with pytest.raises(
         ValueError,
         match="chosen must hold different variables for every draw, but one was given twice",
@@ -725,12 +725,12 @@ def test_bad_chosen(E, q):
 def test_bad_context(q):
     E = NVIL(network=nn.Linear(4, 1))
     E(total, q, context=torch.zeros(2, 4))
-    for given in NO_TENSORS:
+    for argument in NO_TENSORS:
         with pytest.raises(
             TypeError,
-            match=rf"context must be a tensor of shape .*, but {type(given).__name__} was given",
+            match=rf"context must be a tensor of shape .*, but {type(argument).__name__} was given",
         ):
-            E(total, q, context=given)
+            E(total, q, context=argument)
     with pytest.raises(TypeError, match=r"context must hold floats, but torch\.int64 was given"):
         E(total, q, context=torch.zeros(2, 4).long())
     for shape in ((), (4,), (3, 4), (1, 2, 4)):
@@ -766,8 +766,8 @@ GARBAGE += [torch.tensor(2), torch.tensor(0.5), torch.tensor(-0.5), torch.zeros(
 @pytest.mark.parametrize(
     "cls", [*ESTIMATORS.values(), MovingAverageBaseline], ids=lambda cls: cls.__name__
 )
-def test_settings_of_all_kinds(cls):
-    """Every argument of every constructor is taken and works, or is refused by its name."""
+def test_every_setting_works_or_is_refused(cls):
+    """Every argument of every constructor works, or is refused by name."""
 
     def use(logits, **setting):
         E = cls(**setting)
@@ -777,10 +777,10 @@ def test_settings_of_all_kinds(cls):
 
     refused = 0
     for name in signature(cls).parameters:
-        for given in GARBAGE:
+        for argument in GARBAGE:
             logits = torch.zeros(2, 3, requires_grad=True)
             try:
-                value = use(logits, **{name: given})
+                value = use(logits, **{name: argument})
             except (TypeError, ValueError) as error:
                 refused += 1
                 message = str(error)
@@ -789,11 +789,11 @@ def test_settings_of_all_kinds(cls):
                     message,
                 )
                 if by_name is None:
-                    raise AssertionError(f"{name}={given!r}") from error
+                    raise AssertionError(f"{name}={argument!r}") from error
             else:
                 value.backward()
-                assert bool(value.isfinite()), f"{name}={given!r}"
-                assert bool(logits.grad.isfinite().all()), f"{name}={given!r}"
+                assert bool(value.isfinite()), f"{name}={argument!r}"
+                assert bool(logits.grad.isfinite().all()), f"{name}={argument!r}"
     assert refused > len(GARBAGE) / 2
     with pytest.raises(ValueError, match=r"E: `a` must be finite, but 1000.* was given"):
         check_number("E", "a", 10**400)
@@ -885,12 +885,12 @@ def test_pathwise():
         TypeError, match=r"z must be a tensor of shape \(2, 3\) .*but list was given"
     ):
         E(f, bit, noise, z=[0.0])
-    for given in (None, "2", 1.5, [2], True, torch.tensor(2)):
+    for argument in (None, "2", 1.5, [2], True, torch.tensor(2)):
         with pytest.raises(TypeError, match="Pathwise: `samples` must be an int"):
-            Pathwise(Exact(), samples=given)
+            Pathwise(Exact(), samples=argument)
 
 
-def test_what_a_setting_makes_of_unbiasedness():
+def test_settings_decide_whether_it_is_unbiased():
     assert MAPO().unbiased
     assert not MAPO(clip=0.1).unbiased
     assert Pathwise(MAPO()).unbiased

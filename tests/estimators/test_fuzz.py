@@ -1,8 +1,8 @@
-"""Random laws, shapes, types, settings, functions and arguments: the result is right, or an error of ours names an argument.
+"""Random distributions, shapes, types, settings, functions and arguments: the result is right, or an error names an argument.
 
-Right means: the shape of the batch, a finite value within the range of f (where the estimator promises one), which is a single
-number where q has one possible point, finite gradients in q and in f, no impossible point shown to f, and the same again in a
-second call, for what learns. ``CATLOG_FUZZ=5000 pytest tests/estimators/test_fuzz.py`` tries more examples.
+Right means: the shape of the batch, a finite value within the range of f (where the estimator
+promises one), finite gradients in q and in f, no impossible point shown to f, and the same in a
+second call. ``CATLOG_FUZZ=5000 pytest tests/estimators/test_fuzz.py`` tries more examples.
 """
 
 import os
@@ -35,7 +35,7 @@ EXAMPLES = int(os.environ.get("CATLOG_FUZZ", "400"))
 NAMES, ARGUMENTS = "|".join(ESTIMATORS), r"f|f\.neighbours|q|x|generator|validate|context"
 OURS = re.compile(rf"^(({NAMES})(\(.*?\))?(: | needs | is for )|({ARGUMENTS})(: | must | holds ))")
 
-# Settings beside those of VARIANTS, which replace them; networks are made for the law.
+# Settings beside those of VARIANTS, which replace them; networks are made to fit q.
 POSITIVE = st.sampled_from([1e-12, 1e-6, 1e-3, 0.3, 1.0, 30.0, 1e6])
 REAL = st.one_of(POSITIVE, POSITIVE.map(lambda value: -value), st.just(0.0))
 MORE: dict[str, dict[str, Any]] = {
@@ -54,29 +54,29 @@ MORE: dict[str, dict[str, Any]] = {
     "SlopeCateR": {
         "corrections": st.integers(1, 3),
         "decay": st.sampled_from([0.0, 0.5, 1.0]),
-        "places": st.integers(0, 2),
+        "slope_entries": st.integers(0, 2),
     },
     "MemoryCateR": {"samples": st.integers(2, 4), "size": st.integers(1, 4)},
     "MAPO": {
         "size": st.integers(1, 3),
         "clip": st.sampled_from([0.0, 0.2, 0.9]),
-        "keep": st.sampled_from(["highest", "lowest"]),
+        "maximise": st.booleans(),
     },
     "SumAndSample": {"top": st.integers(1, 9), "samples": st.integers(1, 3)},
     "UnorderedSet": {"samples": st.integers(2, 6)},
     "GumbelSoftmax": {"temperature": POSITIVE, "hard": st.booleans()},
-    "GumbelRao": {"temperature": POSITIVE, "noises": st.integers(1, 3)},
+    "GumbelRao": {"temperature": POSITIVE, "noise_samples": st.integers(1, 3)},
     "ReinMax": {"temperature": POSITIVE.map(torch.tensor)},
     "IMLE": {"step": POSITIVE},
     "DirectOptimisation": {"epsilon": REAL},
 }
-# Estimators whose value may lie outside the range of f: it is at relaxed points, has a critic in it, or a weight.
+# Estimators whose value may lie outside the range of f: at relaxed points, or with a critic.
 OUTSIDE = {"GumbelSoftmax", "MemoryCateR"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call, all of it: printed by hypothesis where it fails."""
+    """Everything that determines one call; hypothesis prints it if the call fails."""
 
     estimator: str
     options: dict[str, Any]
@@ -97,12 +97,9 @@ class Case:
 
 
 def kinds_of(name: str) -> list[str]:
-    laws = sorted(ESTIMATORS[name].supports - {"structured"})
-    return laws + (
-        ["chain", "emitting chain", "graph", "autoregressive"]
-        if "structured" in ESTIMATORS[name].supports
-        else []
-    )
+    supported = ESTIMATORS[name].supports
+    structured = ["chain", "emitting chain", "graph", "autoregressive"]
+    return sorted(supported - {"structured"}) + structured * ("structured" in supported)
 
 
 def settings_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
@@ -171,7 +168,7 @@ def cases(pick: Callable[..., Any]) -> Case:
 
 
 def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
-    """A leaf to differentiate in, and a maker of logits ``[*batch, *shape]`` from its entries."""
+    """Return a leaf to differentiate in, and a function that makes logits ``[*batch, *shape]`` from it."""
     source = torch.Generator().manual_seed(case.seed)
     theta = torch.randn(400, generator=source, dtype=torch.float64).mul(case.scale).to(case.dtype)
     theta.requires_grad_(case.mode == "gradients")
@@ -200,7 +197,7 @@ def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
 def unchecked(
     make: Callable[[Case], tuple[Tensor, Distribution]],
 ) -> Callable[[Case], tuple[Tensor, Distribution]]:
-    """Without torch's own checks, which cannot read an empty batch and find that 16 bits do not add up to 1."""
+    """Switch off torch's checks, which fail for empty batches and for probabilities of 16 bits."""
 
     def made(case: Case) -> tuple[Tensor, Distribution]:
         before = Distribution._validate_args
@@ -221,31 +218,26 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
         logits = make(d, k)
         if case.kind == "bits":
             chance = logits.double().softmax(-1)[..., 1]
-            given = (
+            parameters = (
                 {"probs": chance}
                 if case.by == "probs"
                 else {"logits": logits[..., 1] - logits[..., 0]}
             )
             cls: Any = Bernoulli
         else:
-            given = (
+            parameters = (
                 {"probs": logits.double().softmax(-1)} if case.by == "probs" else {"logits": logits}
             )
             cls = Categorical if case.kind == "index" else OneHotCategorical
-        given = {name: each.to(case.dtype) for name, each in given.items()}
+        parameters = {name: value.to(case.dtype) for name, value in parameters.items()}
         if case.form == "single":
-            return theta, cls(
-                **{
-                    name: each.squeeze(-1 if case.kind == "bits" else -2)
-                    for name, each in given.items()
-                }
-            )
+            dim = -1 if case.kind == "bits" else -2
+            single = {name: value.squeeze(dim) for name, value in parameters.items()}
+            return theta, cls(**single)
         if case.form == "grid":
-            given = {
-                name: each.unsqueeze(-2 if case.kind == "bits" else -3)
-                for name, each in given.items()
-            }
-        return theta, Independent(cls(**given), 2 if case.form == "grid" else 1)
+            dim = -2 if case.kind == "bits" else -3
+            parameters = {name: value.unsqueeze(dim) for name, value in parameters.items()}
+        return theta, Independent(cls(**parameters), 2 if case.form == "grid" else 1)
     if case.kind == "mixed":
         return theta, Categoricals([make(size) for size in case.sizes])
     if case.kind == "chain":
@@ -270,7 +262,7 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
 
 
 def feature(x: Tensor, case: Case) -> Tensor:
-    """A number for every point, in x's type where it has floats, else in the law's; 16 bits are summed in 32."""
+    """Return a number for every point, in the type of x if it holds floats, else in that of q; 16 bits are summed in 32."""
     factored = case.kind in ("bits", "index", "one-hot")
     event = (
         {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot")
@@ -283,13 +275,13 @@ def feature(x: Tensor, case: Case) -> Tensor:
     return (wide * weight).sum(-1).to(x.dtype if x.is_floating_point() else case.dtype)
 
 
-OWN = torch.ones((), requires_grad=True)
+WEIGHT_OF_F = torch.ones((), requires_grad=True)
 SOUND: dict[str, Callable[[Tensor], Any]] = {  # of the feature
     "smooth": torch.sin,
     "square": torch.square,
     "indicator": lambda a: (a > 1).float() + 0 * a,
     "constant": lambda a: 0 * a + 2.5,
-    "own parameter": lambda a: OWN * a.sin(),
+    "with a parameter": lambda a: WEIGHT_OF_F * a.sin(),
     "wide": lambda a: a.double().cos(),
     "narrow": lambda a: a.cos().bfloat16(),
     "huge": lambda a: 1e25 * a.float().sin(),
@@ -344,7 +336,7 @@ GENERATORS: dict[str, Callable[[int], Any]] = {
 
 
 def wrong_arguments(case: Case) -> list[str]:
-    """Why the call must be refused whatever q and E are."""
+    """Return why the call must be refused, whatever q and E are."""
     reasons = []
     if case.f not in SOUND and case.f not in (
         "bool",
@@ -366,7 +358,7 @@ def wrong_arguments(case: Case) -> list[str]:
 
 
 def settled(case: Case, q: Distribution) -> dict[str, Any]:
-    """The estimator's settings, networks made for this q."""
+    """Return the settings of the estimator, with networks made for this q."""
     if "network" not in case.options:
         return case.options
     if case.options["network"] == "smooth":
@@ -378,10 +370,10 @@ def settled(case: Case, q: Distribution) -> dict[str, Any]:
 
 
 def problem(case: Case) -> str | None:
-    """What is wrong with the answer to this call; None where it is right, or a refusal that names an argument."""
+    """Return what is wrong with this call; None if the result is right, or an error names an argument."""
     torch.manual_seed(case.seed)
     if case.validate is False and case.x in UNSEEN:
-        return None  # who asks for no check gets none
+        return None  # no checks were asked for
     if case.mode not in ("no_grad", "inference_mode"):
         return problem_of_call(case, *law_of(case))
     with getattr(torch, case.mode)():
@@ -426,8 +418,12 @@ def problem_of_call(case: Case, theta: Tensor, q: Distribution) -> str | None:
         return f"value {value}"
     if value.requires_grad:
         value.sum().backward()
-    own = list(E.parameters()) if isinstance(E, nn.Module) and case.f != "huge" else []
-    for name, leaf in (("q", theta), ("f", OWN), *(("E", each) for each in own)):
+    learned = list(E.parameters()) if isinstance(E, nn.Module) and case.f != "huge" else []
+    for name, leaf in (
+        ("q", theta),
+        ("f", WEIGHT_OF_F),
+        *(("E", parameter) for parameter in learned),
+    ):
         gradient, leaf.grad = leaf.grad, None
         if gradient is not None and not bool(gradient.isfinite().all()):
             return f"gradient in {name} {gradient.flatten()[:12]}"
@@ -437,7 +433,7 @@ def problem_of_call(case: Case, theta: Tensor, q: Distribution) -> str | None:
 
 
 def wrong_points(case: Case, q: Distribution, seen: list[Tensor]) -> str | None:
-    """Whether f saw an impossible point; relaxed points are none."""
+    """Return an error if f saw an impossible point; relaxed points are not checked."""
     if ESTIMATORS[case.estimator].differentiates_f is not False:
         return None
     law = view(q)
@@ -448,7 +444,7 @@ def wrong_points(case: Case, q: Distribution, seen: list[Tensor]) -> str | None:
 
 
 def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) -> str | None:
-    """Whether the value leaves the range of f on all possible points, which is one point where q is certain."""
+    """Return an error if the value is outside the range of f over the possible points."""
     if (
         case.estimator in OUTSIDE
         or (case.estimator == "SCateR" and "categories" in case.options)
@@ -470,7 +466,7 @@ def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) 
     )
     slack = (
         8
-        * max(torch.finfo(each).eps for each in (narrow, view(q).real))
+        * max(torch.finfo(dtype).eps for dtype in (narrow, view(q).real))
         * torch.maximum(low.abs(), high.abs())
         + 1e-30
     )
@@ -488,5 +484,5 @@ def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) 
 )
 @given(case=cases())
 def test_right_or_an_error_that_names_an_argument(case: Case) -> None:
-    found = problem(case)
-    assert found is None, found
+    error = problem(case)
+    assert error is None, error

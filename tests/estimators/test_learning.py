@@ -1,7 +1,6 @@
-"""Estimators that learn between calls: compiled, checkpointed, and after a call that went wrong."""
+"""Estimators that learn between calls: compiled, checkpointed, and after a call with wrong values."""
 
 from collections.abc import Callable
-from statistics import NormalDist
 
 import pytest
 import torch
@@ -12,14 +11,14 @@ from torch.utils.checkpoint import checkpoint
 import catlog
 from catlog.estimators.catlog_trick import kernel_critic as memory
 from catlog.estimators.learning import frozen, write
+from catlog.testing import z_limit
 from compiling import why_not_inductor
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*_prims_common.check:FutureWarning"
-)  # torch's own, when it compiles
+# torch raises it when it compiles.
+pytestmark = pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")
 
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
-# Eager mode's random numbers; and no vector instructions, for which the C++ compiler takes much longer.
+# Eager mode's random numbers, and no vector instructions, which take the C++ compiler much longer.
 OPTIONS = {"fallback_random": True, "compile_threads": 1, "cpp.simdlen": 1}
 
 LEARNERS: dict[str, Callable[[], catlog.Estimator]] = {
@@ -46,17 +45,17 @@ def law(logits: Tensor) -> Independent:
 
 
 def learned(E: catlog.Estimator) -> list[Tensor]:
-    """The buffers of the estimator, or of its baseline."""
+    """Return the buffers of the estimator, or of its baseline."""
     return list((E if isinstance(E, nn.Module) else E.baseline).buffers())  # type: ignore[attr-defined]
 
 
 def gradients(call: Callable[[Tensor], Tensor], calls: int, batch: int) -> Tensor:
-    """Of so many calls in a row, [calls, batch, d]."""
-    found = []
+    """Return the gradients of successive calls, [calls, batch, d]."""
+    slopes = []
     for _ in range(calls):
         logits = LOGITS.expand(batch, -1).clone().requires_grad_()
-        found.append(torch.autograd.grad(call(logits).sum(), logits)[0])
-    return torch.stack(found)
+        slopes.append(torch.autograd.grad(call(logits).sum(), logits)[0])
+    return torch.stack(slopes)
 
 
 def exact() -> Tensor:
@@ -66,7 +65,7 @@ def exact() -> Tensor:
 
 @pytest.fixture
 def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kernel instead of nine for MemoryCateR: a ninth of the time to compile."""
+    """Give MemoryCateR one kernel instead of nine, which compiles in a ninth of the time."""
     monkeypatch.setattr(memory, "WIDTHS", (2.0,))
     monkeypatch.setattr(memory, "SHARES", (1e-3,))
 
@@ -75,13 +74,14 @@ def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_setting", "own_inductor_cache")
 @pytest.mark.parametrize("name", LEARNERS)
 def test_inductor_learns_as_eager_does_and_is_unbiased(name: str) -> None:
-    """With the same random numbers, every call's gradient and all that is learned are those of eager mode; and the gradient is
-    right on average, by a z-test at one in a million: batch elements are independent given what was learned before.
+    """With the same random numbers, gradients and buffers are those of eager mode.
 
-    The last line says that a relative bias of 10 % would be seen. Reading buffers that were overwritten made one of 67 %.
+    The mean gradient passes a z-test: batch elements are independent given what was learned before.
+    The last line says that a relative bias of 10 % would be detected. Reading buffers that were
+    overwritten caused one of 67 %.
     """
     torch._dynamo.reset()
-    batch, found = 2000, []
+    batch, results = 2000, []
     with torch._inductor.config.patch(OPTIONS):
         for compiled in (False, True):
             E = LEARNERS[name]()
@@ -91,14 +91,14 @@ def test_inductor_learns_as_eager_does_and_is_unbiased(name: str) -> None:
 
             torch.manual_seed(0)
             call = torch.compile(loss, fullgraph=True) if compiled else loss
-            found.append([gradients(call, 12, batch), *learned(E)])
-    for eager, compiled in zip(*found, strict=True):
+            results.append([gradients(call, 12, batch), *learned(E)])
+    for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-4)
-    assert all((each != 0).any() for each in found[0])  # something was learned
-    estimates = found[1][0]
+    assert all((result != 0).any() for result in results[0])  # something was learned
+    estimates = results[1][0]
     error = estimates.mean((0, 1)) - exact()
     deviation = (estimates.var(1).sum(0) / batch).sqrt() / len(estimates)
-    bound = NormalDist().inv_cdf(1 - 1e-6 / (2 * len(LOGITS)))
+    bound = z_limit(len(LOGITS))
     assert (error.abs() <= bound * deviation).all()
     assert (0.1 * exact().norm() > 2 * bound * deviation).all()
 
@@ -118,13 +118,13 @@ def test_a_checkpoint_is_right_once_it_is_frozen(name: str) -> None:
     E = LEARNERS[name]()
     E(f, law(LOGITS))
     (E if isinstance(E, nn.Module) else E.baseline).eval()  # type: ignore[attr-defined]
-    before = [each.clone() for each in learned(E)]
-    found = []
-    for call in (E, lambda *given: checkpoint(E, *given, use_reentrant=False)):
+    before = [buffer.clone() for buffer in learned(E)]
+    slopes = []
+    for call in (E, lambda *arguments: checkpoint(E, *arguments, use_reentrant=False)):
         torch.manual_seed(0)
         logits = LOGITS.clone().requires_grad_()
-        found.append(torch.autograd.grad(call(f, law(logits)), logits)[0])
-    assert torch.equal(*found)
+        slopes.append(torch.autograd.grad(call(f, law(logits)), logits)[0])
+    assert torch.equal(*slopes)
     assert all(torch.equal(*pair) for pair in zip(before, learned(E), strict=True))
 
 
@@ -143,39 +143,41 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", LEARNERS)
-def test_one_wrong_call_harms_no_later_one(name: str, wrong: str) -> None:
-    """As it does not under compile or with validate=False, where nobody looks at the numbers: what was learned stays finite."""
+def test_a_wrong_value_does_not_harm_later_calls(name: str, wrong: str) -> None:
+    """Without checks of values, as under torch.compile, buffers stay finite and later estimates unbiased."""
     E = LEARNERS[name]()
     object.__setattr__(E, "validate", False)
     x = torch.zeros(E.rows(law(LOGITS)), 4)
     x[1:] = torch.eye(4)[: len(x) - 1]
     for _ in range(2):
         E(WRONG[wrong], law(LOGITS.float()), x=x if name != "MAPO" else None)
-        assert all(each.isfinite().all() for each in learned(E) if each.is_floating_point())
-    found = gradients(lambda logits: E(f, law(logits)), 30, 500)
-    error = found.mean((0, 1)) - exact()
-    assert (error.abs() <= 6 * (found.var(1).sum(0) / 500).sqrt() / len(found)).all()
+        floats = [buffer for buffer in learned(E) if buffer.is_floating_point()]
+        assert all(buffer.isfinite().all() for buffer in floats)
+    slopes = gradients(lambda logits: E(f, law(logits)), 30, 500)
+    error = slopes.mean((0, 1)) - exact()
+    deviation = (slopes.var(1).sum(0) / 500).sqrt() / len(slopes)
+    assert (error.abs() <= 6 * deviation).all()
 
 
 @pytest.mark.parametrize("wrong", ["NaN", "infinity", "infinite slope"])
 def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
     E = catlog.SlopeCateR(samples=2)
-    before = [each.clone() for each in E.buffers()]
+    before = [buffer.clone() for buffer in E.buffers()]
     with pytest.raises(ValueError, match=r"f.* finite numbers, but"):
         E(WRONG[wrong], law(LOGITS.float()), x=torch.zeros(2, 4))
     assert all(torch.equal(*pair) for pair in zip(before, E.buffers(), strict=True))
 
 
 def test_a_point_of_nan_is_not_remembered() -> None:
-    """MAPO keeps the best points; NaN is not among them."""
-    E = catlog.MAPO(size=1, samples=2, length=3, validate=False)
+    """MAPO remembers the best points, and NaN is not one of them."""
+    E = catlog.MAPO(size=1, samples=2, max_variables=3, validate=False)
     values = torch.tensor([torch.nan, 1.0, 2.0])
     E(lambda x: values[: len(x)], law(torch.zeros(3)), x=torch.eye(3)[:2])
     assert E.memory.tolist() == [[0, 1, 0]]
 
 
 def test_tiny_slopes_leave_the_fit_finite() -> None:
-    """Squares of slopes below float32's normal numbers: the product of both scales is infinite."""
+    """Their squares are below the normal numbers of float32, and the product of both scales is infinite."""
     E = catlog.SlopeCateR(samples=2)
     for _ in range(3):
         E(lambda x: 1e-20 * f(x), law(LOGITS.float()))
@@ -183,25 +185,29 @@ def test_tiny_slopes_leave_the_fit_finite() -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_nothing_that_is_not_finite_is_written(together: bool) -> None:
-    kept = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
+def test_only_finite_numbers_are_written(together: bool) -> None:
+    buffers = torch.zeros(2), torch.zeros(3, dtype=torch.int64)
     write(
-        [(kept[0], torch.tensor([1.0, torch.nan])), (kept[1], torch.ones(3, dtype=torch.int64))],
+        [
+            (buffers[0], torch.tensor([1.0, torch.nan])),
+            (buffers[1], torch.ones(3, dtype=torch.int64)),
+        ],
         together,
     )
-    assert [each.tolist() for each in kept] == (
+    assert [buffer.tolist() for buffer in buffers] == (
         [[0.0, 0.0], [0, 0, 0]] if together else [[1.0, 0.0], [1, 1, 1]]
     )
     write(
-        [(kept[0], torch.tensor([1.0, 2.0])), (kept[1], torch.ones(3, dtype=torch.int64))], together
+        [(buffers[0], torch.tensor([1.0, 2.0])), (buffers[1], torch.ones(3, dtype=torch.int64))],
+        together,
     )
-    assert [each.tolist() for each in kept] == [[1.0, 2.0], [1, 1, 1]]
+    assert [buffer.tolist() for buffer in buffers] == [[1.0, 2.0], [1, 1, 1]]
 
 
 @needs_compiler
 @pytest.mark.usefixtures("own_inductor_cache")
 def test_frozen_copies_survive_compiled_writes() -> None:
-    """The smallest case of the pattern: what was read before a write is what the backward pass uses."""
+    """The backward pass uses the values that were read before the write."""
     torch._dynamo.reset()
     module = nn.Module()
     module.register_buffer("kept", torch.full((4,), 2.0))

@@ -1,4 +1,4 @@
-"""Where no gradient is wanted: every estimator gives the value that it gives with gradients, and training goes on afterwards."""
+"""Without gradients every estimator gives the same value, and training continues afterwards."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -19,7 +19,7 @@ LAWS: dict[str, Callable[[Tensor], Distribution]] = {
     "structured": lambda logits: MarkovChain(logits[..., 0, :], logits, length=2),
 }
 mode = pytest.mark.parametrize(
-    "mode", [torch.no_grad, torch.inference_mode], ids=lambda each: each.__name__
+    "mode", [torch.no_grad, torch.inference_mode], ids=lambda mode: mode.__name__
 )
 OTHERS = [(torch.inference_mode, "outside"), (torch.no_grad, "inside"), (torch.no_grad, "outside")]
 LEARNING = [
@@ -39,49 +39,45 @@ def logits() -> Tensor:
 
 
 def network(x: Tensor) -> nn.Module:
-    """With parameters of its own, for points [n, batch, *event]."""
+    """Return a network for points [n, batch, *event]."""
     model = nn.Sequential(
         nn.Flatten(2), nn.Linear(x[0, 0].numel(), 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(-2)
     ).double()
-    for each in model.parameters():
-        nn.init.normal_(each, generator=seeded())
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=seeded())
     return model
 
 
 def losses(E: Any, kind: str, mode: Any, made: str) -> list[Tensor]:
-    """The value under ``mode``, then the value and the gradients of an ordinary step: of a new q and, where it can be, of q."""
+    """Return the value under ``mode``, then the gradients of ordinary steps with a new q and with the same q."""
     E, source, parameters = deepcopy(E), seeded(), logits()
     outside = LAWS[kind](parameters)
     model = network(outside.sample((1,)))
     with mode():
         q = outside if made == "outside" else LAWS[kind](parameters)
-        found = [E(lambda x: model(x.double()), q, generator=source).clone()]
+        value = E(lambda x: model(x.double()), q, generator=source).clone()
     E(lambda x: model(x.double()), LAWS[kind](parameters), generator=source).sum().backward()
     E(lambda x: model(x.double()), outside, generator=source).sum().backward()
-    return [
-        *(each.detach() for each in found),
-        parameters.grad,
-        *(each.grad for each in model.parameters()),
-    ]
+    return [value.detach(), parameters.grad, *(weight.grad for weight in model.parameters())]
 
 
 @pytest.mark.parametrize("E", estimators())
-def test_same_value_and_training_goes_on(E: catlog.Estimator) -> None:
+def test_same_value_and_training_continues(E: catlog.Estimator) -> None:
     for kind in LAWS:
         if not supports(E, kind):
             continue
         expected = losses(E, kind, torch.enable_grad, "outside")
         for mode, made in [(torch.inference_mode, "inside"), *OTHERS * (kind == "bits")]:
-            found = losses(E, kind, mode, made)
+            results = losses(E, kind, mode, made)
             frozen = isinstance(E, SlopeCateR | MemoryCateR | MAPO) and mode is torch.inference_mode
-            upto = 1 if frozen else None  # where nothing was learned, the next step differs
-            torch.testing.assert_close(found[:upto], expected[:upto], rtol=1e-12, atol=1e-13)
+            count = 1 if frozen else None  # where nothing was learned, the next step differs
+            torch.testing.assert_close(results[:count], expected[:count], rtol=1e-12, atol=1e-13)
 
 
 @mode
 @pytest.mark.parametrize("E", LEARNING, ids=lambda E: type(E).__name__)
-def test_what_is_learned_stays_usable(E: Any, mode: Any) -> None:
-    """The state is frozen by eval() and under inference_mode, where no tensor of it gets stuck."""
+def test_learned_buffers_stay_usable(E: Any, mode: Any) -> None:
+    """They are frozen by eval() and under inference_mode, and never become inference tensors."""
     E = deepcopy(E)
     module = E if isinstance(E, nn.Module) else E.baseline
     q = LAWS["bits"](logits())
@@ -94,15 +90,15 @@ def test_what_is_learned_stays_usable(E: Any, mode: Any) -> None:
         changed = any(
             not torch.equal(value, before[name]) for name, value in module.state_dict().items()
         )
-        if not isinstance(E, Reinforce):  # a moving average knows no eval()
+        if not isinstance(E, Reinforce):  # a moving average ignores eval()
             assert changed == (training and mode is torch.no_grad)
-        assert not any(each.is_inference() for each in module.buffers())
+        assert not any(buffer.is_inference() for buffer in module.buffers())
     E(lambda x: x.sum(-1).sin(), LAWS["bits"](logits()), generator=seeded()).sum().backward()
 
 
 @pytest.mark.parametrize("E", estimators(differentiates_f=True))
-def test_f_that_torch_cannot_differentiate_there(E: Any) -> None:
-    """What was made under inference_mode cannot be saved for a backward pass."""
+def test_f_with_an_inference_tensor(E: Any) -> None:
+    """torch cannot save it for a backward pass."""
     with torch.inference_mode():
         weight = torch.arange(3.0, dtype=torch.float64)
         q = LAWS["bits"](logits())

@@ -1,4 +1,4 @@
-"""The skeleton for estimators of one's own passes the battery, and a bug in it does not."""
+"""``pytest --pyargs catlog.testing`` accepts the skeleton of an estimator, and rejects it with a bug."""
 
 import os
 import subprocess
@@ -7,66 +7,51 @@ from pathlib import Path
 
 import pytest
 
-from scripts import loaded
+from catlog.testing.settings import load_estimator
+from scripts import ROOT, loaded
 
-ROOT = Path(__file__).parents[2]
 SKELETON = ROOT / "examples" / "own_estimator.py"
 
 
-def battery(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        str(ROOT / "tests" / "test_battery.py"),
-        *arguments,
-    ]
+def battery(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the battery as a user does, in a folder without a clone."""
+    command = [sys.executable, "-m", "pytest", "-q", "--pyargs", "catlog.testing", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment
     )
 
 
-def test_the_battery_accepts_the_skeleton() -> None:
-    done = battery("--estimator", f"{SKELETON}:TwoHalves", "-k", "TwoHalves")
-    assert done.returncode == 0, done.stdout
+def test_the_battery_accepts_the_skeleton(tmp_path: Path) -> None:
+    done = battery(tmp_path, "--estimator", f"{SKELETON}:TwoHalves", "-k", "TwoHalves")
+    assert done.returncode == 0, done.stdout + done.stderr
     passed = int(done.stdout.rsplit(" passed", 1)[0].split()[-1])
-    assert passed >= 20, "it was not really judged"
+    assert passed >= 20, "too few tests judged it"
 
 
-def test_the_battery_rejects_a_bug(tmp_path: Path) -> None:
-    """A baseline that has seen its own draws."""
+def test_the_battery_rejects_a_baseline_that_depends_on_the_draw(tmp_path: Path) -> None:
     text = SKELETON.read_text(encoding="utf-8")
     assert ".flip(0)" in text
     (tmp_path / "wrong.py").write_text(text.replace(".flip(0)", ""), encoding="utf-8")
     done = battery(
-        "--estimator", f"{tmp_path / 'wrong.py'}:TwoHalves", "-k", "test_unbiased and TwoHalves"
+        tmp_path, "--estimator", "wrong.py:TwoHalves", "-k", "test_unbiased and TwoHalves"
     )
-    assert done.returncode == 1, done.stdout
-    assert "test_unbiased" in done.stdout
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED" in done.stdout
+    assert "test_unbiased[TwoHalves()-bits]" in done.stdout
 
 
-def test_what_is_no_estimator_is_named() -> None:
-    named = loaded("tests/conftest.py").named
-    with pytest.raises(
-        pytest.UsageError,
-        match=r"FILE\.py:CLASS is wanted, but 'nowhere\.py:Nothing' names no file",
-    ):
-        named("nowhere.py:Nothing")
-    with pytest.raises(pytest.UsageError, match=r"own_estimator\.py has no 'Nothing'"):
-        named(f"{SKELETON}:Nothing")
+def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
+    done = battery(tmp_path, "--estimator", "nowhere.py:Nothing")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    message = "--estimator: it must be FILE.py:CLASS, but 'nowhere.py:Nothing' names no file."
+    assert message in done.stderr
+    with pytest.raises(ValueError, match=r"own_estimator\.py has no 'Nothing'"):
+        load_estimator(f"{SKELETON}:Nothing")
 
 
-def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_skeleton_runs(capsys: pytest.CaptureFixture[str]) -> None:
     loaded("examples/own_estimator.py").main()
-    ours, exact = (
-        [float(each) for each in line.split()[1:]] for line in capsys.readouterr().out.splitlines()
-    )
+    lines = capsys.readouterr().out.splitlines()
+    ours, exact = ([float(number) for number in line.split()[1:]] for line in lines)
     assert all(abs(a - b) < 0.02 for a, b in zip(ours, exact, strict=True))

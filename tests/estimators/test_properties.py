@@ -30,7 +30,7 @@ BLACK_BOX = [
     Reinforce(samples=3),
     RLOO(samples=3),
     *(IndeCateR(samples=3, draws=draws) for draws in DRAWS),
-    IndeCateR(samples=2, fresh=True),
+    IndeCateR(samples=2, per_variable=True),
     IndeCateR(samples=3, variables=1, control="none"),
 ]
 ALL = [*BLACK_BOX, StraightThrough(samples=2), IndeCateR(samples=3, variables=1)]
@@ -46,7 +46,7 @@ def gradient(value, logits):
 
 
 def wave(weights, event):
-    """A function that mixes all variables, with weights ``[*batch, features]``."""
+    """Return a function that mixes all variables, with weights ``[*batch, features]``."""
     return lambda x: (x.flatten(-event) * weights).sum(-1).sin()
 
 
@@ -70,21 +70,21 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=generator(seed))
     x = draw(law, E.rows(q), generator=generator(seed))
     options = {}
-    if isinstance(E, IndeCateR) and E.variables:
+    if "chosen" in E.randomness:
         options["chosen"] = torch.randint(law.d, (3, *batch, 1), generator=generator(seed))
     value = E(wave(weights, event), q, x=x, **options)
     slope = gradient(value, logits)
     for element in product(*map(range, batch)):
-        own = logits.detach()[element].requires_grad_()
+        leaf = logits.detach()[element].requires_grad_()
         rows = (slice(None), *element)
         alone = E(
             wave(weights[element], event),
-            LAWS[kind](own, sizes),
+            LAWS[kind](leaf, sizes),
             x=x[rows],
-            **{name: each[rows] for name, each in options.items()},
+            **{name: option[rows] for name, option in options.items()},
         )
         torch.testing.assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
-        torch.testing.assert_close(slope[element], gradient(alone, own), rtol=0, atol=TINY[dtype])
+        torch.testing.assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
 
 
 @search
@@ -134,7 +134,9 @@ def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples
     ).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
     q = Categoricals(logits, sizes)
-    value = IndeCateR(samples=samples, draws=draws, fresh=fresh)(f, q, generator=generator(seed))
+    value = IndeCateR(samples=samples, draws=draws, per_variable=fresh)(
+        f, q, generator=generator(seed)
+    )
 
     x = draw(factors(q), samples, draws, groups=(d,) if fresh else (), generator=generator(seed))
     literal = 0.0
@@ -208,8 +210,8 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
     draws=st.sampled_from(DRAWS),
     samples=counts,
 )
-def test_kinds_of_law_agree(seed, batch, d, k, dtype, draws, samples):
-    """One-hot and integer laws with the same logits, and the same uniforms, give the same estimate."""
+def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
+    """One-hot and integer distributions with the same logits and uniforms give the same estimate."""
     E = IndeCateR(samples=samples, draws=draws)
     logits = torch.randn(*batch, d, k, dtype=dtype, generator=generator(seed)).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)

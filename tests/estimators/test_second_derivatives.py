@@ -1,4 +1,4 @@
-"""Second derivatives: unbiased by enumeration for the estimators that say so, refused by all others."""
+"""Second derivatives are unbiased, by enumeration, for three estimators; the others refuse them."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,10 @@ from torch.func import hessian, jacfwd, jacrev
 
 import catlog
 from catlog.estimator import TWICE
-from catlog.testing.enumeration import Case, cases, functions, outcomes
+from catlog.testing import CASES, FUNCTIONS, Case, outcomes
 from catlog.testing.settings import estimators, supports
 
-CASES = {case.name: case for case in cases()}
-F = functions()["sine"]
+F = FUNCTIONS["sine"]
 PARAMETER = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
 RIGHT = {"Exact", "Reinforce", "RLOO"}
 RELAXED = {"GumbelSoftmax"}  # its second derivatives are those of the relaxed function
@@ -24,34 +23,28 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tensor]:
-    """The estimate averaged over all outcomes of the sampler, as a function of theta and of f's parameter.
+    """Return the mean estimate over all outcomes of the sampler, as a function of theta and of f's parameter.
 
-    The probabilities of the outcomes are constants: they stand for the frequencies of a sampler.
+    The probabilities of the outcomes are constants, as the frequencies of a sampler are.
     """
-    if isinstance(E, catlog.Exact):
+    if not E.randomness:
         return lambda theta, c: E(lambda x: F(case.features(x), c), case.law(theta))
     x, weight = outcomes(case, E.rows(case.law(case.theta)))
 
     def average(theta: Tensor, c: Tensor) -> Tensor:
-        return (
-            weight
-            * E(
-                lambda x: F(case.features(x), c),
-                case.law(theta.expand(x.shape[1], *theta.shape)),
-                x=x,
-            )
-        ).sum()
+        q = case.law(theta.expand(x.shape[1], *theta.shape))
+        return (weight * E(lambda x: F(case.features(x), c), q, x=x)).sum()
 
     return average
 
 
 def second(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, c: Tensor) -> list[Tensor]:
-    """The derivative of the gradient along a direction, in theta and in c: all four blocks of the Hessian enter."""
+    """Return the derivative of the gradient along a direction, in theta and in c: it uses all blocks of the Hessian."""
     theta, c = theta.clone().requires_grad_(), c.clone().requires_grad_()
     first = torch.autograd.grad(function(theta, c), [theta, c], create_graph=True)
     along = sum(
-        (each * torch.linspace(1, 2, each.numel(), dtype=each.dtype).view_as(each)).sum()
-        for each in first
+        (slope * torch.linspace(1, 2, slope.numel(), dtype=slope.dtype).view_as(slope)).sum()
+        for slope in first
     )
     return list(torch.autograd.grad(along, [theta, c]))
 
@@ -62,7 +55,7 @@ def second(function: Callable[[Tensor, Tensor], Tensor], theta: Tensor, c: Tenso
     [catlog.Exact(), catlog.Reinforce(1), catlog.Reinforce(2, baseline=0.7), catlog.RLOO(2)],
     ids=str,
 )
-def test_unbiased(E: catlog.Estimator, case: Case) -> None:
+def test_second_derivatives_are_unbiased(E: catlog.Estimator, case: Case) -> None:
     def by_hand(theta: Tensor, c: Tensor) -> Tensor:
         return (case.probabilities(theta) * F(case.features(case.points), c)).sum()
 
@@ -80,16 +73,13 @@ def loss_of(
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("E", estimators())
-def test_right_or_refused(E: catlog.Estimator, loss: str) -> None:
-    """By create_graph, and by every order of forward and reverse mode."""
+def test_other_estimators_refuse(E: catlog.Estimator, loss: str) -> None:
     name = type(E).__name__
     if name in RIGHT | RELAXED:
         pytest.skip("it has second derivatives")
     case = next(case for case in CASES.values() if supports(E, case.kind))
     function, theta = loss_of(E, case, LOSSES[loss]), case.theta.clone().requires_grad_()
-    (first,) = torch.autograd.grad(
-        function(theta), theta, create_graph=True
-    )  # the first one is there, whatever is asked for
+    (first,) = torch.autograd.grad(function(theta), theta, create_graph=True)
     with pytest.raises(RuntimeError, match="use Reinforce, RLOO or"):
         torch.autograd.grad(first.sum(), theta)
 
@@ -106,7 +96,7 @@ def test_right_or_refused(E: catlog.Estimator, loss: str) -> None:
 @pytest.mark.parametrize(
     "E", [catlog.IndeCateR(1), catlog.StraightThrough(1), catlog.LEG(1)], ids=str
 )
-def test_refused_inside_transforms(
+def test_transforms_are_refused(
     E: catlog.Estimator, transform: Callable[..., Callable[[Tensor], Tensor]]
 ) -> None:
     case = CASES["bits"]

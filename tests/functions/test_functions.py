@@ -146,7 +146,7 @@ def test_table_of_fresh_draws(name, kind, batch):
 
 @cases
 @pytest.mark.parametrize(
-    "options", [{}, {"fresh": True}, {"variables": 2, "control": "none"}], ids=str
+    "options", [{}, {"per_variable": True}, {"variables": 2, "control": "none"}], ids=str
 )
 def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     E = IndeCateR(samples=3, **options)

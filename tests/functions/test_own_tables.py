@@ -19,6 +19,7 @@ from catlog.functions import (
     OfSum,
     Pairwise,
     Potts,
+    first_layer_linear,
 )
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
@@ -55,7 +56,7 @@ def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatc
     law = factors(Independent(Bernoulli(logits=torch.zeros(x.shape[1:], dtype=torch.float64)), 1))
     f.precision = "half"
     if route == "kernel":
-        monkeypatch.setattr(functions, "usable", lambda x, slots: True)
+        monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
     with torch.no_grad():
         expected = differences(lambda x: f(x), x, f(x), law)
         f.table_checked = True  # the comparison would hide what this is about
@@ -212,11 +213,11 @@ def change_of_the_beginning(name: str, net: nn.Sequential) -> nn.Sequential:
         ("hook", r"`network\[0\]`.*forward hooks"),
         ("pre-hook", r"`network\[0\]`.*forward hooks"),
         ("weight norm as a hook", r"`network\[0\]`.*torch.nn.utils.parametrizations"),
-        ("adapter", r"`network\[0\]`.*Adapter has a forward of its own"),
-        ("patched", r"`network\[0\]`.*put into this Linear"),
+        ("adapter", r"`network\[0\]`.*Adapter overrides forward"),
+        ("patched", r"`network\[0\]`.*this Linear was given another forward"),
         ("hook on the network", r"`network`.*forward hooks"),
-        ("residual", r"`network`.*Residual has a forward of its own"),
-        ("patched network", r"`network`.*put into this Sequential"),
+        ("residual", r"`network`.*Residual overrides forward"),
+        ("patched network", r"`network`.*this Sequential was given another forward"),
     ],
 )
 def test_a_changed_beginning_is_refused(name: str, where: str) -> None:
@@ -274,7 +275,7 @@ def test_a_function_with_another_forward_and_an_old_table_is_refused(name: str) 
     kind, x = getattr(functions, name), points(5)
     squared = type("Squared", (kind,), {"forward": lambda self, x: kind.forward(self, x) ** 2})
     with pytest.raises(
-        TypeError, match=r"Squared: Squared has a forward of its own.*`neighbours` of its own"
+        TypeError, match=r"Squared: Squared overrides forward.*Override `neighbours`"
     ):
         OWN[name](squared).neighbours(x)
     both = type(
@@ -308,7 +309,7 @@ LAWS = {
         Categorical(logits=logits.index_fill(-1, torch.tensor([1]), -torch.inf)), 1
     ),
 }
-SETTINGS = [{}, {"fresh": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
+SETTINGS = [{}, {"per_variable": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
 
 
 class Wave:

@@ -91,7 +91,7 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 @pytest.mark.parametrize(
-    "options", [{}, {"fresh": True}, {"draws": "latin"}, {"variables": 4}, None], ids=str
+    "options", [{}, {"per_variable": True}, {"draws": "latin"}, {"variables": 4}, None], ids=str
 )
 @pytest.mark.parametrize("compile", [False, None], ids=["captured", "compiled and captured"])
 def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool | None) -> None:

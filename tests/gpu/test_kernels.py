@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog import functions
-from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, kernels
+from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, first_layer_linear, kernels
 
 # Relative error in norm of the values, and of the gradient of IndeCateR. Half has 10 bits of mantissa, bfloat16 7.
 BOUNDS = {"half": 1e-3, "bfloat16": 1e-2}
@@ -89,7 +88,7 @@ def test_formula_equals_brute_force(
     variables = torch.rand(3, *batch, d).argsort(-1)[..., :2] if chosen else None
     with torch.no_grad():
         own_way = f.neighbours(x, variables)
-        monkeypatch.setattr(functions, "usable", lambda x, slots: True)
+        monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
         table = f.neighbours(x, variables)
         torch.testing.assert_close(table, own_way, rtol=0, atol=1e-12)
         for i in range(d if variables is None else 2):
@@ -116,7 +115,7 @@ def test_operation_is_registered_well(size: str) -> None:
 def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     head, x = BernoulliCrossEntropy(torch.rand(4, 7)), torch.zeros(2, 4, 5)
     net = decoder(5, 6, 8, 7)
-    monkeypatch.setattr(functions, "usable", lambda x, slots: True)
+    monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
     with torch.no_grad():
         assert FirstLayerLinear(net, head, precision="half")._fits_kernel(x, None)
         assert not FirstLayerLinear(net, head)._fits_kernel(

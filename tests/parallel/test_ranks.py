@@ -129,7 +129,7 @@ def own_tables() -> dict[str, Any]:
         for n in (1, 2, 3):
             for fresh in (False, True):
                 x = q.sample((n * (q.event_shape[0] if fresh else 1),))
-                E = catlog.IndeCateR(n, fresh=fresh)
+                E = catlog.IndeCateR(n, per_variable=fresh)
                 found[f"{name} {n} {fresh}"] = [E(f, q, x=x), E(Sharded(f), q, x=x)]
         if name != "sum":
             x, chosen = q.sample((3,)), torch.randint(4, (3, 2, 1))

@@ -1,4 +1,4 @@
-"""pydrobert-pytorch 0.3.0: REINFORCE, RELAX and REBAR on the same draws and noise, and what their control variates learn from."""
+"""pydrobert-pytorch 0.3.0: REINFORCE, RELAX and REBAR on the same draws and noise, and the gradients of their control variates."""
 
 from collections.abc import Callable
 
@@ -8,19 +8,16 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog.testing.enumeration import Case, cases, expected, functions
+from catlog.testing import CASES, FUNCTIONS, expected, z_limit
 
 peer = pytest.importorskip(
     "pydrobert.torch.estimators", reason="pydrobert-pytorch is not installed: run `make test-peers`"
 )
 
-CASES: dict[str, Case] = {case.name: case for case in cases()}
-FUNCTIONS = functions()
 PARAMETER = torch.ones(6, dtype=torch.float64)
 DIST = {"bits": "bern", "one-hot": "onehot"}
 
-# One false failure in a million runs of one test: 12 numbers or fewer, two-sided, normal.
-LIMIT = 5.6
+LIMIT = z_limit(12)  # at most 12 numbers per test
 
 
 def law(kind: str, logits: Tensor) -> Distribution:
@@ -35,7 +32,7 @@ def draws(kind: str, rows: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
 
 
 def noisy(monkeypatch: pytest.MonkeyPatch, uniforms: Tensor) -> None:
-    """Makes the peer use these uniforms."""
+    """Make the peer use these uniforms."""
     monkeypatch.setattr(torch, "rand_like", lambda like: uniforms.expand_as(like).clone())
 
 
@@ -51,7 +48,7 @@ def test_reinforce(kind: str) -> None:
 
 
 class Network(nn.Module):
-    """c of a relaxed point [n, 2, 3], one number for the whole event."""
+    """A critic of relaxed points [n, 2, 3], with one number for the whole event."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,11 +58,13 @@ class Network(nn.Module):
         return self.layers(points.flatten(-2))
 
 
-# The peer draws z and, given x, another z~. Ours uses one noise for both, so it is theirs with z = z~.
-def tied(
+def with_one_noise(
     monkeypatch: pytest.MonkeyPatch, x: Tensor, control: Callable[[Tensor], Tensor], fx: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The uniforms, and the peer's gradient per draw with z equal to z~."""
+    """Return the uniforms, and the peer's gradient per draw with z equal to z~.
+
+    The peer draws z and, given x, a second z~. Ours uses one noise for both.
+    """
     rows = CASES["one-hot"].theta.expand_as(x)
     noise = torch.rand(x.shape, dtype=x.dtype)
     noisy(monkeypatch, noise)
@@ -76,10 +75,10 @@ def tied(
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_relax(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One-hot: the gradient, and what the network learns from: the gradient of its squared norm."""
+    """One-hot: the gradient, and the gradient of its squared norm in the network."""
     torch.manual_seed(0)
     network, (x, f) = Network(), draws("one-hot", rows)
-    noise, theirs = tied(monkeypatch, x, lambda z: network((z / 0.7).softmax(-1)), f(x))
+    noise, theirs = with_one_noise(monkeypatch, x, lambda z: network((z / 0.7).softmax(-1)), f(x))
     learned = torch.autograd.grad(
         theirs.mean(0).square().sum(), list(network.parameters()), allow_unused=True
     )
@@ -101,7 +100,7 @@ def test_rebar(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         lambda z: f(z).unsqueeze(-1), "onehot", start_temp=0.4, start_eta=0.8
     ).double()
     control.reset_parameters()  # in float64
-    noise, theirs = tied(monkeypatch, x, control, f(x))
+    noise, theirs = with_one_noise(monkeypatch, x, control, f(x))
     eta, log_temp = torch.autograd.grad(
         theirs.mean(0).square().sum(), [control.eta, control.log_temp]
     )
@@ -117,7 +116,7 @@ def test_rebar(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("estimator", ["RELAX", "REBAR"])
 def test_bits_have_the_same_mean(estimator: str) -> None:
-    """For bits the peer uses one logistic noise, ours two Gumbels: other numbers, the same mean, within 5.6 standard errors."""
+    """For bits the peer uses one logistic noise and ours two Gumbels: different numbers with the same mean."""
     torch.manual_seed(0)
     case, repeats = CASES["bits"], 400_000
     f = draws("bits", 1)[1]
@@ -141,6 +140,6 @@ def test_bits_have_the_same_mean(estimator: str) -> None:
     for gradient in (theirs, mine):
         error = gradient.std(0) / repeats**0.5
         assert ((gradient.mean(0) - exact) / error).abs().max() < LIMIT
-        assert (0.1 * exact / error).abs().max() > 2 * LIMIT  # a tenth too much would be seen
+        assert (0.1 * exact / error).abs().max() > 2 * LIMIT  # 10 % too much would be detected
     both = ((theirs.var(0) + mine.var(0)) / repeats).sqrt()
     assert ((theirs.mean(0) - mine.mean(0)) / both).abs().max() < LIMIT

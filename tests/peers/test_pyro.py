@@ -1,6 +1,6 @@
 """Pyro 1.9.2: exact enumeration of a guide's sites (TraceEnum_ELBO) is our Exact; Trace_ELBO on the same draws is our Reinforce.
 
-Where the model's law is the guide's, the ELBO of a model with the factor f is E[f].
+Where model and guide have the same distribution, the ELBO of a model with the factor f is E[f].
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Independent
 from torch.nn.functional import one_hot
 
 import catlog
+from catlog.distributions import Node
 
 pyro = pytest.importorskip("pyro", reason="pyro-ppl is not installed: run `make test-peers`")
 
@@ -53,18 +54,18 @@ def ours(kind: str, theta: list[Tensor]) -> torch.distributions.Distribution:
     if kind == "chain":
         return catlog.MarkovChain(*theta, length=3)
     nodes = {
-        "a": catlog.Node([], theta[0]),
-        "b": catlog.Node(["a"], theta[1]),
-        "c": catlog.Node(["a", "b"], theta[2]),
+        "a": Node([], theta[0]),
+        "b": Node(["a"], theta[1]),
+        "c": Node(["a", "b"], theta[2]),
     }
     return catlog.BayesianNetwork(nodes, batch_shape=(BATCH,))
 
 
 def sites(kind: str, theta: list[Tensor]) -> Callable[[], list[Tensor]]:
-    """The law as Pyro's sample statements, under a plate for the batch."""
+    """Return the distribution as sample statements of Pyro, for use under a plate for the batch."""
     rows = torch.arange(BATCH)
 
-    def law(i: int, earlier: list[Tensor]) -> object:
+    def variable(i: int, earlier: list[Tensor]) -> object:
         if kind == "bits":
             return pyro.distributions.Bernoulli(logits=theta[0][:, i])
         if kind in ("index", "mixed"):
@@ -78,19 +79,16 @@ def sites(kind: str, theta: list[Tensor]) -> Callable[[], list[Tensor]]:
     def program() -> list[Tensor]:
         x: list[Tensor] = []
         for i in range(len(SIZES[kind])):
-            x.append(pyro.sample(f"x{i}", law(i, x), infer={"enumerate": "parallel"}))
+            x.append(pyro.sample(f"x{i}", variable(i, x), infer={"enumerate": "parallel"}))
         return x
 
     return program
 
 
 def function(kind: str) -> Callable[[Tensor], Tensor]:
-    """Not multilinear, different in every row of the batch."""
+    """Return a function that is not multilinear and differs between rows of the batch."""
     size = max(SIZES[kind])
-    a, b = (
-        rand(BATCH, len(SIZES[kind]) * size, seed=10),
-        rand(BATCH, len(SIZES[kind]) * size, seed=11),
-    )
+    a, b = (rand(BATCH, len(SIZES[kind]) * size, seed=seed) for seed in (10, 11))
 
     def f(x: Tensor) -> Tensor:
         z = one_hot(x.long(), size).double().flatten(-2)
@@ -119,7 +117,7 @@ def elbo(
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_enumeration_is_exact(kind: str) -> None:
-    """E[f]: value and gradient, a batch of independent, Markov and Bayesian-network laws."""
+    """Value and gradient of E[f], for batches of independent variables, Markov chains and Bayesian networks."""
     theta, f = parameters(kind), function(kind)
     value = catlog.Exact()(f, ours(kind, theta))
     theirs = elbo(
@@ -138,16 +136,16 @@ def test_enumeration_is_exact(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_elbo_with_a_prior(kind: str) -> None:
-    """E[f + log p - log q], whose integrand holds the law's parameters itself: the prior is another law of the same kind."""
+    """E[f + log p - log q], whose integrand depends on the parameters of q; p is of the same kind as q."""
     theta, f = parameters(kind), function(kind)
-    other = [each.detach().flip(0) for each in theta]
-    q, p = ours(kind, theta), ours(kind, other)
+    prior = [parameter.detach().flip(0) for parameter in theta]
+    q, p = ours(kind, theta), ours(kind, prior)
     value = catlog.Exact()(lambda x: f(x) + p.log_prob(x) - q.log_prob(x), q)
     theirs = elbo(
         kind,
         theta,
         f,
-        other,
+        prior,
         pyro.infer.TraceEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False),
     )
     torch.testing.assert_close(value.sum(), theirs, **TOLERANCE)
@@ -159,18 +157,17 @@ def test_elbo_with_a_prior(kind: str) -> None:
 @pytest.mark.parametrize("kind", SIZES)
 def test_trace_elbo_is_reinforce(kind: str) -> None:
     """The score-function gradient of Trace_ELBO on three draws, and ours on the same draws."""
-    theta, f, drawn = parameters(kind), function(kind), []
+    theta, f, points = parameters(kind), function(kind), []
 
     def remembering(x: Tensor) -> Tensor:
-        drawn.append(x)
+        points.append(x)
         return f(x)
 
     pyro.set_rng_seed(0)
-    fixed = [
-        each.detach() for each in theta
-    ]  # the model's score has mean zero, but not on three draws
+    # The model's score has mean zero, but not on three draws.
+    fixed = [parameter.detach() for parameter in theta]
     theirs = elbo(kind, theta, remembering, fixed, pyro.infer.Trace_ELBO(num_particles=3))
-    x = torch.stack(drawn).to(torch.float64 if kind == "bits" else torch.int64)
+    x = torch.stack(points).to(torch.float64 if kind == "bits" else torch.int64)
     value = catlog.Reinforce(samples=3)(f, ours(kind, theta), x=x)
     wanted = torch.autograd.grad(theirs, theta)
     for got, gradient in zip(torch.autograd.grad(value.sum(), theta), wanted, strict=True):

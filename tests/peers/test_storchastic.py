@@ -1,11 +1,10 @@
-"""storchastic 0.3.7: Expect, ScoreFunction, ARM, RaoBlackwellSF on the same draws; others once repaired; what is wrong in it.
+"""storchastic 0.3.7: methods that agree on the same draws, methods that agree once repaired, and its errors.
 
-Rows of the parameters are separate expectations ("rows" is a plate of storchastic's), so one call makes many estimates.
+Rows of the parameters are separate expectations (a plate of storchastic), so that one call makes
+many estimates.
 """
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,48 +13,41 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import softplus
 
 import catlog
-from catlog.testing.enumeration import Case, cases, expected, functions
+from catlog.testing import CASES, FUNCTIONS, expected, z_limit
+from scripts import loaded
 
 storch = pytest.importorskip("storch", reason="storchastic is not installed: run `make test-peers`")
 
-CASES: dict[str, Case] = {case.name: case for case in cases()}
 KINDS: dict[str, Callable[[Tensor], Distribution]] = {
     "bits": lambda logits: Bernoulli(logits=logits),
     "integers": lambda logits: Categorical(logits=logits),
     "one-hot": lambda logits: OneHotCategorical(logits=logits),
 }
-FUNCTIONS = functions()
 PARAMETER = torch.ones(6, dtype=torch.float64)
-SAME = {
-    "rtol": 0,
-    "atol": 1e-12,
-}  # the peer keeps 1 / samples in float32: 2 and 4 samples have no rounding there
-
-# One false failure in a million runs of one test: 18 numbers or fewer, two-sided, normal.
-LIMIT = 5.6
+# The peer holds 1 / samples in float32, which is exact for 2 and 4 samples.
+SAME = {"rtol": 0, "atol": 1e-12}
+LIMIT = z_limit(18)  # at most 18 numbers per test
 REPEATS = 40_000
 
 
 def parameters(kind: str, rows: int = 4) -> Tensor:
-    """Different in every row."""
+    """Return parameters that differ between rows."""
     theta = CASES[kind].theta
     return theta + 0.5 * torch.randn(
         rows, *theta.shape, dtype=theta.dtype, generator=torch.Generator().manual_seed(9)
     )
 
 
-def function(
-    kind: str, name: str = "network", own: Tensor = PARAMETER
-) -> Callable[[Tensor], Tensor]:
+def function(kind: str, name: str = "network", c: Tensor = PARAMETER) -> Callable[[Tensor], Tensor]:
     return lambda x: FUNCTIONS[name](
-        CASES[kind].features(x if kind == "integers" else x.double()), own
+        CASES[kind].features(x if kind == "integers" else x.double()), c
     )
 
 
 def theirs(
     method: object, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The points, the sum of the rows' values, and its gradient."""
+    """Return the points, the sum of the values over rows, and its gradient."""
     storch.reset()
     theta = theta.clone().requires_grad_()
     x = method(KINDS[kind](storch.denote_independent(theta, 0, "rows")))
@@ -73,11 +65,10 @@ def ours(
 
 
 def off(gradient: Tensor, exact: Tensor) -> tuple[float, float]:
-    """How far the mean of gradients [repeats, ...] lies from the exact one: in standard errors, and relative to its length."""
+    """Return the error of the mean of gradients [repeats, ...]: in standard errors, and relative to the exact norm."""
     error = gradient.mean(0) - exact
-    return float((error / (gradient.std(0) / len(gradient) ** 0.5)).abs().max()), float(
-        error.norm() / exact.norm()
-    )
+    z = (error / (gradient.std(0) / len(gradient) ** 0.5)).abs().max()
+    return float(z), float(error.norm() / exact.norm())
 
 
 def many(kind: str) -> Tensor:
@@ -97,18 +88,18 @@ def test_expect_is_exact(kind: str, name: str) -> None:
 @pytest.mark.parametrize("samples", [2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_score_function_with_batch_average_is_rloo(kind: str, samples: int) -> None:
-    """The same draws; also the gradient in f's own parameters."""
+    """On the same draws; also the gradient in the parameter of f."""
     torch.manual_seed(0)
-    theta, own = parameters(kind), PARAMETER.clone().requires_grad_()
-    f = function(kind, own=own)
+    theta, c = parameters(kind), PARAMETER.clone().requires_grad_()
+    f = function(kind, c=c)
     method = storch.method.ScoreFunction("x", n_samples=samples, baseline_factory="batch_average")
     x, value, gradient = theirs(method, kind, theta, f)
     for got, wanted in zip(
         ours(catlog.RLOO(samples), kind, theta, f, x=x), (value, gradient), strict=True
     ):
         torch.testing.assert_close(got, wanted, **SAME)
-    (mine,) = torch.autograd.grad(catlog.RLOO(samples)(f, CASES[kind].law(theta), x=x).mean(), own)
-    torch.testing.assert_close(mine, own.grad, **SAME)
+    (mine,) = torch.autograd.grad(catlog.RLOO(samples)(f, CASES[kind].law(theta), x=x).mean(), c)
+    torch.testing.assert_close(mine, c.grad, **SAME)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,24 +158,26 @@ def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
 
 
 def second(p: Tensor) -> Tensor:
-    """[..., t, s]: how much likelier the set of three points (of probabilities p [..., 3]) is, s aside, where t is its first."""
+    """Return [..., t, s]: how much likelier a set of three points of probabilities p [..., 3], without s, is if t was drawn first."""
     ratio = torch.ones(*p.shape, 3, dtype=p.dtype)
     for s in range(3):
         t, r = (i for i in range(3) if i != s)
-        given = {
+        likelihood = {
             t: p[..., r] / (1 - p[..., s] - p[..., t]),
             r: p[..., t] / (1 - p[..., s] - p[..., r]),
         }
-        whole = sum(p[..., i] * given[i] for i in (t, r)) / (1 - p[..., s])
+        whole = sum(p[..., i] * likelihood[i] for i in (t, r)) / (1 - p[..., s])
         for i in (t, r):
-            ratio[..., i, s] = given[i] / whole
+            ratio[..., i, s] = likelihood[i] / whole
     return ratio
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unordered_set_once_repaired(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same draws. The value agrees (the peer integrates its weights numerically, with 1e-6 added to logarithms); the
-    gradient does where the baseline gets the right ratios: the peer's leave the same point out twice."""
+    """On the same draws. The value agrees to the accuracy of the peer's numerical integration.
+
+    The gradient agrees if the baseline gets the right ratios: the peer leaves the same point out twice.
+    """
     torch.manual_seed(0)
     theta, f, method = parameters(kind), function(kind), storch.method.UnorderedSetEstimator("x", 3)
     x, value, gradient = theirs(method, kind, theta, f)
@@ -208,7 +201,7 @@ def test_unordered_set_once_repaired(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def conditional(hard: Tensor, probs: Tensor, bernoulli: bool, temperature: Tensor) -> Tensor:
-    """The relaxed bits given the bits, by the paper (Tucker et al. 2017): what the peer's function of this name should be."""
+    """Return the relaxed bits given the bits, as in Tucker et al. 2017, in place of the peer's function."""
     v = torch.rand_like(probs.expand_as(hard))
     u = torch.where(hard == 1, v * probs + 1 - probs, v * (1 - probs))
     return ((probs.logit() + u.logit()) / temperature).sigmoid()
@@ -228,8 +221,11 @@ class Control(torch.nn.Module):
 def test_relax_and_rebar_once_repaired(
     estimator: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The peer draws z given the bits from a wrong law (log1p(p) where -log1p(-p) is meant), so that its RELAX and REBAR are
-    biased, by more than a tenth of the gradient's length. With the right law both have the mean that ours have."""
+    """The peer draws z given the bits from a wrong distribution (log1p(p) instead of -log1p(-p)).
+
+    Its RELAX and REBAR are biased by more than 10 % of the gradient's norm. With the right
+    distribution both have the same mean as ours.
+    """
     theta, f = many("bits"), function("bits", name)
     exact = expected(CASES["bits"], FUNCTIONS[name], PARAMETER)[1]
     if estimator == "RELAX":
@@ -248,7 +244,7 @@ def test_relax_and_rebar_once_repaired(
     assert off(ours(E, "bits", theta, f)[1], exact)[0] < LIMIT
 
 
-# What is wrong in the peer, and by how much at least (relative to the length of the gradient); ours is unbiased beside it.
+# Errors of the peer, with their least size relative to the norm of the gradient, and our unbiased counterpart.
 WRONG = {
     "UnorderedSetEstimator": (
         "one-hot",
@@ -283,10 +279,9 @@ def test_wrong_in_the_peer(name: str) -> None:
     assert off(ours(E, kind, many(kind), f)[1], exact)[0] < LIMIT
 
 
-def test_benchmark_step_has_the_gradient_of_rloo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """benchmarks/peers.py times the same mathematics as our RLOO: on the same draws, the same gradient of every weight."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    step = importlib.import_module("peers").storchastic_step(4, "cpu")
+def test_benchmark_step_has_the_gradient_of_rloo() -> None:
+    """benchmarks/peers.py times the same mathematics as our RLOO: the same draws give the same gradients."""
+    step = loaded("benchmarks/peers.py").storchastic_step(4, "cpu")
     step.encoder.double(), step.decoder.double()
     images = (torch.rand(100, 784, generator=torch.Generator().manual_seed(0)) < 0.2).double()
     logits = step.encoder(images)
@@ -303,11 +298,10 @@ def test_benchmark_step_has_the_gradient_of_rloo(monkeypatch: pytest.MonkeyPatch
     )
     weights = [*step.encoder.parameters(), *step.decoder.parameters()]
     mine = torch.autograd.grad((catlog.RLOO(4)(f, q, x=x) + divergence).mean(), weights)
-    before = [each.detach().clone() for each in weights]
+    before = [weight.detach().clone() for weight in weights]
     torch.manual_seed(1)
     step(images)
     for weight, gradient in zip(weights, mine, strict=True):
-        assert (
-            weight.grad - gradient
-        ).norm() < 1e-6 * gradient.norm()  # the peer's 1 / 100 is in float32
-    assert not any(torch.equal(each, weight) for each, weight in zip(before, weights, strict=True))
+        # The peer holds 1 / 100 in float32.
+        assert (weight.grad - gradient).norm() < 1e-6 * gradient.norm()
+    assert not any(torch.equal(*pair) for pair in zip(before, weights, strict=True))

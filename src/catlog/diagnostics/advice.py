@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import check_count
 from ..distributions.factors import Factors
-from ..estimator import RELAXABLE, Estimator, Function, Kind
+from ..estimator import RELAXABLE, Estimator, Function, Kind, label
 from ..estimators import (
     ARMS,
     DARN,
@@ -35,7 +35,7 @@ from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
 from .gradient_samples import Clock, GradientSampler, Law
 from .moments import Moments
-from .sizing import label, why_unsuitable, with_samples, within_budget
+from .sizing import why_unsuitable, with_samples, within_budget
 
 FEWEST_POINTS = 4096  # that Exact may visit where no budget is given
 LEAST_BUDGET = 64
@@ -163,7 +163,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(MuProp(), lambda structure: structure.relaxed),
     Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
     Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
-    Candidate(IndeCateR(draws="latin", fresh=True), lambda structure: structure.d > 1),
+    Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
     Candidate(ARMS()),
     Candidate(RAM(), lambda structure: structure.kind == Kind.STRUCTURED),
     Candidate(LEG(), lambda structure: structure.kind == Kind.STRUCTURED),

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_count
-from ..estimator import Estimator, Function
+from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from ..files.atomic import write_atomically
 from ..files.csv_cells import guarded
 from .gradient_samples import Clock, GradientSampler, Law
 from .moments import Moments
-from .sizing import label, why_unsuitable, with_samples, within_budget
+from .sizing import why_unsuitable, with_samples, within_budget
 
 TOGETHER = (
     2**14,

@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from ..distributions.categoricals import Categoricals
 from ..distributions.conditionals import view
 from ..distributions.factors import given_form, was_clamped
-from ..distributions.structured import Ordered
+from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function, Kind
 from ..estimators import Exact
 from ..sampling.draw import draw

@@ -1,13 +1,11 @@
-"""An estimator's name with its settings, its fit to a law, and the number of draws that a budget of evaluations allows."""
+"""An estimator's fit to a distribution, and the number of draws that a budget of evaluations allows."""
 
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
-from inspect import signature
 from math import inf
 from typing import Any, cast
 
-from torch import nn
 from torch.distributions import Distribution
 
 from ..estimator import RELAXABLE, Estimator, Kind
@@ -20,25 +18,6 @@ KIND_NAMES = {
     Kind.MIXED: "numbers with different cardinalities (Categoricals)",
     Kind.STRUCTURED: "dependent variables",
 }
-
-
-def label(E: Estimator) -> str:
-    """Name and settings away from the defaults.
-
-    >>> from catlog import DoubleCV, IndeCateR
-    >>> label(IndeCateR(2, draws="latin")), label(DoubleCV(4))
-    ('IndeCateR(2, draws=latin)', 'DoubleCV(4)')
-    """
-    parts: list[str] = []
-    for name, parameter in signature(type(E)).parameters.items():
-        value = getattr(E, name, parameter.default)
-        if name == "samples":
-            parts.insert(0, str(value))
-        elif isinstance(value, nn.Module):
-            parts.append(f"{name}={type(value).__name__}")
-        elif isinstance(value, bool | int | float | str) and value != parameter.default:
-            parts.append(f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}")
-    return f"{type(E).__name__}({', '.join(parts)})"
 
 
 def why_unsuitable(E: Estimator, kind: Kind) -> str | None:

@@ -1,6 +1,9 @@
 """What q may be, and how estimators read it."""
 
+from .autoregressive import Autoregressive
+from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals
-from .structured import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from .markov_chain import MarkovChain
+from .ordered import Ordered
 
 __all__ = ["Autoregressive", "BayesianNetwork", "Categoricals", "MarkovChain", "Node", "Ordered"]

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ..checks import check_validate
 from ..estimator import Kind
 from .factors import Factors, factors
-from .structured import IndependentBlocks, Ordered, at_least_float32
+from .ordered import IndependentBlocks, Ordered, at_least_float32
 
 
 @dataclass(frozen=True, eq=False)

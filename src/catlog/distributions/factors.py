@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from ..checks import can_inspect, check_validate, inside_functorch
+from ..checks import check_validate
 from ..estimator import Kind
+from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
-from .structured import Ordered
+from .ordered import Ordered
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,8 @@ from torch.distributions import Distribution
 from ..checks import check_chunk_size, check_count, check_generator
 from ..distributions.conditionals import Conditionals, view
 from ..distributions.factors import Factors
-from ..estimator import ANY, Function, Kind, Target
-from ..evaluation.evaluate import evaluate
-from ..evaluation.neighbours import chunks
+from ..estimator import ANY, Function, Kind, Target, label
+from ..evaluation.evaluate import evaluate_chunked
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class Exact:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = "definition"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("Exact", "limit", self.limit)
@@ -91,12 +92,15 @@ class Exact:
             likely = law.probs.argmax(-1)
         # A point that is impossible in some batch element is replaced there by a possible one, at weight 0.
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
-        total = torch.zeros(law.batch_shape, dtype=law.real, device=law.device)
-        for part in chunks(points, index, law, self.chunk_size, f):
-            total = total + (
-                weight[part] * evaluate(f, law.point(index[part]), law, validate=self.validate)
-            ).sum(0)
-        return total
+        fx = evaluate_chunked(
+            f,
+            lambda part: law.point(index[part]),
+            points,
+            law,
+            chunk_size=self.chunk_size,
+            validate=self.validate,
+        )
+        return (weight * fx).sum(0)
 
 
 def _joint(law: Factors) -> Float[Tensor, "points *batch"]:

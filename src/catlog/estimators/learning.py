@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..checks import in_inference_mode, inside_functorch
+from ..tracing import in_inference_mode, inside_functorch
 
 _LIBRARY = torch.library.Library("catlog", "FRAGMENT")
 _LIBRARY.define("frozen(Tensor[] learned) -> Tensor[]")

@@ -1,15 +1,18 @@
-"""The one place that calls f: shapes and values checked, inputs protected."""
+"""The one place that calls f: at once, in chunks or with its derivative; results are checked."""
 
+from collections.abc import Callable
+from math import ceil, prod
 from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import can_inspect, check_function, in_inference_mode, inside_functorch
+from ..checks import check_function
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..estimator import Function
+from ..tracing import can_inspect, in_inference_mode, inside_functorch
 
 NOT_DIFFERENTIABLE = (
     "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a black-box "
@@ -51,6 +54,55 @@ def evaluate_through(
     return fx
 
 
+def evaluate_chunked(
+    f: Function,
+    points: Callable[[slice], Tensor],
+    rows: int,
+    law: Factors | Conditionals,
+    *,
+    chunk_size: int | None = None,
+    validate: bool = True,
+) -> Float[Tensor, "rows *batch"]:
+    """Return f at ``rows`` points, of which ``points(part)`` makes a slice; f may write into them.
+
+    Only one chunk of points exists at a time, which bounds the memory.
+    """
+    check_function(f)
+    values = [torch.zeros((0, *law.batch_shape), dtype=law.real, device=law.device)]
+    for part in chunks(rows, law, f, chunk_size):
+        chunk = points(part)
+        values.append(checked(f(chunk), chunk, law, validate=validate))
+        del chunk  # before the next one is made
+    return torch.cat(values[1:]) if rows > 0 else values[0]
+
+
+def chunks(
+    rows: int, law: Factors | Conditionals, f: Function, chunk_size: int | None
+) -> list[slice]:
+    """Return equal slices of ``rows``, each of at most ``chunk_size`` evaluations of f.
+
+    A row is one evaluation per batch element. A function that divides its rows among ranks (``f.ranks``) gets more of them.
+    """
+    if rows == 0:
+        return []
+    if chunk_size is None:
+        ranks = 1 if law.device.type == "cuda" else getattr(f, "ranks", 1)
+        chunk_size = default_chunk_size(law) * ranks
+    count = ceil(rows / max(1, chunk_size // max(1, law.batch_size)))
+    step = ceil(rows / count)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def default_chunk_size(law: Factors | Conditionals) -> int:
+    """Return how many evaluations of f are made at once.
+
+    On a CPU they fit into its caches. On a GPU they fill it: 2**28 numbers are 1 GiB of float32 input.
+    """
+    if law.device.type == "cuda":
+        return max(1, 2**28 // max(1, prod(law.event_shape)))
+    return 1024
+
+
 def value_and_slope(
     f: Function,
     x: Tensor,
@@ -59,35 +111,70 @@ def value_and_slope(
     validate: bool = True,
     learns: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """``f(x)`` and its derivative in x at every point, by one batched backward pass.
+    """Return ``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
     Where no gradient is wanted (``no_grad``, ``inference_mode``) nothing is differentiated, and the derivative is given as 0.
     With ``learns``, the estimator learns from it under ``no_grad``, too; under ``inference_mode`` torch has none to give.
     """
     if in_inference_mode() or not (torch.is_grad_enabled() or learns):
         return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
-    if torch.compiler.is_compiling() or inside_functorch():
-        fx, pull = torch.func.vjp(f, x.clone())[:2]
-        (slope,) = pull(torch.ones_like(fx))
-        return checked(fx, x, law, validate=validate), slope.detach()
     check_function(f)
-    with torch.enable_grad():
-        leaf = x.detach().clone().requires_grad_()
-        points = leaf.clone()
-        origin = points.grad_fn
-        fx = checked(f(points), x, law, validate=validate)
-        some = origin is not None and depends(fx, origin)
-        slope = (
-            torch.autograd.grad(fx.sum(), leaf, retain_graph=True, allow_unused=True)[0]
-            if some
-            else None
-        )
-    if slope is None and torch.is_grad_enabled():
-        raise ValueError(NOT_DIFFERENTIABLE)
+
+    def value(points: Tensor) -> "tuple[Tensor]":
+        return (checked(f(points), points, law, validate=validate),)
+
+    (fx,), (slope,) = value_and_grad(value, x)
     if slope is None:
+        if torch.is_grad_enabled():
+            raise ValueError(NOT_DIFFERENTIABLE)
         return fx, torch.zeros_like(x)
     check_finite(slope, "f's derivative in x must have", validate)
     return fx, slope
+
+
+def value_and_grad(
+    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, create_graph: bool = False
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Return the results of ``function`` and the derivatives of the first one's sum in the inputs.
+
+    A derivative is None where the first result does not depend differentiably on that input (eager mode only). The results
+    can be differentiated in what else the function depends on, and with ``create_graph`` so can the derivatives. The function
+    may write into its inputs.
+    """
+    if torch.compiler.is_compiling() or inside_functorch():
+
+        def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, tuple[Tensor, ...]]":
+            results = function(*inputs)
+            return results[0], results[1:]
+
+        copies = [tensor.clone() for tensor in inputs]
+        first, pull, rest = torch.func.vjp(first_and_rest, *copies, has_aux=True)  # type: ignore[misc]
+        results, grads = (first, *rest), pull(torch.ones_like(first))
+    else:
+        with torch.enable_grad():
+            leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+            copies = [leaf.clone() for leaf in leaves]
+            origins = [copy.grad_fn for copy in copies]
+            results = function(*copies)
+            used = [
+                leaf
+                for leaf, origin in zip(leaves, origins, strict=True)
+                if origin is not None and depends(results[0], origin)
+            ]
+            by_leaf = {}
+            if used:
+                found = torch.autograd.grad(
+                    results[0].sum(),
+                    used,
+                    retain_graph=True,
+                    create_graph=create_graph,
+                    allow_unused=True,
+                )
+                by_leaf = dict(zip(map(id, used), found, strict=True))
+            grads = tuple(by_leaf.get(id(leaf)) for leaf in leaves)
+    if create_graph:
+        return results, grads
+    return results, tuple(None if grad is None else grad.detach() for grad in grads)
 
 
 def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:

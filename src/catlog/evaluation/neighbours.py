@@ -1,16 +1,13 @@
 """f at every single-variable change of x: deduplicated, chunked, or read from f's own table."""
 
-from math import ceil
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..checks import can_inspect
-from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..estimator import Function
-from .evaluate import check_finite, checked
+from ..tracing import can_inspect
+from .evaluate import check_finite, evaluate_chunked
 from .own_table import compare_with_f
 
 
@@ -121,39 +118,16 @@ def _evaluated(
     row = (row * law.d + slot if fresh else row.expand(n, moves)).reshape(-1)
     to_variable = variable.movedim(-1, 1).flatten(0, 1)
     to_category = category.movedim(-1, 1).flatten(0, 1)
-    values = []
-    for part in chunks(n * moves, x, law, chunk_size, f):
-        points = law.assign(flat.index_select(0, row[part]), to_variable[part], to_category[part])
-        points = law.shaped(points)
-        values.append(checked(f(points), points, law, validate=validate))
-        del points  # before the next chunk is made
-    value = torch.cat(values).unflatten(0, (n, moves)).movedim(1, -1)
+
+    def points(part: slice) -> Tensor:
+        start = flat.index_select(0, row[part])
+        return law.shaped(law.assign(start, to_variable[part], to_category[part]))
+
+    value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size, validate=validate)
+    value = value.unflatten(0, (n, moves)).movedim(1, -1)
     change = (value - (fx[..., slot] if fresh else fx)).masked_fill(~possible, 0.0)
     table = change.new_zeros((n, *law.batch_shape, slots * k))
     return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
-
-
-def default_chunk_size(x: Tensor, law: Factors | Conditionals) -> int:
-    """Evaluations of f at once: few enough for the caches of a CPU, many enough to fill a GPU within about 1 GiB of input."""
-    if x.is_cuda:
-        return max(1, 2**28 // max(1, x[0].numel() // max(1, law.batch_size)))
-    return 1024
-
-
-def chunks(
-    rows: int, x: Tensor, law: Factors | Conditionals, chunk_size: int | None, f: Function
-) -> list[slice]:
-    """Equal slices of ``rows``, each of at most chunk_size evaluations (a row is one evaluation per batch element)."""
-    if rows == 0:
-        return []
-    size = (
-        default_chunk_size(x, law) * (1 if x.is_cuda else getattr(f, "ranks", 1))
-        if chunk_size is None
-        else chunk_size
-    )
-    count = ceil(rows / max(1, size // max(1, law.batch_size)))
-    step = ceil(rows / count)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def _check_table(table: object, expected: torch.Size) -> None:

@@ -42,9 +42,9 @@ class Addition(Settings):
     divides: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 10}),
-        "IndeCateR-D": ("IndeCateR", {"samples": 10, "fresh": True}),
+        "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "draws": "latin"}),
-        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "fresh": True, "draws": "latin"}),
+        "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "draws": "latin"}),
         "RLOO-F": ("RLOO", {}),  # 100 D draws
         "RLOO-S": ("RLOO", {"samples": 10}),
     }

@@ -53,7 +53,7 @@ class DVAE(Settings):
     divides: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),
-        "IndeCateR-D": ("IndeCateR", {"samples": 1, "fresh": True}),
+        "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
         "IndeCateR-Taylor": ("IndeCateR", {"samples": 8, "variables": 4, "draws": "latin"}),
         "RLOO-F": ("RLOO", {"samples": 800}),

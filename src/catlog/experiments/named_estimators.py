@@ -23,8 +23,8 @@ def make_estimator(
 ) -> Estimator:
     """The estimator called ``name`` (a label of this experiment, or a class), with ``options`` such as ``draws=latin``.
 
-    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"fresh": True})})
-    IndeCateR(samples=3, fresh=True, draws='latin', variables=None, control='taylor', chunk_size=None, validate=True)
+    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"per_variable": True})})
+    IndeCateR(3, per_variable=True, draws=latin)
     """
     check_known(name, labels)
     listed, settings = labels.get(name, (name, {}))

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..checks import can_inspect, check_device, check_generator
+from ..checks import check_count, check_device, check_generator
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
-from ..distributions.structured import ancestral, inverse_cdf
+from ..distributions.inverse_cdf import ancestral, inverse_cdf
 from ..estimator import Kind
+from ..tracing import can_inspect
 from .randomness import rand
 
 Draws = Literal["independent", "antithetic", "latin"]
@@ -77,14 +78,23 @@ def base_draws(
     draws: Draws = "independent",
     *,
     groups: tuple[int, ...] = (),
+    least: int = 1,
+    most: int | None = None,
+    owner: str = "",
+    hint: str = "",
     generator: torch.Generator | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """The points given as ``x``, checked, or else drawn (see :func:`draw`)."""
+    """Return the points given as ``x``, checked, or draw ``n`` points (see :func:`draw`).
+
+    Where ``x`` has fewer points than ``least``, or more than ``most``, an error names the ``owner`` and ends with the ``hint``.
+    """
     check_generator(generator, law.device)
     if x is None:
         return draw(law, n, draws, groups=groups, generator=generator)
     _check_form(law, x, prod(groups))
+    if least > 1:
+        check_count(owner, "x.shape[0]", x.shape[0], least, most, hint)
     given, x = x.detach(), x.detach().to(law.dtype)
     if can_inspect(validate, x):
         if law.kind == Kind.BITS and not bool(((given == 0) | (given == 1)).all()):

@@ -10,6 +10,21 @@ from ..distributions.factors import Factors
 from .randomness import rand
 
 
+def gumbels(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return standard Gumbel noise, made from uniforms in [0, 1)."""
+    return -(-_positive(uniforms).log()).log()
+
+
+def logistics(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return standard logistic noise, the difference of two Gumbels, made from uniforms in [0, 1)."""
+    uniforms = _positive(uniforms)
+    return uniforms.log() - (-uniforms).log1p()
+
+
+def _positive(uniforms: Tensor) -> Tensor:
+    return uniforms.clamp(min=torch.finfo(uniforms.dtype).tiny)  # the logarithm of 0 is infinite
+
+
 @torch.no_grad()
 def gumbels_given_argmax(
     law: Factors,
@@ -30,7 +45,7 @@ def gumbels_given_argmax(
         noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
     else:
         noise = check_uniforms("noise", noise, shape, "[..., n, *batch, d, k]", law, validate)
-    log_e = (-noise.clamp(min=torch.finfo(noise.dtype).tiny).log()).log()
+    log_e = -gumbels(noise)
     at = index.unsqueeze(-1).expand(shape[:-1] + (1,))
     top = log_e.gather(-1, at)
     return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, at, -top)

@@ -8,7 +8,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distributions.structured import Ordered, as_index, at_least_float32, inverse_cdf, select_rows
+from ..distributions.inverse_cdf import as_index, inverse_cdf, select_rows
+from ..distributions.ordered import Ordered, at_least_float32
+from .gumbel import gumbels
 
 Suffix = Literal["independent", "common", "gumbel"]
 SUFFIXES: tuple[str, ...] = get_args(Suffix)
@@ -191,8 +193,7 @@ def _drawn(
 ) -> Int64[Tensor, "active n *batch m"]:
     """The block's values in every active group; those of group 0 are ``x`` where it is given."""
     if suffix == "gumbel":
-        u = noise[:1, ..., where, : log_probs.shape[-1]].clamp(min=torch.finfo(noise.dtype).tiny)
-        drawn = (log_probs - (-u.log()).log()).argmax(-1)
+        drawn = (log_probs + gumbels(noise[:1, ..., where, : log_probs.shape[-1]])).argmax(-1)
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     if suffix == "independent":
         drawn = inverse_cdf(

@@ -1,4 +1,4 @@
-"""Both routes of the regressions give the same numbers, and those of a regression solved by itself."""
+"""CritiCateR's regressions: both routes agree, and agree with a plain solution."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from catlog.estimators.catlog_trick.cross_fitting import (
     inverse_factor,
     regression,
 )
-from catlog.testing.enumeration import cases, expected, functions
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, expected, outcomes
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
 FOLDS, BATCH, N, K = 3, 4, 20, 3
@@ -37,8 +37,8 @@ def test_the_two_routes_agree_on_every_prefix() -> None:
             route.drop()
 
 
-def test_against_a_plain_solution() -> None:
-    """Fold 1, batch element 2, the first two blocks: normal equations on the training draws, and each left out in turn."""
+def test_a_plain_solution_agrees() -> None:
+    """Fold 1, batch element 2, the first two blocks: normal equations, on all training draws and without one."""
     features = POINTS[2][:, [2, 0, 1]].flatten(-2)
     rows = (~HELD_OUT[1]).nonzero()[:, 0]
 
@@ -63,18 +63,15 @@ def test_the_cheaper_route_is_taken() -> None:
     assert isinstance(regression(POINTS[:, :6], TRAIN[..., :6], BLOCKS, 1.0), ByDraws)
 
 
-# Small penalties
-
-
 @pytest.mark.parametrize("ridge", [1e-5, 1e-6, 1e-8, 1e-20])
 @pytest.mark.parametrize("real", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("d", "k", "n"), [(3, 2, 16), (10, 3, 16), (3, 2, 200), (50, 10, 32), (1, 2, 16)]
 )
-def test_small_penalties_give_numbers(
+def test_small_penalties_give_finite_gradients(
     d: int, k: int, n: int, real: torch.dtype, ridge: float
 ) -> None:
-    """Also where all draws are the same point, and where they determine nothing."""
+    """Also where all draws are the same point."""
     logits = torch.randn(3, d, k, generator=torch.Generator().manual_seed(0)).to(real)
     logits = torch.stack([0 * logits, logits, 30 * logits]).requires_grad_()
     q = Independent(Categorical(logits=logits), 1)
@@ -89,39 +86,36 @@ def test_small_penalties_give_numbers(
 def test_small_penalties_in_float32_fit_as_in_float64(
     route: type[ByDraws | ByCategories], ridge: float
 ) -> None:
-    """Predictions of a target that the features explain, whatever the penalty."""
+    """The features explain the target."""
     target = TRAIN * (POINTS.flatten(-2) @ torch.linspace(-1, 1, 12, dtype=torch.float64))
     wanted = ByDraws(POINTS, TRAIN, BLOCKS, 1e-9).fit(target)[0]
-    given = route(POINTS.float(), TRAIN.float(), BLOCKS, ridge).fit(target.float())[0]
-    torch.testing.assert_close(given.double(), wanted, rtol=0, atol=1e-2)
+    predicted = route(POINTS.float(), TRAIN.float(), BLOCKS, ridge).fit(target.float())[0]
+    torch.testing.assert_close(predicted.double(), wanted, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["bits", "integers", "one integer"])
 def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
-    """All samples of three draws, as batch elements."""
-    case = next(each for each in cases() if each.name == name)
-    f, c = functions()["sine"], torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+    f, case = FUNCTIONS["sine"], CASES[name]
     case = replace(case, theta=case.theta.float().double())
-    p = case.probabilities(case.theta)
-    choice = torch.cartesian_prod(*[torch.arange(len(p))] * 3).T
-    x, weight = case.points[choice], p[choice].prod(0)
+    x, weight = outcomes(case, 3)
     for ridge in (1e-6, 1e-20):
         theta = case.theta.float().requires_grad_()
         q = case.law(theta.expand(x.shape[1], *theta.shape))
         value = CritiCateR(3, folds=3, ridge=ridge)(
-            lambda x: f(case.features(x.double() if x.is_floating_point() else x), c).float(),
+            lambda x: f(
+                case.features(x.double() if x.is_floating_point() else x), PARAMETER
+            ).float(),
             q,
             x=x.float() if x.is_floating_point() else x,
         )
         (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
-        torch.testing.assert_close(gradient.double(), expected(case, f, c)[1], rtol=0, atol=1e-5)
-
-
-# Factors
+        torch.testing.assert_close(
+            gradient.double(), expected(case, f, PARAMETER)[1], rtol=0, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 33])
-def test_inverse_factors(n: int) -> None:
+def test_inverse_factor(n: int) -> None:
     points = (
         one_hot(torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n)), 3)
         .double()
@@ -136,8 +130,8 @@ def test_inverse_factors(n: int) -> None:
     )
 
 
-def test_what_cannot_be_captured_is_not_called() -> None:
-    """Of the factorisations of torch, on a GPU, only two can be part of a CUDA graph (seen with torch 2.11)."""
+def test_only_capturable_factorisations_are_called() -> None:
+    """Only two of torch's factorisations can be captured in a CUDA graph (torch 2.11)."""
     called = set()
 
     class Watch(TorchDispatchMode):
@@ -151,9 +145,6 @@ def test_what_cannot_be_captured_is_not_called() -> None:
             for _ in BLOCKS:
                 model.fit(TARGET)
                 model.drop()
-    algebra = {
-        name
-        for name in called
-        if "linalg" in name or "chol" in name or "solve" in name or "inv" in name
-    }
+    words = ("linalg", "chol", "solve", "inv")
+    algebra = {name for name in called if any(word in name for word in words)}
     assert algebra == {"linalg_cholesky_ex", "linalg_solve_triangular"}

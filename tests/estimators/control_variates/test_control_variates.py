@@ -209,7 +209,9 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
     ],
     ids=["REBAR", "RELAX", "RODEO", "NVIL"],
 )
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch itself
+@pytest.mark.filterwarnings(
+    "ignore:.*should not be instantiated:DeprecationWarning"
+)  # raised by torch itself
 def test_gradient_of_parameters_compiles(make: Callable[[], nn.Module]) -> None:
     torch._dynamo.reset()
     E = make().double()
@@ -242,7 +244,9 @@ def test_muprop_is_the_textbook_s(case: Case) -> None:
     residual = (f(x) - at_mean - (slope * score).flatten(1).sum(-1)).detach()
     residual = residual.view(-1, *[1] * (x.dim() - 1))
     p = mean.detach()
-    in_logits = slope * p * (1 - p) if case is BITS else p * (slope - (p * slope).sum(-1, keepdim=True))
+    in_logits = (
+        slope * p * (1 - p) if case is BITS else p * (slope - (p * slope).sum(-1, keepdim=True))
+    )
     torch.testing.assert_close(got, residual * score + in_logits, rtol=0, atol=1e-12)
     exact = expected(case, FUNCTIONS["sine"], PARAMETER)[1]
     torch.testing.assert_close(torch.tensordot(weight, got, 1), exact, rtol=0, atol=1e-12)

@@ -167,7 +167,9 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
 
         (score,) = torch.autograd.grad((drawn * log_p).sum(), theta, retain_graph=True)
         (path,) = torch.autograd.grad((c(free) - c(conditional)).sum(), theta, create_graph=True)
-        wanted = (f(x)[0] - c(conditional.detach())).view(-1, *[1] * (theta.dim() - 1)) * score + path
+        wanted = (f(x)[0] - c(conditional.detach())).view(
+            -1, *[1] * (theta.dim() - 1)
+        ) * score + path
         wanted_learned = torch.autograd.grad(
             wanted.square().sum(), list(E.parameters()), allow_unused=True
         )
@@ -183,7 +185,10 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: REBAR(1, eta=0.1, temperature=3.0), lambda: RELAX(1, EventNetwork(3, 1), temperature=0.5)],
+    [
+        lambda: REBAR(1, eta=0.1, temperature=3.0),
+        lambda: RELAX(1, EventNetwork(3, 1), temperature=0.5),
+    ],
     ids=["REBAR", "RELAX"],
 )
 def test_training_lowers_the_variance_of_rebar_and_relax(make: Callable[[], nn.Module]) -> None:
@@ -238,5 +243,3 @@ def test_rebar_with_a_frozen_temperature_needs_one_derivative_of_f() -> None:
         E(f, BITS.law(BITS.theta), generator=torch.Generator().manual_seed(0)).backward()
     torch.testing.assert_close(frozen.eta.grad, learning.eta.grad)
     assert frozen.log_temperature.grad is None
-
-

@@ -1,13 +1,12 @@
-"""Sets of draws (without replacement, summed out, remembered), relaxations, and perturbed argmaxes.
+"""Relaxations and perturbed argmaxes.
 
-Draws from sets are enumerated with the law they really have. Where Gumbel noise is left over, its mean given the draw is known
-in closed form or by quadrature, and a z-test compares with that.
+Where Gumbel noise remains after the draw, its mean given the draw is known in closed form or by
+quadrature, and a z-test compares the estimates with it.
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -15,37 +14,13 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 import catlog
-from catlog import (
-    DARN,
-    IMLE,
-    MAPO,
-    DirectOptimisation,
-    Exact,
-    GumbelRao,
-    GumbelSoftmax,
-    ReinMax,
-    SumAndSample,
-    UnorderedSet,
-)
-from catlog.distributions.conditionals import view
+from catlog import DARN, IMLE, DirectOptimisation, GumbelRao, GumbelSoftmax, ReinMax
 from catlog.distributions.factors import factors
-from catlog.estimators.sets import unordered_set
-from catlog.estimators.sets.likely_and_rest import (
-    beam_search,
-    remaining_probability,
-    sample_outside,
-)
 from catlog.sampling.gumbel import gumbels_given_argmax
-from catlog.testing.enumeration import Case, cases, expectation, expected, functions
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, z_limit
+from catlog.testing.cases import FeatureFunction, normals
 
-FUNCTIONS = functions()
-PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
-LIMIT = 5.8  # standard errors: one false failure in a million
-Function = Callable[[Tensor, Tensor], Tensor]
-
-
-def rand(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+LIMIT = z_limit(64)  # at most 63 numbers are compared at once
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -56,7 +31,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
-    """How many standard errors the joint CDF of z - log p lies from that of independent Gumbels, on a grid."""
+    """Return how many standard errors the joint CDF of z - log p lies from that of independent Gumbels, on a grid."""
     u = (-(-(z - log_p)).exp()).exp()
     a = torch.tensor(list(product([0.2, 0.5, 0.8, 1.0], repeat=3)), dtype=torch.float64)[:-1]
     got, wanted = (u.unsqueeze(1) < a).all(-1).double().mean(0), a.prod(-1)
@@ -64,7 +39,7 @@ def gumbel_scores(z: Tensor, log_p: Tensor) -> Tensor:
 
 
 def test_gumbels_given_their_argmax() -> None:
-    """With the argmax drawn from q they are Gumbels, independent; without the cut they are not (the test has power)."""
+    """With the argmax drawn from q they are independent Gumbels. Without the truncation the test detects that they are not."""
     n = 200_000
     log_p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
     law = factors(Categorical(logits=log_p))
@@ -73,8 +48,10 @@ def test_gumbels_given_their_argmax() -> None:
     z = gumbels_given_argmax(law, index, noise).squeeze(1)
     assert torch.equal(z.argmax(-1, keepdim=True), index)
     assert gumbel_scores(z, log_p).max() < LIMIT
-    uncut = (log_p - (-noise.squeeze(1).log()).log()).scatter(-1, index, z.amax(-1, keepdim=True))
-    assert gumbel_scores(uncut, log_p).max() > 10 * LIMIT
+    untruncated = (log_p - (-noise.squeeze(1).log()).log()).scatter(
+        -1, index, z.amax(-1, keepdim=True)
+    )
+    assert gumbel_scores(untruncated, log_p).max() > 10 * LIMIT
     with pytest.raises(
         ValueError, match=r"noise must have shape \(5, 1, 3\).*but \(2,\) was given"
     ):
@@ -87,13 +64,14 @@ def gradients(
     law: Callable[[Tensor], Distribution],
     f: Callable[[Tensor], Tensor],
     n: int,
-):
+) -> Tensor:
+    """Return the gradients of n independent estimates."""
     wide = theta.expand(n, *theta.shape).clone().requires_grad_()
     return torch.autograd.grad(E(f, law(wide), generator=seeded()).sum(), wide)[0]
 
 
 def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
-    """The largest of the means' distances from what is wanted, in standard errors; got: [repeats, ...]."""
+    """Return the largest distance of the means of ``got`` [repeats, ...] from ``wanted``, in standard errors."""
     return ((got.mean(0) - wanted).abs() / (got.std(0) / len(got) ** 0.5).clamp(min=1e-300)).max()
 
 
@@ -102,33 +80,35 @@ def z_score(got: Tensor, wanted: Tensor | float) -> Tensor:
 def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
     kind: str, temperature: float
 ) -> None:
-    """The same expectation as ST Gumbel-Softmax; the same variance with one noise; much less with many."""
+    """The same expectation as straight-through Gumbel-Softmax, and the same variance with one noise sample; less with many."""
     case, n = CASES[kind], 40_000
 
     def f(x: Tensor) -> Tensor:
         return FUNCTIONS["sine"](case.features(x), PARAMETER)
 
     hard = gradients(GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.law, f, n)
-    one = gradients(GumbelRao(noises=1, temperature=temperature), case.theta, case.law, f, n)
-    many = gradients(GumbelRao(noises=30, temperature=temperature), case.theta, case.law, f, n)
-    for each in (one, many):
-        error = (hard.var(0) / n + each.var(0) / n).sqrt()
-        assert ((hard.mean(0) - each.mean(0)).abs() / error).max() < LIMIT
-    total_one, total_many = (each.var(0).sum() / hard.var(0).sum() for each in (one, many))
-    assert 0.85 < total_one < 1.15
-    assert total_many < (0.5 if temperature == 0.3 else 0.85)
+    one = gradients(GumbelRao(noise_samples=1, temperature=temperature), case.theta, case.law, f, n)
+    many = gradients(
+        GumbelRao(noise_samples=30, temperature=temperature), case.theta, case.law, f, n
+    )
+    for rao in (one, many):
+        error = (hard.var(0) / n + rao.var(0) / n).sqrt()
+        assert ((hard.mean(0) - rao.mean(0)).abs() / error).max() < LIMIT
+    total = hard.var(0).sum()
+    assert 0.85 < one.var(0).sum() / total < 1.15
+    assert many.var(0).sum() / total < (0.5 if temperature == 0.3 else 0.85)
 
 
 @pytest.mark.parametrize("x", [0.0, 1.0])
 def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
-    """The mean of the relaxed bit's slope over the uniforms that draw x; a mean over all uniforms is told apart."""
+    """The mean of the relaxed bit's slope over the uniforms that draw x, and not over all uniforms."""
     logit, tau, n = torch.tensor([0.8], dtype=torch.float64), 0.5, 40_000
     u = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
     soft = ((logit + u.log() - (-u).log1p()) / tau).sigmoid()
     slope = soft * (1 - soft) / tau
     wanted = slope[(soft > 0.5) == bool(x)].mean()
     wide = logit.expand(n, 1).clone().requires_grad_()
-    value = GumbelRao(noises=2, temperature=tau)(
+    value = GumbelRao(noise_samples=2, temperature=tau)(
         lambda x: x[..., 0],
         Independent(Bernoulli(logits=wide), 1),
         x=torch.full((1, n, 1), x).double(),
@@ -140,27 +120,22 @@ def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
 
 
 def quadratic(z: Tensor, c: Tensor) -> Tensor:
-    return c[0] * z.square().sum(-1) + ((z @ rand(6, 6, seed=2)) * z).sum(-1)
+    return c[0] * z.square().sum(-1) + ((z @ normals(6, 6, seed=2)) * z).sum(-1)
 
 
 def plain(case: Case) -> Case:
-    """The case with features that are linear in x, so that a quadratic f of them is quadratic in x."""
+    """Return the case with features that are linear in x, so that a quadratic f of them is quadratic in x."""
     bits = "bits" in case.name
-    return Case(
-        case.name,
-        case.theta,
-        case.law,
-        case.points,
-        lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2),
-    )
+    return replace(case, features=lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2))
 
 
 def multilinear(z: Tensor, c: Tensor) -> Tensor:
-    """Linear in each variable given the others, for three bits twice or for two variables of three categories."""
+    """A function that is linear in each variable given the others, for both cases of :func:`plain`."""
     return z[..., 0] * z[..., 4] - c[1] * z[..., 1] * z[..., 5] + (z * c).sum(-1)
 
 
-def bias(E: catlog.Estimator, case: Case, f: Function) -> Tensor:
+def bias(E: catlog.Estimator, case: Case, f: FeatureFunction) -> Tensor:
+    """Return the relative bias of the gradient in theta."""
     got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
     for index in (0, 2):  # the value and the gradient in f's parameter have none
         torch.testing.assert_close(got[index], exact[index], rtol=0, atol=1e-12)
@@ -188,7 +163,7 @@ def test_darn_is_exact_for_quadratic_f() -> None:
 
 
 def test_darn_is_reinmax_for_bits() -> None:
-    """Draw by draw; and refuses what ReinMax takes."""
+    """Draw by draw; DARN refuses categories, which ReinMax takes."""
     case = CASES["bits"]
     results = []
     for E in (DARN(3), ReinMax(3)):
@@ -211,7 +186,7 @@ def test_darn_is_reinmax_for_bits() -> None:
 @pytest.mark.parametrize("tau", [1.0, 1.7])
 def test_reinmax_as_published(tau: float) -> None:
     """The two-softmax form of the paper, for every draw of one variable."""
-    theta, weight = rand(4).requires_grad_(), rand(4, seed=1)
+    theta, weight = normals(4).requires_grad_(), normals(4, seed=1)
     for draw in torch.eye(4).double():
         value = ReinMax(temperature=tau)(
             lambda x: (x @ weight).sin(), OneHotCategorical(logits=theta), x=draw.unsqueeze(0)
@@ -229,7 +204,7 @@ def test_reinmax_as_published(tau: float) -> None:
 
 
 def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) -> Tensor:
-    """E over x of (softmax(logits + shift(x)) - softmax(logits)) / scale, as a gradient in theta; shift: [points, d, k]."""
+    """Return the mean of (softmax(logits + shift(x)) - softmax(logits)) / scale as a gradient in theta; shift: [points, d, k]."""
     theta = case.theta.clone().requires_grad_()
     log_p = factors(case.law(theta)).log_probs
     moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)
@@ -242,8 +217,8 @@ def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) 
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])
 @pytest.mark.parametrize("step", [0.5, 2.0])
-def test_imle_of_multilinear_f(kind: str, step: float) -> None:
-    """Its expectation is the closed form, which tends to the truth as the step goes to 0."""
+def test_imle_has_its_closed_form_for_multilinear_f(kind: str, step: float) -> None:
+    """The closed form tends to the exact gradient as the step goes to 0."""
     case = plain(CASES[kind])
 
     def slopes(x: Tensor) -> Tensor:
@@ -264,14 +239,14 @@ def test_imle_of_multilinear_f(kind: str, step: float) -> None:
     exact = expected(case, multilinear, PARAMETER)[1]
     assert z_score(got, mean(step)) < LIMIT
     assert z_score(got, exact) > 2 * LIMIT
-    errors = [(mean(each) - exact).norm() / exact.norm() for each in (0.1, 0.01, 0.001)]
+    errors = [(mean(step) - exact).norm() / exact.norm() for step in (0.1, 0.01, 0.001)]
     assert errors[0] < 0.1
     assert all(after < 0.15 * before for before, after in pairwise(errors))
 
 
 @pytest.mark.parametrize("slopes", [(1.5, -0.7), (-1.0, 2.0), (0.4, 0.9)])
-def test_imle_of_one_bit(slopes: tuple[float, float]) -> None:
-    """f' differs at 0 and 1: the moves over the threshold, integrated; biased for every step, also the smallest."""
+def test_imle_has_its_closed_form_for_one_bit(slopes: tuple[float, float]) -> None:
+    """f' differs at 0 and 1: the bias remains as the step goes to 0."""
     logit, n = torch.tensor([0.6], dtype=torch.float64), 100_000
     at_zero, at_one = slopes
 
@@ -298,8 +273,8 @@ def test_imle_of_one_bit(slopes: tuple[float, float]) -> None:
     "name", ["bits", "bits by probs", "one-hot", "masked", "mixed cardinalities"]
 )
 @pytest.mark.parametrize("epsilon", [1.0, -2.0])
-def test_direct_optimisation(name: str, epsilon: float) -> None:
-    """Its expectation is the closed form: biased, and less so as epsilon goes to 0 from either side."""
+def test_direct_optimisation_has_its_closed_form(name: str, epsilon: float) -> None:
+    """It is biased, and less so as epsilon goes to 0 from either side."""
     case = CASES[name]
     law = factors(case.law(case.theta))
 
@@ -323,38 +298,21 @@ def test_direct_optimisation(name: str, epsilon: float) -> None:
     assert z_score(got, mean(epsilon)) < LIMIT
     assert z_score(got, exact) > 2 * LIMIT
     for sign in (1, -1):
-        errors = [(mean(sign * each) - exact).norm() / exact.norm() for each in (0.1, 0.01, 0.001)]
+        sizes = (0.1, 0.01, 0.001)
+        errors = [(mean(sign * size) - exact).norm() / exact.norm() for size in sizes]
         assert all(after < 0.15 * before for before, after in pairwise(errors))
 
 
-# Mistakes
-
-
-def test_mistakes_are_named() -> None:
-    q = Independent(Bernoulli(logits=torch.tensor([2.0, 2.0])), 1)
-    with pytest.raises(
-        ValueError, match=r"x holds a point a second time at index \(1,\)\. Give different points"
-    ):
-        UnorderedSet()(lambda x: x.sum(-1), q, x=torch.ones(2, 2))
-    with pytest.raises(
-        ValueError,
-        match=r"UnorderedSet: `samples` must be between 2 and 10, but 11 was given.*use RLOO",
-    ):
-        UnorderedSet(11)
-    with pytest.raises(
-        ValueError, match=r"x holds a point that is summed already: \[1, 1\] at index \(0,\)"
-    ):
-        SumAndSample()(lambda x: x.sum(-1), q, x=torch.ones(1, 2))
-    for E, name in ((SumAndSample, "top"), (MAPO, "size"), (GumbelRao, "noises")):
+def test_wrong_arguments_are_named() -> None:
+    for cls, name in ((GumbelRao, "temperature"), (ReinMax, "temperature"), (IMLE, "step")):
         with pytest.raises(
-            ValueError, match=f"{E.__name__}: `{name}` must be at least 1, but 0 was given"
+            ValueError, match=rf"{cls.__name__}: `{name}` must be positive, but -1\.0 was given"
         ):
-            E(**{name: 0})
-    for E, options in ((GumbelRao, "temperature"), (ReinMax, "temperature"), (IMLE, "step")):
-        with pytest.raises(
-            ValueError, match=rf"{E.__name__}: `{options}` must be positive, but -1\.0 was given"
-        ):
-            E(**{options: -1.0})
+            cls(**{name: -1.0})
+    with pytest.raises(
+        ValueError, match="GumbelRao: `noise_samples` must be at least 1, but 0 was given"
+    ):
+        GumbelRao(noise_samples=0)
     with pytest.raises(
         ValueError,
         match=r"DirectOptimisation: `epsilon` must be a number other than 0, but 0\.0 was given",
@@ -362,8 +320,7 @@ def test_mistakes_are_named() -> None:
         DirectOptimisation(epsilon=0.0)
     with pytest.raises(ValueError, match="DARN: `order` must be between 1 and 2, but 3 was given"):
         DARN(order=3)
-    with pytest.raises(ValueError, match=r"MAPO: `clip` must be in \[0, 1\), but 1\.0 was given"):
-        MAPO(clip=1.0)
+    chain = catlog.MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
     for E in (GumbelRao(), ReinMax(), DARN(), IMLE(), DirectOptimisation()):
         with pytest.raises(TypeError, match="depend on each other"):
-            E(lambda x: x.sum(-1).double(), chain(rand(6)))
+            E(lambda x: x.sum(-1).double(), chain)

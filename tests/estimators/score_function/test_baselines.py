@@ -124,5 +124,3 @@ def test_nvil_uses_the_context() -> None:
     assert torch.autograd.grad(value.sum(), theta)[0].abs().max() < 1e-12
     infinite = BITS.law(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64))
     assert torch.isfinite(NVIL(1, network(3))(function_of(BITS), infinite))
-
-

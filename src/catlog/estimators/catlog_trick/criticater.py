@@ -11,8 +11,8 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
-from ...distributions.structured import as_index
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...distributions.inverse_cdf import as_index
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from .cross_fitting import regression
@@ -69,6 +69,8 @@ class CritiCateR:
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count(
             "CritiCateR",
@@ -96,10 +98,15 @@ class CritiCateR:
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
         ordered = structure(law)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "CritiCateR", "x.shape[0]", n, least=2, hint="The critic is fitted to the other draws."
+        x = base_draws(
+            law,
+            x,
+            self.samples,
+            least=2,
+            owner="CritiCateR",
+            hint="The critic is fitted to the other draws.",
+            generator=generator,
+            validate=self.validate,
         )
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)

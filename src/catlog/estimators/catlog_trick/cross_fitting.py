@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...distributions.structured import as_index
+from ...distributions.inverse_cdf import as_index
 
 Fit = tuple[
     Float[Tensor, "folds *batch n"],

@@ -8,13 +8,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_chosen, check_chunk_size, check_count, check_flag
+from ...checks import check_choice, check_chunk_size, check_count, check_flag
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...evaluation.neighbours import differences
 from ...sampling.draw import DRAWS, Draws, base_draws
-from ...sampling.randomness import rand
+from ...sampling.subsets import deal_variables
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class IndeCateR:
     in one factor; for parameters shared between factors that can fail. The *value* is the Rao-Blackwellised mean
     :math:`\frac1{Nd}\sum_{n,i,k} p_i(k) f(x^{(n)}_{\neq i}, k)`, which for sparse f is seldom zero.
 
-    ``fresh`` draws N points for every variable instead of N for all (the paper's per-variable version).
+    ``per_variable`` draws N points for every variable instead of N for all (the paper's per-variable version).
 
     ``variables=m`` looks at m random variables of each draw instead of all d. Where f is differentiable, the other differences
     are predicted from one backward pass (``control="taylor"``), and the exact ones correct the prediction:
@@ -42,14 +42,14 @@ class IndeCateR:
     Unbiased for any m, because every variable is in S with probability m/d. The sets of the N draws are dealt from one
     shuffled deck, so that all variables get equally many turns.
 
-    Cost: N (1 + d (k - 1)) evaluations; ``fresh``: N d k; ``variables=m``: N (1 + m (k - 1)) and one backward pass for all draws.
+    Cost: N (1 + d (k - 1)) evaluations; ``per_variable``: N d k; ``variables=m``: N (1 + m (k - 1)) and one backward pass for all draws.
     Needs: nothing of f (``control="taylor"``: f differentiable and a Bernoulli or one-hot law).
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
     2023, Proposition 4.1.
 
     Args:
         samples: number of draws N.
-        fresh: draw anew for every variable.
+        per_variable: draw N points for every variable.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified; often the best).
         variables: number m of variables to look at in each draw; None: all.
         control: with ``variables``, "taylor" or "none" (for black-box f).
@@ -64,7 +64,7 @@ class IndeCateR:
     """
 
     samples: int = 1
-    fresh: bool = False
+    per_variable: bool = False
     draws: Draws = "independent"
     variables: int | None = None
     control: Literal["taylor", "none"] = "taylor"
@@ -76,17 +76,19 @@ class IndeCateR:
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     reference: ClassVar[str] = "De Smet et al. 2023"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count("IndeCateR", "samples", self.samples)
-        check_flag("IndeCateR", "fresh", self.fresh)
+        check_flag("IndeCateR", "per_variable", self.per_variable)
         check_choice("IndeCateR", "draws", self.draws, DRAWS)
         check_choice("IndeCateR", "control", self.control, ("taylor", "none"))
         check_chunk_size("IndeCateR", self.chunk_size)
         if self.variables is not None:
             check_count("IndeCateR", "variables", self.variables)
-            if self.fresh:
+            if self.per_variable:
                 raise ValueError(
-                    "IndeCateR: `variables` and `fresh` exclude each other: fresh draws serve every variable."
+                    "IndeCateR: `variables` and `per_variable` exclude each other: with the latter every variable has its own draws."
                 )
 
     @property
@@ -98,7 +100,7 @@ class IndeCateR:
         return ("x",) if self.variables is None else ("x", "chosen")
 
     def rows(self, q: Distribution) -> int:
-        return self.samples * (factors(q, validate=False).d if self.fresh else 1)
+        return self.samples * (factors(q, validate=False).d if self.per_variable else 1)
 
     def evaluations(self, q: Distribution) -> int:
         law = factors(q, validate=False)
@@ -117,7 +119,7 @@ class IndeCateR:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
-        groups = (law.d,) if self.fresh else ()
+        groups = (law.d,) if self.per_variable else ()
         x = base_draws(
             law,
             x,
@@ -134,13 +136,15 @@ class IndeCateR:
         else:
             fx = evaluate(f, x, law, validate=self.validate)
         if self.variables is not None or chosen is not None:
-            chosen = self._chosen(law, x.shape[0], chosen, generator)
+            chosen = deal_variables(
+                "IndeCateR", law, x.shape[0], self.variables, chosen, generator, self.validate
+            )
         table = differences(
             f,
             x,
             fx,
             law,
-            fresh=self.fresh,
+            fresh=self.per_variable,
             chosen=chosen,
             chunk_size=self.chunk_size,
             validate=self.validate,
@@ -154,21 +158,6 @@ class IndeCateR:
         # Rao-Blackwellised value: every variable (of those looked at) summed out, averaged over variables.
         value = base + (law.probs * mean_weight).sum((-1, -2)) / law.d
         return attach(value, base + (law.probs * weight).sum((-1, -2)))
-
-    def _chosen(
-        self, law: Factors, n: int, chosen: Tensor | None, generator: torch.Generator | None
-    ) -> Tensor:
-        """``[n, *batch, m]``: for every draw m different variables, dealt in turn from one shuffled deck of d."""
-        m = self.variables
-        check_count("IndeCateR", "variables", m, most=law.d, hint=f"q has {law.d} variables.")
-        assert m is not None
-        if chosen is not None:
-            return check_chosen(chosen, n, m, law, self.validate)
-        deck = rand(
-            (*law.batch_shape, law.d), device=law.probs.device, generator=generator
-        ).argsort(-1)
-        turn = torch.arange(n * m, device=deck.device) % law.d
-        return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
 
 
 def _dealt(

@@ -10,9 +10,8 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
 from ...distributions.conditionals import structure, view
-from ...estimator import ANY, Function, Kind, Target, attach
-from ...evaluation.evaluate import checked, evaluate
-from ...evaluation.neighbours import chunks
+from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
 
 
@@ -51,6 +50,8 @@ class LEG:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("LEG", "samples", self.samples)
@@ -94,39 +95,35 @@ class LEG:
             )
             flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
             stay = index.repeat(len(variable), *[1] * (index.dim() - 1))
-            joint, values = [], []
-            for part in chunks(len(flat), flat, law, self.chunk_size, f):
-                each = (
-                    ordered.log_conditionals(flat[part], self.validate)
-                    .gather(-1, flat[part].unsqueeze(-1))
-                    .squeeze(-1)
-                    .sum(-1)
-                )
-                possible = (each > -torch.inf).unsqueeze(-1)
-                points = law.point(torch.where(possible, flat[part], stay[part]))
-                joint.append(each)
-                values.append(checked(f(points), points, law, validate=self.validate))
+            joint = [score.new_zeros((0, *law.batch_shape))]
+            for part in chunks(len(flat), law, f, self.chunk_size):
+                log_probs = ordered.log_conditionals(flat[part], self.validate)
+                joint.append(log_probs.gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1))
+            log_joint = torch.cat(joint)
+            flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, stay)
+            values = evaluate_chunked(
+                f,
+                lambda part: law.point(flat[part]),
+                len(flat),
+                law,
+                chunk_size=self.chunk_size,
+                validate=self.validate,
+            )
 
-            def table(
-                own: Tensor, others: "list[Tensor]", empty: float
-            ) -> Tensor:  # quoted for torch.compile before torch 2.10
+            def table(own: Tensor, others: Tensor, empty: float) -> Tensor:
                 """[n, *batch, d, k] from the values at the draws and at the moves."""
                 out = torch.full(
                     (*fx.shape, law.d * law.k), empty, dtype=own.dtype, device=own.device
                 )
-                if others:
-                    out = out.scatter(
-                        -1,
-                        slot,
-                        torch.cat(others).unflatten(0, (-1, len(fx))).movedim(0, -1).to(own.dtype),
-                    )
+                others = others.unflatten(0, (len(moves), len(fx))).movedim(0, -1)
+                out = out.scatter(-1, slot, others.to(own.dtype))
                 out = out.unflatten(-1, (law.d, law.k))
                 return out.scatter(
                     -1, index.unsqueeze(-1), own[..., None, None].expand(*index.shape, 1)
                 )
 
             own = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
-            weight = table(own.detach(), joint, -torch.inf).softmax(-1)  # q(k | all others)
+            weight = table(own.detach(), log_joint, -torch.inf).softmax(-1)  # q(k | all others)
             cost = weight * table(fx.detach(), values, 0.0)
         base = fx.mean(0)
         local = torch.where(

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ...checks import check_count
 from ...distributions.factors import Factors, factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
@@ -64,7 +64,7 @@ class MemoryCateR(nn.Module):
         size: number of points remembered, per critic.
         critics: 1 where f is the same for all batch elements; else the number of different ones: the last batch dimensions of q
             must have that many elements, each with a critic of its own.
-        length: the largest number of variables of a law.
+        max_variables: the largest number of variables of a law.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
@@ -82,30 +82,30 @@ class MemoryCateR(nn.Module):
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "this library"
 
+    __repr__ = label
+
     def __init__(
         self,
         samples: int = 16,
         size: int = 256,
         critics: int = 1,
-        length: int = 64,
+        max_variables: int = 64,
         validate: bool = True,
     ) -> None:
         super().__init__()
         check_count(
             "MemoryCateR", "samples", samples, least=2, hint="One draw has no others to leave out."
         )
-        for name, given in (("size", size), ("critics", critics), ("length", length)):
+        for name, given in (("size", size), ("critics", critics), ("max_variables", max_variables)):
             check_count("MemoryCateR", name, given)
-        self.samples, self.size, self.critics, self.length, self.validate = (
-            samples,
-            size,
-            critics,
-            length,
-            validate,
-        )
+        self.samples = samples
+        self.size = size
+        self.critics = critics
+        self.max_variables = max_variables
+        self.validate = validate
         empty = torch.zeros(critics, size, dtype=torch.float64)
         for name, buffer in {
-            "points": torch.full((critics, size, length), -1),  # category numbers, then -1
+            "points": torch.full((critics, size, max_variables), -1),  # category numbers, then -1
             "values": empty,
             "age": torch.zeros(
                 critics, size, dtype=torch.int64
@@ -146,11 +146,17 @@ class MemoryCateR(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         self._check(law)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "MemoryCateR", "x.shape[0]", n, least=2, hint="One draw has no others to leave out."
+        x = base_draws(
+            law,
+            x,
+            self.samples,
+            least=2,
+            owner="MemoryCateR",
+            hint="One draw has no others to leave out.",
+            generator=generator,
+            validate=self.validate,
         )
+        n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.
@@ -182,7 +188,11 @@ class MemoryCateR(nn.Module):
 
     def _check(self, law: Factors) -> None:
         check_count(
-            "MemoryCateR", "length", self.length, least=law.d, hint=f"q has {law.d} variables."
+            "MemoryCateR",
+            "max_variables",
+            self.max_variables,
+            least=law.d,
+            hint=f"q has {law.d} variables.",
         )
         if self.critics in (1, *accumulate(reversed(law.batch_shape), mul)):
             return
@@ -203,7 +213,7 @@ class MemoryCateR(nn.Module):
         """Fit alpha and beta to what h was worth at this call's draws, put the draws into the memory, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
         gram, excess = calibration_equations(value, at_draws, on_average)
-        new = pad(drawn[:, : self.size], (0, self.length - law.d), value=-1)
+        new = pad(drawn[:, : self.size], (0, self.max_variables - law.d), value=-1)
         where = slots_for(new, self.points, self.age)
         points, values = (
             write_slots(self.points, where, new),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
-from ...estimator import ANY, Function, Kind, Target
+from ...estimator import ANY, Function, Kind, Target, label
 from .scater import SCateR
 
 
@@ -47,6 +47,8 @@ class RAM:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Tokui & Sato 2017"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("RAM", "samples", self.samples)

@@ -8,12 +8,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_chosen, check_count, check_generator, check_uniforms
+from ...checks import check_choice, check_count, check_generator, check_uniforms
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach
-from ...evaluation.evaluate import checked, evaluate
-from ...evaluation.neighbours import chunks
+from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...evaluation.evaluate import evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
 from ...sampling.interventions import (
     SUFFIXES,
@@ -25,6 +24,7 @@ from ...sampling.interventions import (
     noise_shape,
 )
 from ...sampling.randomness import rand
+from ...sampling.subsets import deal_variables
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class SCateR:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     reference: ClassVar[str] = "De Smet et al. 2023"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("SCateR", "samples", self.samples)
@@ -132,10 +134,6 @@ class SCateR:
         generator: torch.Generator | None,
     ) -> Interventions:
         ordered = structure(law)
-        if chosen is not None:
-            check_count(
-                "SCateR", "variables", self.variables, most=law.d, hint="It goes with `chosen`."
-            )
         check_generator(generator, law.device)
         given = (
             None
@@ -155,15 +153,13 @@ class SCateR:
                 "noise", noise, shape, "[groups, n, *batch, d]", law, self.validate
             )
         with torch.no_grad():
-            if self.variables is None:
+            if self.variables is None and chosen is None:
                 return all_interventions(
                     ordered, noise, given, self.suffix, self.categories, self.validate
                 )
-            if chosen is None:
-                order = rand((n, *law.batch_shape, law.d), device=law.device, generator=generator)
-                chosen = order.argsort(-1)[..., : self.variables]
-            else:
-                chosen = check_chosen(chosen, n, self.variables, law, self.validate)
+            chosen = deal_variables(
+                "SCateR", law, n, self.variables, chosen, generator, self.validate
+            )
             return chosen_interventions(ordered, noise, chosen, given, self.suffix, self.validate)
 
     def _table(
@@ -172,15 +168,15 @@ class SCateR:
         """f at the clamped points less f at the base draw, by variable and category."""
         with torch.no_grad():
             flat = clamped.moved.flatten(0, 1)
-            values = []
-            for part in chunks(len(flat), flat, law, self.chunk_size, f):
-                points = law.point(flat[part])
-                values.append(checked(f(points), points, law, validate=self.validate))
-            change = (
-                torch.cat(values).unflatten(0, (-1, len(fx))) - fx.detach()
-                if values
-                else fx.new_zeros((0, *fx.shape))
+            values = evaluate_chunked(
+                f,
+                lambda part: law.point(flat[part]),
+                len(flat),
+                law,
+                chunk_size=self.chunk_size,
+                validate=self.validate,
             )
+            change = values.unflatten(0, (len(clamped.moved), len(fx))) - fx.detach()
             slot = (clamped.variable * law.k + clamped.category).movedim(0, -1)
             own = clamped.category == clamped.x.movedim(-1, 0).gather(0, clamped.variable)
             change = (change * clamped.weight).masked_fill(own, 0.0).movedim(0, -1)

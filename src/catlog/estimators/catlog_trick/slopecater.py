@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import rand
@@ -60,7 +60,7 @@ class SlopeCateR(nn.Module):
             the evaluations, 2 N / (3 (k - 1)). More of them pay where f is far from quadratic in its variables.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified).
         decay: of the running fit, and of the sizes of slopes; 1 keeps alpha = beta = 1.
-        places: for the sizes of slopes, one for every variable (more variables share them); 0: none are kept.
+        slope_entries: for the sizes of slopes, one for every variable (more variables share them); 0: none are kept.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -77,13 +77,15 @@ class SlopeCateR(nn.Module):
     randomness: ClassVar[tuple[str, ...]] = ("x", "start")
     reference: ClassVar[str] = "this library; Liu et al. 2023"
 
+    __repr__ = label
+
     def __init__(
         self,
         samples: int = 8,
         corrections: int | None = None,
         draws: Draws = "latin",
         decay: float = 0.98,
-        places: int = 1024,
+        slope_entries: int = 1024,
         validate: bool = True,
     ) -> None:
         super().__init__()
@@ -92,15 +94,15 @@ class SlopeCateR(nn.Module):
             check_count("SlopeCateR", "corrections", corrections)
         check_choice("SlopeCateR", "draws", draws, DRAWS)
         check_number("SlopeCateR", "decay", decay, 0, 1, closed=True)
-        check_count("SlopeCateR", "places", places, least=0)
-        self.samples, self.corrections, self.draws, self.decay, self.validate = (
-            samples,
-            corrections,
-            draws,
-            decay,
-            validate,
-        )
-        self.coefficients, self.sizes = Coefficients(), SlopeScales(places)
+        check_count("SlopeCateR", "slope_entries", slope_entries, least=0)
+        self.samples = samples
+        self.corrections = corrections
+        self.draws = draws
+        self.decay = decay
+        self.slope_entries = slope_entries
+        self.validate = validate
+        self.coefficients = Coefficients()
+        self.sizes = SlopeScales(slope_entries)
 
     def rows(self, q: Distribution) -> int:
         return self.samples

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import (
@@ -59,6 +59,8 @@ class DoubleCV(nn.Module):
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Titsias & Shi 2022"
 
+    __repr__ = label
+
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()
         check_count(
@@ -88,13 +90,15 @@ class DoubleCV(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "DoubleCV")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count(
-            "DoubleCV",
-            "x.shape[0]",
-            x.shape[0],
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="DoubleCV",
             hint="One draw has no others to leave out: use MuProp.",
+            generator=generator,
+            validate=self.validate,
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         slope = by_category(law, slope)

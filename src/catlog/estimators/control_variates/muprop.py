@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
@@ -53,6 +53,8 @@ class MuProp:
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Gu et al. 2016"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("MuProp", "samples", self.samples)

@@ -10,11 +10,11 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
-from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, evaluate_through
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
 from ...sampling.draw import base_draws
 from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
-from ..relaxations.relaxation import conditional_gumbels, relaxed, value_and_grad
+from ..relaxations.relaxation import conditional_gumbels, relaxed
 
 
 class REBAR(nn.Module):
@@ -62,6 +62,8 @@ class REBAR(nn.Module):
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Tucker et al. 2017"
 
+    __repr__ = label
+
     def __init__(
         self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True
     ) -> None:
@@ -105,15 +107,13 @@ class REBAR(nn.Module):
 
             def control(z: Tensor) -> "tuple[Tensor]":
                 points = relaxed(law, z, temperature[..., None, None]).to(law.dtype)
-                return (
-                    evaluate_through(f, points.clone(), law, validate=self.validate).to(law.real),
-                )
+                return (evaluate(f, points, law, validate=self.validate).to(law.real),)
 
-            (c,), (slope,) = value_and_grad(
-                control, given, again=self.log_temperature.requires_grad
-            )
+            learns = self.log_temperature.requires_grad
+            (c,), (slope,) = value_and_grad(control, given, create_graph=learns)
             if slope is None:
                 raise ValueError(NOT_DIFFERENTIABLE)
+            c = c if learns else c.detach()
             rest = fx.detach().to(law.real) - eta * c
             gradient = rest[..., None, None] * score + to_logit_gradient(
                 law, eta[..., None, None] * slope * left
@@ -125,6 +125,7 @@ class REBAR(nn.Module):
         own = [each.detach().expand(law.batch_shape) for each in (eta, temperature)]
         # f's own parameters must not learn to lower the variance: the derivatives in ours are taken apart from its graph.
         (_, gradient), (by_eta, by_temperature) = value_and_grad(objective, *own)
+        gradient = gradient.detach()
         assert by_eta is not None
         learned = by_eta * eta + (0.0 if by_temperature is None else by_temperature * temperature)
         value = fx.mean(0)

@@ -9,12 +9,12 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
-from ...evaluation.evaluate import evaluate
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...evaluation.evaluate import evaluate, value_and_grad
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
 from ..logit_gradients import logit_surrogate, score_in_logits, squared_norm, to_logit_gradient
-from ..relaxations.relaxation import conditional_gumbels, relaxed, value_and_grad
+from ..relaxations.relaxation import conditional_gumbels, relaxed
 
 
 class RELAX(nn.Module):
@@ -56,6 +56,8 @@ class RELAX(nn.Module):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Grathwohl et al. 2018"
+
+    __repr__ = label
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class RELAX(nn.Module):
         def control(z: Tensor) -> "tuple[Tensor]":
             return (call_network("RELAX", network, relaxed(law, z, self.temperature), fx.shape),)
 
-        (c,), (slope,) = value_and_grad(control, given, again=True)
+        (c,), (slope,) = value_and_grad(control, given, create_graph=True)
         gradient = (signal - c)[..., None, None] * score
         if slope is not None:
             gradient = gradient + to_logit_gradient(law, slope * left)

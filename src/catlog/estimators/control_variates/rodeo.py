@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_number
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach
+from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -59,6 +59,8 @@ class RODEO(nn.Module):
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Shi et al. 2022"
 
+    __repr__ = label
+
     def __init__(
         self,
         samples: int = 2,
@@ -98,13 +100,15 @@ class RODEO(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         law = factors(q, validate=self.validate)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count(
-            "RODEO",
-            "x.shape[0]",
-            x.shape[0],
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="RODEO",
             hint="One draw has no others to leave out: use MuProp.",
+            generator=generator,
+            validate=self.validate,
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         score, known = score_in_logits(law, law.index(x))[1][..., 1], fx.detach().to(law.real)

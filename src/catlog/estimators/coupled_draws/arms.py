@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach
+from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
@@ -54,6 +54,8 @@ class ARMS:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

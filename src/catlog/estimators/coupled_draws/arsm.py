@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
@@ -54,6 +54,8 @@ class ARSM:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Yin et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("ARSM", "samples", self.samples)

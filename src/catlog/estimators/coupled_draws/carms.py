@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
@@ -57,6 +57,8 @@ class CARMS:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

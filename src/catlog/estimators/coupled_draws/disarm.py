@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach
+from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
 from ..logit_gradients import logit_surrogate
@@ -55,6 +55,8 @@ class DisARM:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dong et al. 2020; Yin et al. 2020"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DisARM", "samples", self.samples)

@@ -10,8 +10,8 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count
 from ...distributions.factors import factors
-from ...distributions.structured import inverse_cdf
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach
+from ...distributions.inverse_cdf import inverse_cdf
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
@@ -58,6 +58,8 @@ class DisARMTree:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dong et al. 2021"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DisARMTree", "samples", self.samples)

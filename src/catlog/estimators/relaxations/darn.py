@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target
+from ...estimator import BITS, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import straight_through_mean
@@ -55,6 +55,8 @@ class DARN:
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Gregor et al. 2014"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DARN", "samples", self.samples)

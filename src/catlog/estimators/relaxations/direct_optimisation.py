@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count, check_number
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach
+from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
 from ...sampling.draw import base_draws
@@ -62,6 +62,8 @@ class DirectOptimisation:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Lorberbom et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DirectOptimisation", "samples", self.samples)

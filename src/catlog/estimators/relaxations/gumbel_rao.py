@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
@@ -34,7 +34,7 @@ class GumbelRao:
 
     Args:
         samples: number of draws N.
-        noises: number M of Gumbel vectors for each draw.
+        noise_samples: number M of Gumbel vectors for each draw.
         temperature: tau > 0, a number, or a 0-d tensor.
         validate: check f's values for NaN and inf (eager mode only).
 
@@ -42,13 +42,13 @@ class GumbelRao:
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
-    >>> GumbelRao(noises=100)(lambda x: 4 * x[..., 0], q, x=torch.ones(1, 2)).backward()
+    >>> GumbelRao(noise_samples=100)(lambda x: 4 * x[..., 0], q, x=torch.ones(1, 2)).backward()
     >>> logits.grad[0] > 0.3, logits.grad[1]
     (tensor(True), tensor(0.))
     """
 
     samples: int = 1
-    noises: int = 10
+    noise_samples: int = 10
     temperature: float | Tensor = 1.0
     validate: bool = True
 
@@ -59,9 +59,11 @@ class GumbelRao:
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Paulus et al. 2021"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count("GumbelRao", "samples", self.samples)
-        check_count("GumbelRao", "noises", self.noises)
+        check_count("GumbelRao", "noise_samples", self.noise_samples)
         check_temperature("GumbelRao", self.temperature)
 
     def rows(self, q: Distribution) -> int:
@@ -82,7 +84,9 @@ class GumbelRao:
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelRao")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        z = gumbels_given_argmax(law, law.index(x), noise, (self.noises,), generator, self.validate)
+        z = gumbels_given_argmax(
+            law, law.index(x), noise, (self.noise_samples,), generator, self.validate
+        )
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
         return straight_through_mean(f, law, x, to_point(law, soft), self.validate)

@@ -11,8 +11,9 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_flag, check_generator, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...evaluation.evaluate import evaluate_through
+from ...sampling.gumbel import gumbels, logistics
 from ...sampling.randomness import rand
 
 
@@ -57,6 +58,8 @@ class GumbelSoftmax:
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count("GumbelSoftmax", "samples", self.samples)
         check_temperature("GumbelSoftmax", self.temperature)
@@ -91,14 +94,12 @@ class GumbelSoftmax:
             (law.k,) if law.kind == Kind.ONE_HOT else ()
         )
         u = rand(shape, dtype=law.probs.dtype, device=law.probs.device, generator=generator)
-        u = u.clamp(min=torch.finfo(u.dtype).tiny)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
-            relaxed = (
-                (log_probs[..., 1] - log_probs[..., 0] + u.log() - (-u).log1p()) / self.temperature
-            ).sigmoid()
+            logits = log_probs[..., 1] - log_probs[..., 0]
+            relaxed = ((logits + logistics(u)) / self.temperature).sigmoid()
             discrete = (relaxed.detach() > 0.5).to(relaxed.dtype)
         else:
-            relaxed = ((log_probs - (-u.log()).log()) / self.temperature).softmax(-1)
+            relaxed = ((log_probs + gumbels(u)) / self.temperature).softmax(-1)
             discrete = one_hot(relaxed.detach().argmax(-1), law.k).to(relaxed.dtype)
         return discrete + (relaxed - relaxed.detach()) if self.hard else relaxed

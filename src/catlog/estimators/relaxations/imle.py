@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_positive
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach
+from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
@@ -58,6 +58,8 @@ class IMLE:
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     reference: ClassVar[str] = "Niepert et al. 2021"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("IMLE", "samples", self.samples)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import straight_through_mean, to_point
@@ -55,6 +55,8 @@ class ReinMax:
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liu et al. 2023"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("ReinMax", "samples", self.samples)

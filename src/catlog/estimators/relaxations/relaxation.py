@@ -1,12 +1,9 @@
 """Relaxed points: the continuous draw behind a discrete one, derivatives in it, and derivatives straight through."""
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ...checks import inside_functorch
 from ...distributions.factors import Factors
 from ...estimator import Function, Kind, once
 from ...evaluation.evaluate import evaluate_through
@@ -53,33 +50,3 @@ def straight_through_mean(
     """The mean of f at the draws x, of which the derivative goes straight through to ``mean``, ``[*n, *batch, *event]``."""
     points = x + (mean - mean.detach()).to(law.dtype)
     return once(evaluate_through(f, points, law, validate=validate).mean(0))
-
-
-def value_and_grad(
-    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, again: bool = False
-) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """The results of ``function``, and the derivatives of the first one's sum in the inputs (None where there is none).
-
-    With ``again``, all of these can be differentiated in what else the function depends on; without, they are constants.
-    """
-    if torch.compiler.is_compiling() or inside_functorch():
-
-        def first_and_rest(*inputs: Tensor) -> "tuple[Tensor, tuple[Tensor, ...]]":
-            results = function(*inputs)
-            return results[0], results[1:]
-
-        first, pull, rest = torch.func.vjp(first_and_rest, *inputs, has_aux=True)  # type: ignore[misc]
-        results, found = (first, *rest), pull(torch.ones_like(first))
-    else:
-        with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in inputs]
-            results = function(*leaves)
-            total = results[0].sum()
-            found = (None,) * len(leaves)
-            if total.requires_grad:
-                found = torch.autograd.grad(total, leaves, create_graph=again, allow_unused=True)
-    if again:
-        return results, found
-    return tuple(each.detach() for each in results), tuple(
-        None if each is None else each.detach() for each in found
-    )

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target
+from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from .relaxation import straight_through_mean, to_point
 
@@ -46,6 +46,8 @@ class StraightThrough:
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Bengio et al. 2013"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("StraightThrough", "samples", self.samples)

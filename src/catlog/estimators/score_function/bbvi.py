@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import score_in_logits
@@ -58,6 +58,8 @@ class BBVI:
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Ranganath et al. 2014"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count(
             "BBVI",
@@ -82,15 +84,17 @@ class BBVI:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "BBVI",
-            "x.shape[0]",
-            n,
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="BBVI",
             hint="One draw has no others to leave out: use Reinforce.",
+            generator=generator,
+            validate=self.validate,
         )
+        n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))
         known = fx.detach()[..., None, None]

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from ...checks import check_context, check_count, check_network
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
@@ -53,6 +53,8 @@ class NVIL(nn.Module):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Mnih & Gregor 2014"
+
+    __repr__ = label
 
     def __init__(
         self, samples: int = 1, network: nn.Module | None = None, validate: bool = True

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_baseline, check_count, check_number
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, likelihood_ratio, tie
+from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..learning import frozen, learns, write
@@ -50,6 +50,8 @@ class Reinforce:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Williams 1992"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("Reinforce", "samples", self.samples)

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, likelihood_ratio, tie
+from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -57,6 +57,8 @@ class RLOO:
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count(
             "RLOO",
@@ -81,13 +83,15 @@ class RLOO:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        check_count(
-            "RLOO",
-            "x.shape[0]",
-            x.shape[0],
+        x = base_draws(
+            law,
+            x,
+            self.samples,
             least=2,
+            owner="RLOO",
             hint="One draw has no others to leave out: use Reinforce.",
+            generator=generator,
+            validate=self.validate,
         )
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = leave_one_out(fx.detach())

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
@@ -56,6 +56,8 @@ class VIMCO:
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Mnih & Rezende 2016"
 
+    __repr__ = label
+
     def __post_init__(self) -> None:
         check_count(
             "VIMCO",
@@ -80,11 +82,17 @@ class VIMCO:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        n = x.shape[0]
-        check_count(
-            "VIMCO", "x.shape[0]", n, least=2, hint="The bound of one draw is E[f]: use Reinforce."
+        x = base_draws(
+            law,
+            x,
+            self.samples,
+            least=2,
+            owner="VIMCO",
+            hint="The bound of one draw is E[f]: use Reinforce.",
+            generator=generator,
+            validate=self.validate,
         )
+        n = x.shape[0]
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)
         given = log_w.detach()

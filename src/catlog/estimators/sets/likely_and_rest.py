@@ -4,13 +4,13 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ...checks import can_inspect
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
-from ...distributions.structured import as_index, inverse_cdf
+from ...distributions.inverse_cdf import as_index, inverse_cdf
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
+from ...tracing import can_inspect
 from ..logit_gradients import leave_one_out
 
 

@@ -1,6 +1,6 @@
 """MAPO: policy gradient with a memory of good points."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_choice, check_count, check_number
+from ...checks import check_count, check_flag, check_number
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target
+from ...estimator import ANY, Function, Kind, Target, label
 from ..learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
 
@@ -34,14 +34,14 @@ class MAPO(nn.Module):
     Args:
         size: number of points remembered.
         samples: number N of draws from outside the memory; given as ``x``, they must lie outside it.
-        keep: which points are good, "highest" (f is a reward) or "lowest" (f is a loss).
+        maximise: whether large values of f are good (a reward) or small ones (a loss).
         clip: the memory weighs at least this (0.1 in the paper), where it holds a possible point. **Biased** above 0: it
             keeps a policy that gives good points no probability from ignoring them.
-        length: the largest number of variables of a law.
+        max_variables: the largest number of variables of a law.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
-    >>> E = MAPO(size=1, samples=2, length=4)
+    >>> E = MAPO(size=1, samples=2, max_variables=4)
     >>> E(lambda x: x.sum(-1), q, x=torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 1.0]])), E.memory
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
@@ -52,30 +52,30 @@ class MAPO(nn.Module):
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liang et al. 2018"
 
+    __repr__ = label
+
     def __init__(
         self,
         size: int = 4,
         samples: int = 2,
-        keep: Literal["highest", "lowest"] = "highest",
+        maximise: bool = True,
         clip: float = 0.0,
-        length: int = 64,
+        max_variables: int = 64,
         validate: bool = True,
     ) -> None:
         super().__init__()
-        for name, value in (("size", size), ("samples", samples), ("length", length)):
+        for name, value in (("size", size), ("samples", samples), ("max_variables", max_variables)):
             check_count("MAPO", name, value)
-        check_choice("MAPO", "keep", keep, ("highest", "lowest"))
+        check_flag("MAPO", "maximise", maximise)
         check_number("MAPO", "clip", clip, 0, 1)
-        self.size, self.samples, self.keep, self.clip, self.length, self.validate = (
-            size,
-            samples,
-            keep,
-            clip,
-            length,
-            validate,
-        )
-        self.register_buffer("memory", torch.full((size, length), -1))
-        self.memory: Int64[Tensor, "size length"]  # category numbers, then -1
+        self.size = size
+        self.samples = samples
+        self.maximise = maximise
+        self.clip = clip
+        self.max_variables = max_variables
+        self.validate = validate
+        self.register_buffer("memory", torch.full((size, max_variables), -1))
+        self.memory: Int64[Tensor, "size max_variables"]  # category numbers, then -1
 
     @property
     def unbiased(self) -> bool:
@@ -117,7 +117,13 @@ class MAPO(nn.Module):
         self, law: Factors | Conditionals, unchecked: Factors | Conditionals
     ) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
         """The remembered points, and where they are possible; elsewhere a likely one stands in."""
-        check_count("MAPO", "length", self.length, least=law.d, hint=f"q has {law.d} variables.")
+        check_count(
+            "MAPO",
+            "max_variables",
+            self.max_variables,
+            least=law.d,
+            hint=f"q has {law.d} variables.",
+        )
         (memory,) = frozen(self, self.memory)
         stored, beyond = memory[:, : law.d], memory[:, law.d :]
         fits = (
@@ -132,13 +138,14 @@ class MAPO(nn.Module):
     @torch.no_grad()
     def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor) -> None:
         """The best different points of memory and draws, by f's values of this call."""
-        score = (values if self.keep == "highest" else -values).masked_fill(
-            ~values.isfinite(), -torch.inf
-        )
+        score = (values if self.maximise else -values).masked_fill(~values.isfinite(), -torch.inf)
         old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
         score = torch.cat([old, score[self.size :].flatten()])
         pool = torch.cat(
-            [self.memory, pad(drawn.flatten(0, -2), (0, self.length - drawn.shape[-1]), value=-1)]
+            [
+                self.memory,
+                pad(drawn.flatten(0, -2), (0, self.max_variables - drawn.shape[-1]), value=-1),
+            ]
         )
         chosen = []
         for _ in range(self.size):

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target
+from ...estimator import ANY, Function, Kind, Target, label
 from .likely_and_rest import beam_search, sum_and_sample
 
 
@@ -53,6 +53,8 @@ class SumAndSample:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Liu et al. 2019"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(

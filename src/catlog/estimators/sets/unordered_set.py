@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import can_inspect, check_count
+from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach
+from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, categories, uniforms
+from ...tracing import can_inspect
 from .likely_and_rest import (
     is_first_occurrence,
     probability_outside,
@@ -57,6 +58,8 @@ class UnorderedSet:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "Kool et al. 2020"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -104,10 +107,17 @@ class UnorderedSet:
                     [index, sample_outside(law, index, None, u[row : row + 1], self.validate)]
                 )
         else:
-            index = law.index(
-                base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+            x = base_draws(
+                law,
+                x,
+                self.samples,
+                least=2,
+                most=10,
+                owner="UnorderedSet",
+                generator=generator,
+                validate=self.validate,
             )
-            check_count("UnorderedSet", "x.shape[0]", len(index), least=2, most=10)
+            index = law.index(x)
         new = is_first_occurrence(index)
         if x is not None and can_inspect(self.validate, x) and not bool(new.all()):
             bad = tuple((~new).nonzero()[0].tolist())

@@ -1,0 +1,148 @@
+"""Bayesian networks of categorical variables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .markov_chain import lookup
+from .ordered import Ordered, widened
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One node of a :class:`BayesianNetwork`: a variable, or a block of variables that are independent given the parents.
+
+    Args:
+        parents: names of nodes.
+        logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``), or a network that maps the
+            values of all the parents' variables, ``[rows, *batch, p]`` int64, to logits ``[rows, *batch, k]`` (a block:
+            ``[..., size, k]``).
+        cardinality: k; needed with a network.
+        size: number of variables of the block.
+        fixed: there is nothing to learn in it, so that no estimator need spend evaluations on it.
+    """
+
+    parents: Sequence[str]
+    logits: Tensor | Callable[[Tensor], Tensor]
+    cardinality: int | None = None
+    size: int = 1
+    fixed: bool = False
+
+
+class BayesianNetwork(Ordered):
+    r"""A directed acyclic graph of tables or networks.
+
+    .. math:: q(x) = \prod_i q(x_i \mid x_{\text{parents}(i)})
+
+    The event lists the nodes' variables in the order in which the nodes are given, which need not be an order of drawing.
+
+    Args:
+        nodes: by name. Parameters may be shared between nodes.
+        batch_shape: of the law; the tables' leading dimensions.
+        device, dtype: needed where no node is a table.
+
+    >>> q = BayesianNetwork({
+    ...     "wet": Node(["rain"], torch.tensor([[9.0, 0.0], [0.0, 9.0]])),
+    ...     "rain": Node([], torch.tensor([0.0, 0.0])),
+    ... })
+    >>> q.log_prob(torch.tensor([1, 1])).exp()
+    tensor(0.4999)
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        batch_shape: Sequence[int] = (),
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not nodes:
+            raise ValueError(
+                "BayesianNetwork: `nodes` is empty; a law needs at least one variable."
+            )
+        batch = torch.Size(batch_shape)
+        place: dict[str, tuple[int, ...]] = {}
+        sizes: dict[str, int] = {}
+        for name, node in nodes.items():
+            first = sum(map(len, place.values()))
+            place[name] = tuple(range(first, first + node.size))
+            if isinstance(node.logits, Tensor):
+                sizes[name] = node.logits.shape[-1]
+            elif node.cardinality is None:
+                raise ValueError(
+                    f"BayesianNetwork: node {name!r} is a network; give its `cardinality`."
+                )
+            else:
+                sizes[name] = node.cardinality
+        for name, node in nodes.items():
+            for parent in node.parents:
+                if parent not in nodes:
+                    known = list(nodes)
+                    raise ValueError(
+                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes {known}."
+                    )
+            if isinstance(node.logits, Tensor):
+                block = (node.size,) if node.size > 1 else ()
+                parents = tuple(sizes[parent] for parent in node.parents for _ in place[parent])
+                expected = (*batch, *parents, *block, sizes[name])
+                if tuple(node.logits.shape) != expected:
+                    raise ValueError(
+                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} ([*batch, *cardinalities of the "
+                        f"parents {list(node.parents)}, k]), but {tuple(node.logits.shape)} was given."
+                    )
+        order = _parents_first(nodes)
+        reach: dict[str, frozenset[int]] = {}
+        for name in order:
+            reach[name] = frozenset(
+                [i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])]
+            )
+        tables = [node.logits for node in nodes.values() if isinstance(node.logits, Tensor)]
+        self.nodes, self.order, self.place = dict(nodes), order, place
+        self.blocks = tuple(place[name] for name in order)
+        self.ancestors = tuple(reach[name] for name in order)
+        self.cardinalities = tuple(sizes[name] for name in nodes for _ in place[name])
+        self.fixed = frozenset(i for name, node in nodes.items() if node.fixed for i in place[name])
+        self.real = dtype or (tables[0].dtype if tables else torch.get_default_dtype())
+        self.device = device or (tables[0].device if tables else torch.device("cpu"))
+        super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        name = self.order[block]
+        node = self.nodes[name]
+        given = [i for parent in node.parents for i in self.place[parent]]
+        if not isinstance(node.logits, Tensor):
+            raw = node.logits(x[..., given])
+            return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
+        own = (node.size, self.cardinalities[self.place[name][0]])
+        logits = widened(node.logits)
+        if not given:
+            return logits.reshape(self._table_batch(node) + own).expand(x.shape[:-1] + own)
+        index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
+        for i in given:
+            index = index * self.cardinalities[i] + x[..., i]
+        rows = prod([self.cardinalities[i] for i in given])
+        table = logits.reshape(self._table_batch(node) + (rows, prod(own)))
+        return lookup(table, index).unflatten(-1, own)
+
+    def _table_batch(self, node: Node) -> torch.Size:
+        assert isinstance(node.logits, Tensor)
+        parents = sum(len(self.place[parent]) for parent in node.parents)
+        return node.logits.shape[: node.logits.dim() - parents - (2 if node.size > 1 else 1)]
+
+
+def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:
+    """Return the names with parents before their children, or raise an error that shows a cycle."""
+    parents = {name: node.parents for name, node in nodes.items()}
+    try:
+        return tuple(TopologicalSorter(parents).static_order())
+    except CycleError as error:
+        cycle = " -> ".join(reversed(error.args[1]))
+        raise ValueError(
+            f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges."
+        ) from None

@@ -1,0 +1,214 @@
+"""The base class of distributions whose variables depend on each other.
+
+An event is an int64 vector x of d variables. They are drawn in blocks: the variables of a block are independent given the
+earlier blocks. A distribution offers what the CatLog-Derivative trick needs: its conditionals, and the ancestors of every
+block.
+"""
+
+from abc import abstractmethod
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import pad
+
+from ..tracing import can_inspect
+from .inverse_cdf import ancestral
+
+
+class Ordered(Distribution):
+    r"""A law given by conditionals, :math:`q(x) = \prod_b \prod_{i \in b} q(x_i \mid x_{\text{earlier blocks}})`.
+
+    A subclass sets
+
+    - ``blocks``: the variables of each block, in the order in which they are drawn;
+    - ``cardinalities``: the number of categories of each variable;
+    - ``ancestors``: for each block, the variables that its conditionals depend on, directly or through others;
+    - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where ``real`` is narrower;
+    - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions of a known environment;
+
+    and defines :meth:`conditional`. One whose network carries a state along the sequence sets ``incremental`` and defines
+    :meth:`start` and :meth:`step` as well; one that can give every conditional in a single call overrides :meth:`raw_logits`.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
+    blocks: tuple[tuple[int, ...], ...]
+    cardinalities: tuple[int, ...]
+    ancestors: tuple[frozenset[int], ...]
+    real: torch.dtype
+    device: torch.device
+    fixed: frozenset[int] = frozenset()
+    incremental: bool = False
+
+    @abstractmethod
+    def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
+        """Logits of the block's variables given x of earlier blocks (other entries are to be ignored)."""
+
+    def start(self, lead: torch.Size) -> Any:
+        """The state before the first variable: tensors (nested in tuples) whose leading dimensions are ``lead``."""
+        raise NotImplementedError
+
+    def step(
+        self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
+    ) -> tuple[Float[Tensor, "*lead k"], Any]:
+        """Logits of the next variable, and the state, once the variable before it is known."""
+        raise NotImplementedError
+
+    def next_logits(
+        self,
+        block: int,
+        x: Int64[Tensor, "*lead d"],
+        state: Any,
+        previous: Int64[Tensor, "*lead"] | None,
+    ) -> tuple[Float[Tensor, "*lead m k"], Any]:
+        """The block's logits while drawing, and the state: by :meth:`step` where the law has one, else by :meth:`conditional`."""
+        if not self.incremental:
+            return self.conditional(x, block), None
+        raw, state = self.step(state, block, previous)
+        return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw, state
+
+    def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
+        """Per block, the logits of its variables given the values that x gives to earlier ones."""
+        return [self.conditional(x, block) for block in range(len(self.blocks))]
+
+    def block_log_probs(
+        self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
+    ) -> Float[Tensor, "*lead m k"]:
+        """Normalised log-probabilities of a block, checked; categories beyond a variable's cardinality have none."""
+        variables = self.blocks[block]
+        sizes = [self.cardinalities[i] for i in variables]
+        expected = lead + (len(variables), max(sizes))
+        if not isinstance(logits, Tensor) or logits.shape != expected:
+            given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"q: the conditional of variable {variables[0]} must return logits of shape {tuple(expected)}, but it returned "
+                f"{given}."
+            )
+        if min(sizes) < max(sizes):
+            beyond = (
+                torch.arange(max(sizes), device=logits.device)
+                >= torch.tensor(sizes, device=logits.device)[:, None]
+            )
+            logits = logits.masked_fill(beyond, -torch.inf)
+        log_probs = widened(logits).log_softmax(-1)
+        if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
+            bad = tuple(log_probs.isnan().nonzero()[0].tolist())
+            raise ValueError(
+                f"q: the conditional of variable {variables[bad[-2]]} has no valid probabilities at index {bad[:-2]}: its logits "
+                "are NaN, or every category is masked (-inf)."
+            )
+        return log_probs
+
+    def log_conditionals(
+        self, x: Int64[Tensor, "*lead d"], validate: bool = True
+    ) -> Float[Tensor, "*lead d k"]:
+        """log q(x_i = k | earlier variables as in x), for every i and k: the teacher-forced pass, differentiable."""
+        return self._stacked(self.raw_logits(x), x, validate)
+
+    def _stacked(
+        self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool
+    ) -> Float[Tensor, "*lead d k"]:
+        """The logits of all blocks, normalised, by variable."""
+        k = max(self.cardinalities)
+        parts: list[Tensor | None] = [None] * len(self.cardinalities)
+        for block, logits in enumerate(raw):
+            log_probs = self.block_log_probs(logits, block, x.shape[:-1], validate)
+            log_probs = pad(log_probs, (0, k - log_probs.shape[-1]), value=-torch.inf)
+            for position, variable in enumerate(self.blocks[block]):
+                parts[variable] = log_probs[..., position, :]
+        return torch.stack([part for part in parts if part is not None], -2)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.independent(
+            constraints.integer_interval(0, max(self.cardinalities) - 1), 1
+        )
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        shape = self._extended_shape(torch.Size(sample_shape))
+        u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
+        with torch.no_grad():
+            return ancestral(self, self._rows(u)).reshape(shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        value = value.expand(
+            torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        ).long()
+        points = self._rows(value)
+        known = (
+            self.log_conditionals(points, bool(self._validate_args))
+            .gather(-1, points.unsqueeze(-1))
+            .squeeze(-1)
+        )
+        return known.sum(-1).reshape(value.shape[:-1])
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """``[*sample, *batch, d]`` as ``[rows, *batch, d]``, which is how conditionals are asked."""
+        tail = self.batch_shape + self.event_shape
+        return x.reshape((prod(x.shape[: x.dim() - len(tail)]),) + tail)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        points = prod(self.cardinalities)
+        if points > 2**22:
+            raise NotImplementedError(
+                f"{type(self).__name__} has {points} points, too many to enumerate."
+            )
+        grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
+        values = torch.cartesian_prod(*grid).reshape(
+            (points,) + (1,) * len(self.batch_shape) + self.event_shape
+        )
+        return values.expand((points,) + self.batch_shape + self.event_shape) if expand else values
+
+    def entropy(self) -> Tensor:
+        """By enumeration.
+
+        Where that is too much, estimate it: ``E(lambda x: -q.log_prob(x).detach(), q)`` has the right value and the right
+        gradient with any unbiased E, such as :class:`~catlog.RLOO`. (The mean of ``-q.log_prob(x)`` over draws x has the right
+        value, but a gradient that is zero in expectation.)
+        """
+        log_prob = self.log_prob(self.enumerate_support())
+        return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
+        new: Ordered = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
+        new.__dict__.update(
+            {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
+        )
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The type itself, or float32 where it is narrower: few uniforms of bfloat16 differ, so that many categories had none.
+
+    >>> at_least_float32(torch.bfloat16), at_least_float32(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return torch.promote_types(dtype, torch.float32)
+
+
+def widened(logits: Tensor) -> Tensor:
+    return logits.to(at_least_float32(logits.dtype))
+
+
+class IndependentBlocks(Ordered):
+    """Independent factors read as a structured law of one block, so that what is written for structured laws serves both."""
+
+    def __init__(
+        self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]
+    ) -> None:
+        self.log_probs, self.cardinalities = log_probs, cardinalities
+        self.blocks = (tuple(range(len(cardinalities))),)
+        self.ancestors = (frozenset(),)
+        self.real, self.device = log_probs.dtype, log_probs.device
+        super().__init__(log_probs.shape[:-2], log_probs.shape[-2:-1], validate_args=False)
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])

@@ -1,0 +1,347 @@
+"""Networks whose first layer is linear, and a cross-entropy that goes with them."""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..checks import check_count
+from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
+from .relu_units import FEWEST_MOVES, values_by_units
+from .tables import (
+    Variables,
+    check_own_table,
+    full_precision,
+    how_it_differs,
+    is_exactly,
+    register_tensors,
+    widened,
+)
+
+
+class BernoulliCrossEntropy(nn.Module):
+    r"""A head for :class:`FirstLayerLinear`: the negative log-likelihood of targets in [0, 1] under Bernoullis.
+
+    .. math:: \sum_j \operatorname{softplus}(\ell_j) - t_j \ell_j
+
+    After a linear layer, :math:`\ell = W h + b`, the second term is :math:`h \cdot W^\top t + t \cdot b`, so that the logits are
+    read once, by the softplus.
+
+    Args:
+        targets: ``[*batch, pixels]``.
+
+    >>> BernoulliCrossEntropy(torch.tensor([1.0, 0.0]))(torch.tensor([[0.0, 0.0]]))
+    tensor([1.3863])
+    """
+
+    def __init__(self, targets: Float[Tensor, "*batch pixels"]) -> None:
+        super().__init__()
+        self.targets: Tensor
+        register_tensors(self, targets=targets)
+
+    def forward(self, logits: Float[Tensor, "n *batch pixels"]) -> Float[Tensor, "n *batch"]:
+        logits = widened(logits)
+        return (nn.functional.softplus(logits) - logits * self.targets).sum(-1)
+
+    def after(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
+        """Return this head as a function of the last layer's input.
+
+        In fewer than 32 bits the logits are rounded, which both terms must see alike, so there the head itself is called.
+        Without autograd one buffer holds the logits of all calls: on a CPU, allocating them again for every slice of neighbours
+        unmaps and maps the memory each time, which took a sixth of a step.
+        """
+        weight, bias = linear.weight, linear.bias
+        if weight.dtype.itemsize < 4 or torch.is_autocast_enabled(weight.device.type):
+            return lambda hidden: self(linear(hidden))
+        slope = self.targets @ weight
+        offset = 0.0 if bias is None else self.targets @ bias
+        buffers: dict[int, Tensor] = {}
+
+        def softplus(hidden: Tensor) -> Tensor:
+            traced = torch.is_grad_enabled() or torch.compiler.is_compiling()
+            if traced or hidden.dtype != weight.dtype:
+                return nn.functional.softplus(linear(hidden))
+            rows = hidden.flatten(0, -2)
+            if len(rows) not in buffers:
+                buffers[len(rows)] = rows.new_empty(len(rows), linear.out_features)
+            logits = torch.mm(rows, weight.mT, out=buffers[len(rows)])
+            if bias is not None:
+                logits += bias
+            torch.logaddexp(logits, logits.new_zeros(()), out=logits)
+            return logits.view(*hidden.shape[:-1], -1)
+
+        def values(hidden: Float[Tensor, "n *batch h"]) -> Float[Tensor, "n *batch"]:
+            return softplus(hidden).sum(-1) - (hidden * slope).sum(-1) - offset
+
+        return values
+
+
+class FirstLayerLinear(nn.Module):
+    r"""A network that starts with a linear layer, followed by a reduction to one value per point.
+
+    .. math:: f(x) = \text{head}\bigl(\text{rest}(W x + b)\bigr)
+
+    A change of variable i moves the first layer's output by one column of W, so the table needs no first product; the rest
+    of the network runs on slices that fit the cache. On a CPU, for bits or numbers, linear layers with ReLUs between them and
+    :class:`BernoulliCrossEntropy`, hidden units that are off at a point and all its neighbours are left out of the products.
+
+    A changed first layer or container (hooks, a subclass that overrides forward) raises an error. So does batch normalisation in
+    training mode, which makes f depend on other points. Later modules and the head are called as they are, unless they are plain.
+
+    Args:
+        network: an ``nn.Sequential`` whose first module is ``nn.Linear``; its input is the event, flattened.
+        head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``, such as :class:`BernoulliCrossEntropy`
+            (made to be fast after a linear layer); None: the output's last dimension, of size 1, is dropped.
+        one_hot: x is one-hot ``[..., d, k]`` and the layer's input is its d k numbers.
+        categories: k, where x holds category numbers 0 ... k - 1, which the layer reads as they are; 2 for bits.
+        event_dims: number of event dimensions of x; None: 1, or 2 where it is one-hot.
+        chunk_size: evaluations at once in the table (None: 1024 on a CPU, all on a GPU).
+        precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
+            :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as many bits as TF32, scaled into
+            float16's range by powers of two) or "bfloat16" (see :mod:`catlog.functions.kernels`); "float32": by PyTorch, as for
+            all other networks. None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
+
+    >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> f = FirstLayerLinear(decoder)
+    >>> f.neighbours(torch.zeros(5, 3)).shape
+    torch.Size([5, 3, 2])
+    """
+
+    def __init__(
+        self,
+        network: nn.Sequential,
+        head: Callable[[Tensor], Tensor] | None = None,
+        one_hot: bool = False,
+        categories: int = 2,
+        event_dims: int | None = None,
+        chunk_size: int | None = None,
+        precision: str | None = None,
+    ) -> None:
+        super().__init__()
+        if (
+            not isinstance(network, nn.Sequential)
+            or len(network) == 0
+            or not isinstance(network[0], nn.Linear)
+        ):
+            raise TypeError(
+                f"FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, but {network!r} was given."
+            )
+        if chunk_size is not None:
+            check_count("FirstLayerLinear", "chunk_size", chunk_size)
+        if precision not in (None, "float32", *PRECISIONS):
+            raise ValueError(
+                f'FirstLayerLinear: `precision` must be None, "float32" or one of {PRECISIONS}, but {precision!r} was given.'
+            )
+        check_count("FirstLayerLinear", "categories", categories)
+        self.network = network
+        self.head = head
+        self.one_hot = one_hot
+        self.chunk_size = chunk_size
+        self.categories = categories
+        self.precision = precision
+        self.event_dims = (2 if one_hot else 1) if event_dims is None else event_dims
+        self._check_network()
+
+    def _check_network(self) -> None:
+        """Raise if the first layer or the container does more than the table assumes."""
+        for name, module, kind in (
+            ("network", self.network, nn.Sequential),
+            ("network[0]", self.network[0], nn.Linear),
+        ):
+            if difference := how_it_differs(module, kind):
+                raise TypeError(
+                    f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but {difference}, which the table ignores. "
+                    "Remove that (norms: torch.nn.utils.parametrizations), or hand the estimator a function that calls the "
+                    "network, without a table."
+                )
+
+    def _check_rows(self) -> None:
+        """Raise if the network mixes points."""
+        for name, module in self.network.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+                module.training or module.running_mean is None
+            ):
+                raise ValueError(
+                    f"FirstLayerLinear: `network` normalises by the batch in {type(module).__name__} at {name!r}, so that f(x) "
+                    "depends on the points beside x. Call `network.eval()`, or use LayerNorm or GroupNorm."
+                )
+
+    @property
+    def table_checked(self) -> bool:
+        """Whether a table of this network, with these settings, was compared with f (heads change from step to step)."""
+        return self._reads() in self.network.__dict__.get("_tables_checked", ())
+
+    @table_checked.setter
+    def table_checked(self, checked: bool) -> None:
+        known = self.network.__dict__.setdefault("_tables_checked", set())
+        (known.add if checked else known.discard)(self._reads())
+
+    def _reads(self) -> tuple[object, ...]:
+        return (
+            self.one_hot,
+            self.categories,
+            self.event_dims,
+            self.precision,
+            type(self.head).__qualname__,
+        )
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        return self._reduce(self.network(self._input(x)))
+
+    def _input(self, x: Tensor) -> Float[Tensor, "n *batch inputs"]:
+        """Flatten the event dimensions to the first layer's input."""
+        first = cast(nn.Linear, self.network[0])
+        flat = x.flatten(-self.event_dims)
+        flat = flat if flat.is_floating_point() else flat.to(first.weight.dtype)
+        if flat.shape[-1] != first.in_features:
+            raise ValueError(
+                f"FirstLayerLinear: the last {self.event_dims} dimensions of x {tuple(x.shape)} must hold the first layer's "
+                f"{first.in_features} inputs. Set `event_dims` (and `one_hot`) to fit q."
+            )
+        return flat
+
+    def _reduce(self, out: Tensor) -> Tensor:
+        return out.squeeze(-1) if self.head is None else self.head(out)
+
+    def _rest(self) -> Callable[[Tensor], Tensor]:
+        """Return what follows the first layer, as a function of a tensor that it may write into."""
+        modules = list(self.network)[1:]  # children() would skip a module that occurs twice
+        reduce: Callable[[Tensor], Tensor] = self._reduce
+        plain_head = is_exactly(self.head, BernoulliCrossEntropy)
+        if plain_head and modules and is_exactly(modules[-1], nn.Linear):
+            reduce = cast(BernoulliCrossEntropy, self.head).after(cast(nn.Linear, modules.pop()))
+
+        def values(hidden: Tensor) -> Tensor:
+            for module in modules:
+                hidden = hidden.relu_() if is_exactly(module, nn.ReLU) else module(hidden)
+            return reduce(hidden)
+
+        return values
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        check_own_table(self, FirstLayerLinear)
+        self._check_network()
+        self._check_rows()
+        first, rest = cast(nn.Linear, self.network[0]), self._rest()
+        flat = self._input(x)
+        if self._fits_kernel(flat, variables):
+            return self._by_kernel(flat, variables)
+        weight = first.weight  # read once: a parametrised weight is computed at every access
+        base = nn.functional.linear(flat, weight, first.bias)
+        k = x.shape[-1] if self.one_hot else self.categories
+        own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
+        variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape)
+        if variables is not None:
+            variable = variables
+            own = own.gather(-1, variables)
+        slots = own.shape[-1]
+
+        # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole batches without a copy.
+        slot = torch.arange(slots, device=x.device).repeat_interleave(
+            k - 1, output_size=slots * (k - 1)
+        )
+        offset = torch.arange(1, k, device=x.device).repeat(slots)
+        moved_from = own[..., slot]
+        moved_to = (moved_from + offset) % k
+        entry = slot * k + moved_to
+        if self._skips_units(base, len(slot)):
+            which = slot if variables is None else variable[..., slot]
+            unmoved, moved = self._by_units(base, moved_to - moved_from, which)
+            table = unmoved.unsqueeze(-1).expand(*own.shape[:-1], slots * k)
+            return table.scatter(-1, entry, moved).unflatten(-1, (slots, k))
+        moved_from = moved_from.movedim(-1, 0)
+        moved_to = moved_to.movedim(-1, 0)
+        which = variable[..., slot].movedim(-1, 0)
+        columns = weight.mT.contiguous()
+        if variables is None and not self.one_hot:  # the same column for the whole batch
+            which = which[(slice(None),) + (slice(0, 1),) * (which.dim() - 1)]
+        values = [base.new_zeros((0, *base.shape[:-1]))]
+        for part in self._parts(len(slot), base):
+            if self.one_hot:
+                hidden = base + columns[which[part] * k + moved_to[part]]
+                hidden -= columns[which[part] * k + moved_from[part]]
+            else:
+                change = (moved_to[part] - moved_from[part]).to(base.dtype).unsqueeze(-1)
+                hidden = torch.addcmul(base, change, columns[which[part]])
+            values.append(rest(hidden.flatten(0, 1)).unflatten(0, (-1, len(x))))
+        unmoved = rest(base).unsqueeze(-1)
+        moved = torch.cat(values).movedim(0, -1)
+        dtype = torch.promote_types(unmoved.dtype, moved.dtype)  # autocast may make them differ
+        table = unmoved.to(dtype).expand(*own.shape[:-1], slots * k)
+        return table.scatter(-1, entry, moved.to(dtype)).unflatten(-1, (slots, k))
+
+    def _skips_units(self, base: Tensor, moves: int) -> bool:
+        """Return whether :meth:`_by_units` can make this table, and is faster."""
+        alternate = self._alternates() and not self.one_hot
+        fits = alternate and cast(BernoulliCrossEntropy, self.head).targets.dim() < base.dim()
+        plain = (
+            base.device.type == "cpu"
+            and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype
+            and base.itemsize >= 4
+        )
+        eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        return fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
+
+    def _alternates(self) -> bool:
+        """Return whether the network is plain linear layers with plain ReLUs between them, before a plain cross-entropy."""
+        layers = list(self.network)
+        fits = all(
+            is_exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers)
+        )
+        return fits and len(layers) % 2 == 1 and is_exactly(self.head, BernoulliCrossEntropy)
+
+    def _by_units(self, base: Tensor, change: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        layers = [cast(nn.Linear, self.network[i]) for i in range(0, len(self.network), 2)]
+        targets = cast(BernoulliCrossEntropy, self.head).targets
+        size = self.chunk_size or 1024
+        moved = []
+        for changes, inputs in zip(change.split(size, -1), which.split(size, -1), strict=True):
+            unmoved, values = values_by_units(
+                layers, targets, base, changes, inputs, self.chunk_size
+            )
+            moved.append(values)
+        return unmoved, torch.cat(moved, -1)
+
+    def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
+        """Return whether :func:`catlog.functions.kernels.bernoulli_table` can make this table, in a precision that is allowed."""
+        if self.one_hot or self.categories != 2 or self.chunk_size or torch.is_grad_enabled():
+            return False
+        if len(self.network) != 5 or not self._alternates():
+            return False
+        slots = (flat if variables is None else variables).shape[-1]
+        targets = cast(BernoulliCrossEntropy, self.head).targets
+        if targets.dim() >= flat.dim() or not usable(flat, slots):
+            return False
+        return self.precision != "float32" if self.precision else tf32_allowed()
+
+    def _by_kernel(self, flat: Tensor, variables: Variables | None) -> Tensor:
+        first, second, last = (cast(nn.Linear, self.network[i]) for i in (0, 2, 4))
+        targets = cast(BernoulliCrossEntropy, self.head).targets
+        targets = targets.expand(*flat.shape[1:-1], -1).reshape(-1, last.out_features)
+        with full_precision(flat):  # the kernels set their precision themselves
+            values = bernoulli_table(
+                flat.flatten(0, -2),
+                None if variables is None else variables.flatten(0, -2),
+                first.weight,
+                first.bias,
+                second.weight,
+                second.bias,
+                last.weight,
+                last.bias,
+                targets @ last.weight,
+                targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
+                self.precision or "half",
+            ).unflatten(0, flat.shape[:-1])
+        own = (flat if variables is None else flat.gather(-1, variables)).bool()
+        moved = values[..., :-1]
+        unmoved = values[..., -1:]
+        return torch.stack([torch.where(own, moved, unmoved), torch.where(own, unmoved, moved)], -1)
+
+    def _parts(self, moves: int, base: Tensor) -> list[slice]:
+        """Return slices of the moves: few enough points at once for the caches of a CPU, all at once on a GPU."""
+        points = max(1, base[..., 0].numel())
+        size = self.chunk_size or (moves * points if base.is_cuda else 1024)
+        step = max(1, size // points)
+        return [slice(start, start + step) for start in range(0, moves, step)]

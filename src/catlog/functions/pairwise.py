@@ -1,0 +1,140 @@
+"""Costs of single variables and of pairs."""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .tables import (
+    Variables,
+    as_one_hot,
+    changes_from_own,
+    check_own_table,
+    full_precision,
+    register_tensors,
+    widened,
+)
+
+
+class _Energy(nn.Module):
+    """Fields and couplings, of which a subclass says how they act."""
+
+    one_hot: bool
+    fields: Tensor
+
+    @abstractmethod
+    def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x as one-hot, and what the couplings add to each category of each variable, given the others."""
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        points, costs = self._coupling_costs(x)
+        return (points * (self.fields + costs / 2)).sum((-1, -2))
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        check_own_table(self, _Energy)
+        points, costs = self._coupling_costs(x)
+        value = (points * (self.fields + costs / 2)).sum((-1, -2))
+        return value[..., None, None] + changes_from_own(
+            self.fields + costs, x, self.one_hot, variables
+        )
+
+
+class Pairwise(_Energy):
+    r"""A cost per variable and a cost per pair of variables.
+
+    .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij}(x_i, x_j)
+
+    Table: one product with J per draw, as much as about k evaluations of f instead of d (k - 1).
+
+    Args:
+        couplings: ``[d, k, d, k]``; the sum over i < j reads the part above the block diagonal only.
+        fields: ``[d, k]``, or None for none.
+        one_hot: x is one-hot.
+
+    >>> couplings = torch.zeros(2, 2, 2, 2)
+    >>> couplings[0, :, 1, :] = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # XOR
+    >>> f = Pairwise(couplings)
+    >>> f(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    tensor([1., 0.])
+    """
+
+    def __init__(
+        self,
+        couplings: Float[Tensor, "d k d k"],
+        fields: Float[Tensor, "d k"] | None = None,
+        one_hot: bool = False,
+    ) -> None:
+        super().__init__()
+        if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
+            raise ValueError(
+                f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given."
+            )
+        if fields is not None and fields.shape != couplings.shape[:2]:
+            raise ValueError(
+                f"Pairwise: `fields` must have shape {tuple(couplings.shape[:2])}, but {tuple(fields.shape)} was given."
+            )
+        self.one_hot = one_hot
+        self.couplings: Tensor
+        self.fields: Tensor
+        register_tensors(
+            self,
+            couplings=couplings,
+            fields=couplings.new_zeros(couplings.shape[:2]) if fields is None else fields,
+        )
+
+    def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        d, k = self.fields.shape
+        upper = torch.ones(d, d, dtype=torch.bool, device=x.device).triu(1)[:, None, :, None]
+        half = torch.where(upper, widened(self.couplings), 0.0).reshape(d * k, d * k)
+        points = as_one_hot(x, k, self.one_hot).to(half.dtype)
+        with full_precision(x):
+            return points, (points.flatten(-2) @ (half + half.mT)).unflatten(-1, (d, k))
+
+
+class Potts(_Energy):
+    r"""A cost per variable and a cost per pair of equal variables: the couplings of :class:`Pairwise` without their :math:`k^2` copies.
+
+    .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij} [x_i = x_j]
+
+    An Ising energy :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij} s_i s_j` of spins :math:`s = 2x - 1` is, up to a constant,
+    ``Potts(2 * A, fields=torch.stack([-b, b], -1))``: see :func:`ising`.
+
+    Args:
+        couplings: J ``[d, d]``; the part above the diagonal is read.
+        fields: h ``[d, k]``.
+        one_hot: x is one-hot.
+
+    >>> f = Potts(torch.ones(3, 3), torch.zeros(3, 4))
+    >>> f(torch.tensor([[0, 0, 3], [1, 1, 1]]))
+    tensor([1., 3.])
+    """
+
+    def __init__(
+        self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False
+    ) -> None:
+        super().__init__()
+        if fields.dim() != 2 or couplings.shape != (fields.shape[0],) * 2:
+            raise ValueError(
+                f"Potts: `couplings` must have shape [d, d] and `fields` [d, k], but {tuple(couplings.shape)} and "
+                f"{tuple(fields.shape)} were given."
+            )
+        self.one_hot = one_hot
+        self.couplings: Tensor
+        self.fields: Tensor
+        register_tensors(self, couplings=couplings, fields=fields)
+
+    def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        half = widened(self.couplings).triu(1)
+        points = as_one_hot(x, self.fields.shape[-1], self.one_hot).to(half.dtype)
+        with full_precision(x):
+            return points, (half + half.mT) @ points
+
+
+def ising(couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d"]) -> Potts:
+    r"""Return the energy of spins :math:`s = 2x - 1`, x bits: :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij}(s_i s_j + 1)`.
+
+    >>> ising(torch.ones(2, 2), torch.zeros(2))(torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
+    tensor([2., 0.])
+    """
+    return Potts(2 * couplings, torch.stack([-fields, fields], -1))
