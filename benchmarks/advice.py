@@ -27,10 +27,11 @@ import torch
 
 import catlog
 from catlog import ESTIMATORS, problems
-from catlog.diagnostics.advice import CANDIDATES, Structure, listed, structure_of
-from catlog.diagnostics.comparison import Comparison, Row
+from catlog.diagnostics import CANDIDATES, Comparison, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import why_unsuitable, within_budget
+from catlog.diagnostics.structure import Structure, probe
+from catlog.diagnostics.trials import shortlist
 from catlog.estimator import label
 from catlog.experiments import records
 
@@ -62,7 +63,7 @@ def rivals(
     """All that might have been chosen, with the draws that the budget allows."""
     found = {
         trial.name: trial.estimator
-        for trial in listed(task, structure, CANDIDATES, biased=False)[0]
+        for trial in shortlist(task, structure, CANDIDATES, biased=False)[0]
     }
     if not candidates_only:
         for cls in ESTIMATORS.values():
@@ -71,7 +72,7 @@ def rivals(
                 cls in LEFT_OUT
                 or not E.unbiased
                 or why_unsuitable(E, task.kind)
-                or (E.differentiates_f and not structure.slope)
+                or (E.differentiates_f and not structure.has_slope)
             ):
                 continue
             try:
@@ -114,7 +115,7 @@ def measured(
         for seed in range(FIRST, FIRST + PILOTS)
     ]
     task = GradientSampler(f, problem.law, problem.parameters)
-    structure = structure_of(task, budget, settings.clock)
+    structure = probe(task, budget, settings.clock)
     comparison = catlog.compare(
         f,
         problem.law,

@@ -2,8 +2,7 @@
 
 from . import functions, problems
 from .compiled import compiled_step
-from .diagnostics.advice import Advice, advise
-from .diagnostics.comparison import Comparison, compare
+from .diagnostics import Advice, Comparison, advise, compare
 from .distributions import (
     Autoregressive,
     BayesianNetwork,

@@ -19,10 +19,10 @@ from catlog import (
     SlopeCateR,
     StraightThrough,
 )
-from catlog.diagnostics import advice as advise
-from catlog.diagnostics.advice import CANDIDATES, Candidate, Trial, structure_of
-from catlog.diagnostics.advice import _Pilot as Pilot
+from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.pilot import Pilot
+from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
 
 
@@ -73,7 +73,7 @@ def test_additive_black_box() -> None:
     advice = advise(f, numbers(12, 3), clock=f.clock)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.trials[0].variance == 0
-    assert advice.structure.slope is False
+    assert advice.structure.has_slope is False
     assert "no variance at all" in str(advice)
     assert "12 independent variables of 3 categories" in str(advice)
 
@@ -83,8 +83,8 @@ def test_additive_with_its_own_table() -> None:
     f = CountedTable(Additive(randn(40, 3, seed=1)))
     advice = advise(f, numbers(40, 3), budget=20, clock=f.clock)
     assert advice.estimator == IndeCateR(1, draws="latin")
-    assert advice.structure.own_table
-    assert "knows its own table" in str(advice)
+    assert advice.structure.has_own_table
+    assert "has its own neighbour table" in str(advice)
     pairs = CountedTable(catlog.functions.Potts(randn(40, 40), randn(40, 3)))
     sized = next(
         trial
@@ -122,8 +122,8 @@ def test_differentiable_pairwise() -> None:
     others = [each for each in CANDIDATES if not isinstance(each.estimator, SlopeCateR)]
     second = advise(f, bits(20), budget=100, candidates=others, clock=f.clock)
     assert second.estimator == IndeCateR(50, draws="latin", variables=1)
-    assert advice.structure.relaxed
-    assert "has a derivative in x, also at relaxed points" in str(advice)
+    assert advice.structure.is_relaxable
+    assert "f is differentiable, also between categories" in str(advice)
 
 
 def test_sparse_black_box() -> None:
@@ -152,7 +152,7 @@ def test_equal_by_chance_is_not_taken_for_exact() -> None:
     advice = advise(f, bits(10), budget=64, candidates=others, clock=f.clock)
     assert advice.trials[0].variance > 0
     assert any(
-        trial.seen.count > 2
+        trial.moments.count > 2
         for trial in advice.trials
         if trial.estimator == IndeCateR(12, draws="latin", variables=4)
     )
@@ -204,7 +204,7 @@ def test_more_time_more_repeats_for_those_in_the_running() -> None:
         Candidate(Reinforce(baseline=100.0)),
     ]
     advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
-    repeats = {type(trial.estimator).__name__: trial.seen.count for trial in advice.trials}
+    repeats = {type(trial.estimator).__name__: trial.moments.count for trial in advice.trials}
     assert repeats["Reinforce"] == min(repeats.values())  # far off: not looked at again
     assert max(repeats.values()) > 4 * repeats["Reinforce"]
 
@@ -240,7 +240,7 @@ def test_biased_ones_only_where_allowed() -> None:
         f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock
     ).estimator.unbiased
     alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
-    assert alone.trials[0].error2(None) == inf  # nothing to hold it against
+    assert alone.trials[0].squared_error(None) == inf  # nothing to hold it against
 
 
 def test_own_candidate() -> None:
@@ -263,7 +263,7 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     E = DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = Pilot(task, task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot._fit(trial, 64)
+    pilot.fit_coefficients(trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
     )
@@ -298,16 +298,16 @@ def test_an_f_that_cannot_take_relaxed_points() -> None:
             raise RuntimeError("only bits")
         return (x @ randn(10)).square()
 
-    structure = structure_of(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
-    assert structure.slope
-    assert not structure.relaxed
+    structure = probe(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
+    assert structure.has_slope
+    assert not structure.is_relaxable
     f = Counted(picky)
     advice = advise(f, bits(10), budget=64, clock=f.clock)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
-    steps = structure_of(
+    steps = probe(
         GradientSampler(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0
     )
-    assert not steps.slope  # a derivative that is zero throughout is none
+    assert not steps.has_slope  # a derivative that is zero throughout is none
 
 
 def test_explanation() -> None:

@@ -28,9 +28,9 @@ from catlog import (
     StraightThrough,
 )
 from catlog.cli.main import main
-from catlog.diagnostics import comparison as compare
-from catlog.diagnostics.comparison import NORMAL
+from catlog.diagnostics import compare
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
 from catlog.estimator import label
@@ -620,7 +620,7 @@ def test_command(
     for wrong, message in (
         (
             ["compare", "--problem", "my_problem_of_bits:nothing"],
-            "must return (f, law, parameters) or a Problem",
+            "must return (f, q), (f, make_q, parameters) or a Problem",
         ),
         (["compare", "--problem", "my_problem_of_bits:missing"], "has no function 'missing'"),
         (["compare", "--problem", "no_such_module:f"], "No module named 'no_such_module'"),

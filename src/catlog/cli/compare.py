@@ -1,4 +1,4 @@
-"""``catlog compare`` and ``catlog advise``: a problem of the suite, or one's own ``module:function``, on the command line."""
+"""``catlog compare`` and ``catlog advise``, on a problem of the suite or on ``module:function``."""
 
 import importlib
 import re
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..diagnostics.advice import advise
-from ..diagnostics.comparison import compare
+from .. import problems
+from ..diagnostics import advise, compare
 from ..estimator import Estimator
 from ..estimators import ESTIMATORS
 from ..experiments.named_estimators import make_estimator
@@ -23,38 +23,39 @@ class Compare(Checked):
     """Measure estimators side by side: bias, variance, time, and variance x time."""
 
     problem: str
-    """A problem of the suite (`catlog list` has them), or your own as module:function: a function that is called without
-    arguments and returns (f, law, parameters), (f, q), or a Problem."""
+    """A problem of the suite (`catlog list` shows them), or your own as module:function. The
+    function is called without arguments. It returns (f, q), a Problem, or (f, make_q, parameters),
+    where make_q(*parameters) is q."""
     estimators: str = ""
-    """Which, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); none: all that fit."""
+    """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
-    """Equal evaluations: as many draws as need no more evaluations than this."""
+    """Equal evaluations: the most draws that need no more evaluations of f than this."""
     samples: Count | None = None
-    """Equal samples: so many draws for every estimator."""
+    """Equal samples: this many draws for every estimator."""
     size: Size = "small"
-    """Of a problem of the suite."""
+    """The size of a problem of the suite."""
     repeats: AtLeastTwo = 200
     """Estimates per estimator."""
     rounds: Count = 15
     """Timed steps per estimator."""
     training: Counted = 200
-    """Steps for which estimators with parameters of their own learn beforehand."""
+    """Steps for which estimators that have parameters learn beforehand."""
     seed: Seed = 0
-    """Of the draws."""
+    """The seed of the draws."""
     csv: Path | None = None
-    """Write the numbers there."""
+    """Write the numbers to this CSV file."""
     plot: Path | None = None
-    """Draw a picture there."""
+    """Draw a figure to this file."""
 
     def __call__(self) -> int:
         for path in (self.csv, self.plot):
             if path is not None:
                 refuse_run_file(path)
-        f, law, parameters, reference = found(self.problem, self.size)
+        f, q, parameters, reference = load_problem(self.problem, self.size)
         result = compare(
             f,
-            law,
-            parse(self.estimators) if self.estimators else None,
+            q,
+            parse_estimators(self.estimators) if self.estimators else None,
             parameters,
             samples=self.samples,
             budget=self.budget,
@@ -74,32 +75,32 @@ class Compare(Checked):
 
 @dataclass(frozen=True)
 class Advise(Checked):
-    """Which estimator should I use? A short pilot on f and q finds the one with the lowest variance x time."""
+    """Find the estimator with the lowest variance x time on f and q, in a short pilot."""
 
     problem: str
     """As for `catlog compare`."""
     budget: Count | None = None
-    """The most evaluations of f per step; none: as many as two draws of IndeCateR need, at least 64."""
+    """The most evaluations of f per step; default: two draws of IndeCateR, at least 64."""
     biased: bool = False
     """Allow biased estimators."""
     size: Size = "small"
-    """Of a problem of the suite."""
+    """The size of a problem of the suite."""
     seed: Seed = 0
-    """Of the pilot's draws."""
+    """The seed of the pilot's draws."""
 
     def __call__(self) -> int:
-        f, law, parameters, _ = found(self.problem, self.size)
-        print(advise(f, law, parameters, budget=self.budget, biased=self.biased, seed=self.seed))
+        f, q, parameters, _ = load_problem(self.problem, self.size)
+        print(advise(f, q, parameters, budget=self.budget, biased=self.biased, seed=self.seed))
         return 0
 
 
-def parse(text: str) -> list[str | Estimator]:
-    """Estimators from their names and settings.
+def parse_estimators(text: str) -> list[str | Estimator]:
+    """Return estimators from their names and settings.
 
-    >>> parse("RLOO, IndeCateR(4, draws=latin)")[1].draws
+    >>> parse_estimators("RLOO, IndeCateR(4, draws=latin)")[1].draws
     'latin'
     """
-    listed: list[str | Estimator] = []
+    estimators: list[str | Estimator] = []
     for part in re.findall(r"[^,(]+(?:\([^)]*\))?", text):
         name, _, inner = part.strip().rstrip(")").partition("(")
         if name not in ESTIMATORS:
@@ -108,37 +109,37 @@ def parse(text: str) -> list[str | Estimator]:
             )
         options = [option.strip() for option in inner.split(",") if option.strip()]
         options = [option if "=" in option else f"samples={option}" for option in options]
-        listed.append(make_estimator(name, None, tuple(options), {}) if options else name)
-    return listed
+        estimators.append(make_estimator(name, None, tuple(options), {}) if options else name)
+    return estimators
 
 
-def found(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
-    """f, law, parameters and the reference gradient (None where there is none) of a problem by its name."""
-    if ":" not in problem:
-        made: Any = importlib.import_module(".problems", __package__).make(problem, size)
-    else:
-        module, _, function = problem.partition(":")
-        if "" not in sys.path:
-            sys.path.insert(0, "")  # the folder at hand, as in `python -m`
-        try:
-            made = getattr(importlib.import_module(module), function)()
-        except AttributeError as error:
+def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
+    """Return f, q (or what makes it), its parameters or None, and the reference or None."""
+    is_own = ":" in problem
+    loaded = _call(*problem.split(":", 1)) if is_own else problems.make(problem, size)
+    if isinstance(loaded, tuple):
+        if len(loaded) not in (2, 3):
             raise ValueError(
-                f"--problem: {module} has no function {function!r} that can be called: {error}."
-            ) from error
-    if isinstance(made, tuple):
-        if len(made) not in (2, 3):
-            raise ValueError(
-                f"--problem: {problem} must return (f, law, parameters) or (f, q), but it returned {len(made)} things."
+                f"--problem: {problem} must return (f, q) or (f, make_q, parameters), "
+                f"but it returned {len(loaded)} values."
             )
-        return made[0], made[1], made[2] if len(made) == 3 else None, None
-    if not all(hasattr(made, name) for name in ("f", "law", "parameters")):
+        return loaded[0], loaded[1], loaded[2] if len(loaded) == 3 else None, None
+    if not all(hasattr(loaded, name) for name in ("f", "law", "parameters")):
         raise TypeError(
-            f"--problem: {problem} must return (f, law, parameters) or a Problem, but it returned {type(made).__name__}."
+            f"--problem: {problem} must return (f, q), (f, make_q, parameters) or a Problem, "
+            f"but it returned {type(loaded).__name__}."
         )
-    return (
-        made.f,
-        made.law,
-        made.parameters,
-        made.reference() if hasattr(made, "reference") else None,
-    )
+    reference = loaded.reference() if hasattr(loaded, "reference") else None
+    return loaded.f, loaded.law, loaded.parameters, reference
+
+
+def _call(module: str, function: str) -> Any:
+    """Call a function of a module that may lie in the current folder, as with `python -m`."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), function)()
+    except AttributeError as error:
+        raise ValueError(
+            f"--problem: {module} has no function {function!r} that can be called: {error}."
+        ) from error

@@ -11,18 +11,11 @@ import tyro
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from .. import __version__, problems
 from ..data.files import DataError
+from ..diagnostics.progress import progress_bar
 from ..estimators import ESTIMATORS
 from ..experiments import (
     DVAE,
@@ -74,7 +67,7 @@ class Run(Checked):
         console.print(
             f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, in {escape(str(folder))}"
         )
-        with _bar(console) as bar:
+        with progress_bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
 
             def watch(done: int, total: int, row: Mapping[str, float]) -> None:
@@ -330,17 +323,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _silent() -> bool:
     """Of several ranks, the first one speaks."""
     return int(os.environ.get("RANK", "0")) > 0
-
-
-def _bar(console: Console) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, refresh_per_second=4)
 
 
 def _headline(experiment: str, row: Mapping[str, float]) -> str:

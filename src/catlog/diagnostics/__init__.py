@@ -1,6 +1,9 @@
 """Which estimator? Measure them on your own f and q."""
 
-from .advice import CANDIDATES, Advice, Candidate, Trial, advise
-from .comparison import Comparison, Row, compare
+from .advice import Advice, advise
+from .candidates import CANDIDATES, Candidate
+from .comparison import Comparison, Row
+from .measuring import compare
+from .trials import Trial
 
 __all__ = ["CANDIDATES", "Advice", "Candidate", "Comparison", "Row", "Trial", "advise", "compare"]

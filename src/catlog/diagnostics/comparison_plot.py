@@ -1,4 +1,4 @@
-"""The picture of a comparison."""
+"""The figure of a comparison."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 UNBIASED, BIASED = "#0173b2", "#d55e00"
 
 
-def draw(comparison: "Comparison", path: Path) -> None:
-    """Left: variance x time with intervals, best on top. Right: variance against time; lines join equal products."""
+def plot_comparison(comparison: "Comparison", path: Path) -> None:
+    """Draw variance x time with intervals (left) and variance against time (right)."""
     rows = [row for row in comparison.rows if row.merit > 0]
     exact = [row.name for row in comparison.rows if row.merit == 0]
     figure = Figure(figsize=(11, 1.6 + 0.22 * max(10, len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     colours = [UNBIASED if row.unbiased else BIASED for row in rows]
-    place = list(range(len(rows)))
-    for i, row, colour in zip(place, rows, colours, strict=True):
+    for i, (row, colour) in enumerate(zip(rows, colours, strict=True)):
         left.plot([row.merit_low, row.merit_high], [i, i], color=colour, linewidth=2, alpha=0.6)
         left.plot(row.merit, i, "o", color=colour, markersize=5)
         right.plot(row.seconds * 1000, row.variance, "o", color=colour, markersize=5)
@@ -32,7 +31,8 @@ def draw(comparison: "Comparison", path: Path) -> None:
             textcoords="offset points",
             fontsize=8,
         )
-    left.set_yticks(place, [f"{row.name}  {i + 1}" for i, row in enumerate(rows)], fontsize=8)
+    names = [f"{row.name}  {i + 1}" for i, row in enumerate(rows)]
+    left.set_yticks(range(len(rows)), names, fontsize=8)
     left.invert_yaxis()
     left.set_xlabel("variance x seconds, 95 % interval")
     right.set_xlabel("milliseconds per step")
@@ -64,7 +64,7 @@ def draw(comparison: "Comparison", path: Path) -> None:
 
 
 def _equal_products(points: list[tuple[float, float]], axes: Axes) -> None:
-    """Faint lines along which variance x time is the same, through the best and the worst and two in between."""
+    """Draw faint lines of equal variance x time: through the best, the worst, and two between."""
     products = sorted(x * y for x, y in points)
     (low, high), limits = axes.get_xlim(), axes.get_ylim()
     steps = 4

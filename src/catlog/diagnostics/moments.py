@@ -1,4 +1,4 @@
-"""Mean and variance of vectors that come in parts, and how well the variance is known."""
+"""Mean and variance of vectors that are added in parts, with the error of the variance."""
 
 from math import inf, sqrt
 
@@ -6,60 +6,60 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-ROUNDING = (
-    64  # units of the last place, relative to the mean: variance below their square is rounding
-)
+ROUNDING = 64  # in units of machine precision, relative to the mean; a variance below is rounding
 
 
 class Moments:
-    r"""Of independent vectors :math:`g_r`: the mean, and the total variance :math:`\sum_j \operatorname{Var} g_j`.
+    r"""Mean and variance of independent vectors :math:`g_r`.
 
-    Sums are taken about the mean of the first part, so nothing cancels. The relative standard error of the variance
-    is that of the mean of :math:`\lVert g_r - c \rVert^2` (delta method).
+    The variance is the sum over all entries, :math:`\sum_j \operatorname{Var} g_j`. Sums are taken about the mean of the first part, so nothing cancels. The relative standard error
+    of the variance is that of the mean of :math:`\lVert g_r - c \rVert^2` (delta method).
 
-    >>> seen = Moments()
-    >>> seen.add(torch.tensor([[0.0, 1.0], [2.0, 1.0]])); seen.add(torch.tensor([[4.0, 1.0]]))
-    >>> seen.count, seen.mean.tolist(), seen.variance
+    >>> moments = Moments()
+    >>> moments.add(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    >>> moments.add(torch.tensor([[4.0, 1.0]]))
+    >>> moments.count, moments.mean.tolist(), moments.variance
     (3, [2.0, 1.0], 4.0)
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._lengths: list[Tensor] = []
-        self._eps = 0.0
+        self.rounding = 0.0  # relative error of a number that is taken for rounding
 
     def add(self, vectors: Float[Tensor, "r entries"]) -> None:
-        wide = vectors.detach().double()
+        """Add vectors, one per row."""
+        vectors_64 = vectors.detach().double()
         if self.count == 0:
-            self._eps = torch.finfo(vectors.dtype).eps
-            self._centre = wide.mean(0)
+            self.rounding = ROUNDING * torch.finfo(vectors.dtype).eps
+            self._centre = vectors_64.mean(0)
             self._total = torch.zeros_like(self._centre)
             self._squares = torch.zeros_like(self._centre)
-        wide = wide - self._centre
-        self.count += len(wide)
-        self._total += wide.sum(0)
-        squares = wide.square()
+        centred = vectors_64 - self._centre
+        self.count += len(centred)
+        self._total += centred.sum(0)
+        squares = centred.square()
         self._squares += squares.sum(0)
         self._lengths.append(squares.sum(-1))
 
     @property
     def mean(self) -> Float[Tensor, "entries"]:
+        """The mean of all vectors."""
         return self._centre + self._total / self.count
 
     @property
     def variances(self) -> Float[Tensor, "entries"]:
-        """Of every entry."""
+        """The variance of every entry."""
         if self.count < 2:
             return torch.full_like(self._total, inf)
         return (self._squares - self._total.square() / self.count).clamp(min=0) / (self.count - 1)
 
     @property
     def variance(self) -> float:
-        """The sum over entries; 0 where it is no more than rounding."""
+        """The sum of the variances of all entries; 0 if it is no more than rounding."""
         total = float(self.variances.sum())
-        return (
-            0.0 if total <= (ROUNDING * self._eps) ** 2 * float(self.mean.square().sum()) else total
-        )
+        rounding = self.rounding**2 * float(self.mean.square().sum())
+        return 0.0 if total <= rounding else total
 
     @property
     def norm2(self) -> float:
@@ -68,7 +68,7 @@ class Moments:
 
     @property
     def dimensions(self) -> float:
-        """How many entries share the variance: the square of the sum of their variances over the sum of the squares."""
+        """How many entries share the variance: its square over the sum of the squared variances."""
         variances = self.variances
         squares = float(variances.square().sum())
         return float(variances.sum()) ** 2 / squares if squares > 0 else 1.0

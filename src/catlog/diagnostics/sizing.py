@@ -1,8 +1,9 @@
-"""An estimator's fit to a distribution, and the number of draws that a budget of evaluations allows."""
+"""Which estimators fit a distribution, and how many draws a budget of evaluations allows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
+from functools import cache
 from math import inf
 from typing import Any, cast
 
@@ -21,69 +22,90 @@ KIND_NAMES = {
 
 
 def why_unsuitable(E: Estimator, kind: Kind) -> str | None:
-    """Why E cannot be used with a law of this kind; None where it can."""
+    """Return why E cannot be used with this kind of distribution; None if it can."""
     if E.target == "bound":
         return "it differentiates a bound, not E[f]"
     if kind not in E.supports:
         return f"it is not for {KIND_NAMES[kind]}, but for {', '.join(sorted(E.supports))}"
     if E.differentiates_f and kind not in RELAXABLE:
-        return f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; write the law with OneHotCategorical"
+        return (
+            f"it differentiates f in x, which {KIND_NAMES[kind]} do not allow; "
+            "write q with OneHotCategorical"
+        )
     return None
 
 
 def with_samples(E: Estimator, samples: int) -> Estimator:
-    """A copy with another number of draws; ValueError where E does not take it."""
+    """Return a copy of E with another number of draws. Raise ValueError if E does not accept it."""
     if is_dataclass(E):
         return cast(Estimator, replace(cast(Any, E), samples=samples))
-    cast(Any, type(E))(samples=samples)  # its own check
-    new = deepcopy(E)
-    new.samples = samples  # type: ignore[attr-defined]
-    return new
+    cast(Any, type(E))(samples=samples)  # runs the checks of the class
+    copy = deepcopy(E)
+    copy.samples = samples  # type: ignore[attr-defined]
+    return copy
+
+
+def why_over_budget(
+    E: Estimator, q: Distribution, budget: int, cost: Cost | None = None
+) -> str | None:
+    """Return why E exceeds the budget even with its fewest draws; None if it does not."""
+    cost = cost or (lambda E: E.evaluations(q))
+    if not hasattr(E, "samples"):
+        needed, least = cost(E), ""
+    else:
+        needed, least = cost(with_samples(E, _fewest_draws(E, cost))), "at least "
+    if needed <= budget:
+        return None
+    return f"it needs {least}{needed} evaluations, more than the budget of {budget}"
 
 
 def within_budget(
     E: Estimator, q: Distribution, budget: int, cost: Cost | None = None
 ) -> Estimator:
-    """E with the largest number of draws whose cost (evaluations, unless told otherwise) is not above ``budget``.
+    """Return E with the most draws whose cost (by default, evaluations of f) is within the budget.
+
+    Raise ValueError if even the fewest draws exceed it.
 
     >>> from torch.distributions import Bernoulli, Independent
     >>> from catlog import IndeCateR
     >>> import torch
-    >>> within(IndeCateR(), Independent(Bernoulli(logits=torch.zeros(3)), 1), 10).samples
+    >>> within_budget(IndeCateR(), Independent(Bernoulli(logits=torch.zeros(3)), 1), 10).samples
     2
     """
-    spend: Cost = (lambda E: E.evaluations(q)) if cost is None else cost
+    cost = cost or (lambda E: E.evaluations(q))
+    if reason := why_over_budget(E, q, budget, cost):
+        raise ValueError(reason)
     if not hasattr(E, "samples"):
-        if spend(E) > budget:
-            raise ValueError(f"it needs {spend(E)} evaluations, more than the budget of {budget}")
         return E
-    known: dict[int, tuple[float, Estimator]] = {}
-
-    def costs(samples: int) -> float:
-        if samples not in known:
-            try:
-                sized = with_samples(E, samples)
-                known[samples] = spend(sized), sized
-            except ValueError:  # more draws than E takes
-                known[samples] = inf, E
-        return known[samples][0]
-
-    low = next((samples for samples in range(1, 9) if costs(samples) < inf), None)
-    if low is None:
-        raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
-    if costs(low) > budget:
-        raise ValueError(
-            f"it needs at least {costs(low)} evaluations, more than the budget of {budget}"
-        )
+    costs = cache(lambda samples: _cost_of_draws(E, samples, cost))
+    low = _fewest_draws(E, cost)
     if costs(low + 1) > budget:
-        return known[low][1]
-    high = low + int(
-        (budget - costs(low)) // max(1, costs(low + 1) - costs(low))
-    )  # costs are affine in the draws; else search
+        return with_samples(E, low)
+    per_draw = max(1, costs(low + 1) - costs(low))
+    high = low + int((budget - costs(low)) // per_draw)  # right if the cost is affine in the draws
     if not costs(high) <= budget < costs(high + 1):
         while costs(high) <= budget and high <= budget:
             high *= 2
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (low, middle - 1) if costs(middle) > budget else (middle, high)
-    return known[high][1]
+    return with_samples(E, high)
+
+
+def _cost_of_draws(E: Estimator, samples: int, cost: Cost) -> float:
+    try:
+        return cost(with_samples(E, samples))
+    except ValueError:  # E does not accept this number of draws
+        return inf
+
+
+def _fewest_draws(E: Estimator, cost: Cost) -> int:
+    for samples in range(1, 9):
+        if _cost_of_draws(E, samples, cost) < inf:
+            return samples
+    raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
+
+
+def joined_reasons(skipped: Mapping[str, str]) -> str:
+    """Return all names with their reasons in one line."""
+    return "; ".join(f"{name}: {reason}" for name, reason in skipped.items())

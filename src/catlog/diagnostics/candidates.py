@@ -1,0 +1,94 @@
+"""The estimators that :func:`catlog.advise` tries, and when."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..estimator import Estimator, Kind
+from ..estimators import (
+    ARMS,
+    DARN,
+    LEG,
+    RAM,
+    RLOO,
+    CritiCateR,
+    DoubleCV,
+    Exact,
+    GumbelSoftmax,
+    IndeCateR,
+    MuProp,
+    ReinMax,
+    SlopeCateR,
+    StraightThrough,
+)
+from .structure import Structure
+
+Condition = Callable[[Structure], bool]
+
+
+def _always(structure: Structure) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimator to try, with as many draws as the budget allows.
+
+    Attributes:
+        estimator: The prototype, of which a copy is used. Its own contract says which distributions
+            it supports and whether it needs a derivative of f.
+        when: A further condition on f and q under which it is worth a try.
+        coefficients: Names of scalar parameters in which its gradient is affine. They are fitted to
+            the draws of the pilot.
+        expensive: Its own arithmetic may cost more than f and grows faster than its draws. It is
+            timed with an eighth of its draws first, and skipped if that takes longer than half a
+            step of the leader.
+        promising: Its first measurement may take all of the pilot's time.
+    """
+
+    estimator: Estimator
+    when: Condition = _always
+    coefficients: tuple[str, ...] = ()
+    expensive: bool = False
+    promising: bool = False
+
+
+def _more_variables_than(m: int) -> Condition:
+    # If f has its own table, all variables cost as much as m, with less variance.
+    return lambda structure: structure.d > m and not structure.has_own_table
+
+
+def _black_box_larger_than(m: int) -> Condition:
+    return lambda structure: _more_variables_than(m)(structure) and not structure.has_slope
+
+
+def _is_relaxable(structure: Structure) -> bool:
+    return structure.is_relaxable
+
+
+def _is_structured(structure: Structure) -> bool:
+    return structure.kind == Kind.STRUCTURED
+
+
+# In the order in which they are tried.
+CANDIDATES: tuple[Candidate, ...] = (
+    Candidate(Exact()),
+    Candidate(IndeCateR(draws="latin")),
+    Candidate(SlopeCateR(), promising=True),
+    Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
+    Candidate(RLOO()),
+    Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
+    Candidate(DoubleCV(), coefficients=("alpha",)),
+    Candidate(MuProp(), _is_relaxable),
+    Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
+    Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
+    Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
+    Candidate(ARMS()),
+    Candidate(RAM(), _is_structured),
+    Candidate(LEG(), _is_structured),
+    Candidate(CritiCateR(), expensive=True),
+    Candidate(StraightThrough()),
+    Candidate(GumbelSoftmax(temperature=0.5), _is_relaxable),
+    Candidate(GumbelSoftmax(temperature=0.5, hard=True), _is_relaxable),
+    Candidate(ReinMax(), _is_relaxable),
+    Candidate(DARN(), _is_relaxable),
+)

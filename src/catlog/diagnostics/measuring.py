@@ -1,0 +1,373 @@
+"""Bias, variance and time of estimators, measured side by side on f and q."""
+
+import time
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import exp, inf, nan, pi, sqrt
+from statistics import NormalDist, median
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_count
+from ..estimator import Estimator, Function, label
+from ..estimators import ESTIMATORS, Exact
+from .comparison import Comparison, Row
+from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .moments import Moments
+from .progress import shown_progress
+from .reference import (
+    GivenReference,
+    KnownGradient,
+    exact_gradient,
+    given_gradient,
+    norm_of,
+    pooled_gradient,
+)
+from .sizing import (
+    joined_reasons,
+    why_over_budget,
+    why_unsuitable,
+    with_samples,
+    within_budget,
+)
+
+CALL_EVALUATIONS = 2**14  # of f in one batched call, about
+CALL_NUMBERS = 2**20  # in the points of one batched call, about
+NORMAL = NormalDist().inv_cdf(0.975)
+
+Chosen = Sequence[str | Estimator] | Mapping[str, Estimator]
+
+
+def compare(
+    f: Function,
+    q: DistributionLike,
+    estimators: Chosen | None = None,
+    parameters: Sequence[Tensor] | None = None,
+    *,
+    samples: int | None = None,
+    budget: int | None = None,
+    repeats: int = 200,
+    rounds: int = 15,
+    training: int = 200,
+    reference: GivenReference | None = None,
+    limit: int = 2**16,
+    seed: int = 0,
+    progress: bool = True,
+    clock: Clock = time.perf_counter,
+) -> Comparison:
+    r"""Measure estimators of the gradient of :math:`\mathbb{E}_{x \sim q}[f(x)]` on f and q.
+
+    The expectation is summed over the batch. Every estimator makes ``repeats`` independent
+    estimates.
+
+    *Variance* is over draws, after the chain rule, and summed over the parameters; it is also given
+    per logit. *Time* is that of a training step without the optimiser: q, the estimate, and its
+    gradient in the parameters of q, of f and of the estimator. It is the median over ``rounds`` in
+    which all estimators take turns, after warming up. *Variance x time* is the cost of reaching a
+    given precision, since more draws or more steps trade one for the other. Intervals are by the
+    delta method on a logarithmic scale: the error of the variance is from the spread of
+    :math:`\lVert g_r - \bar g \rVert^2`, that of the median from the median absolute deviation of
+    the times.
+
+    A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
+    frozen while its variance is measured; its time includes learning.
+
+    Args:
+        f: The function, as estimators take it.
+        q: The distribution, or a callable that returns it. The callable gets the parameters as its
+            arguments, ``q(*parameters)``, and a step includes calling it. If it needs none of them,
+            because a network holds them, write ``lambda *_: make_q()``.
+        estimators: Names of the registry, estimators, or a dict of them by name; None: the whole
+            registry.
+        parameters: Tensors to take the gradient in; None: those that q was computed from, else the
+            logits of q. Needed if q is a callable.
+        samples: Give every estimator this many draws (equal samples).
+        budget: Give every estimator the most draws that need no more than this many evaluations
+            (equal evaluations). With neither, every estimator keeps its number.
+        repeats: Estimates per estimator, at least 2.
+        rounds: Timed steps per estimator.
+        training: Steps for which an estimator with parameters or a memory learns.
+        reference: The true gradient: one tensor per parameter, or an object with tuples
+            ``gradient`` and ``error``. None: by enumeration if q has at most ``limit`` points (and
+            not many more than all repeats evaluate), else, for every estimator, the mean of the
+            *other* unbiased ones, weighted by their precision.
+        limit: The most points to enumerate for the reference.
+        seed: The seed of the draws.
+        progress: Show a bar, if the package rich is installed and the output is a terminal.
+        clock: A function that returns seconds.
+
+    >>> from torch.distributions import Bernoulli, Independent
+    >>> from catlog import IndeCateR, RLOO
+    >>> q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    >>> def f(x):
+    ...     return x.sum(-1) ** 2
+    >>> result = compare(f, q, [RLOO(), IndeCateR()], budget=8, progress=False)
+    >>> [(row.name, row.evaluations) for row in sorted(result.rows, key=lambda row: row.variance)]
+    [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
+    """
+    _check_numbers(samples, budget, repeats, rounds, training, limit)
+    task = GradientSampler(f, q, parameters)
+    entries, skipped = _entries(task, _named(estimators), samples, budget)
+    with shown_progress(progress) as advance:
+        steps = len(entries) + rounds
+        for number, (name, entry) in enumerate(list(entries.items())):
+            advance(name, number, steps)
+            try:
+                entry.measure(task, repeats, training, seed + 1 + number)
+            except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+                skipped[name] = str(error).split("\n")[0].rstrip(".")
+                del entries[name]
+        if not entries:
+            raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
+        timers = [
+            (entry, task.timer(entry.E, clock, task.generator(seed))) for entry in entries.values()
+        ]
+        for _, timer in timers:
+            timer(), timer()  # to warm up
+        for number in range(rounds):
+            advance("timing", steps - rounds + number, steps)
+            for entry, timer in timers:
+                entry.times.append(timer()[0])
+        advance("done", steps, steps)
+    kind, known = _reference(task, reference, limit, repeats, entries)
+    mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
+    mode = mode if samples is None else f"Equal samples: {samples}"
+    rows = sorted(_rows(entries, known), key=lambda row: (row.merit, row.seconds))
+    return Comparison(tuple(rows), skipped, kind, mode)
+
+
+def _check_numbers(
+    samples: int | None,
+    budget: int | None,
+    repeats: int,
+    rounds: int,
+    training: int,
+    limit: int,
+) -> None:
+    check_count("compare", "repeats", repeats, least=2)
+    check_count("compare", "rounds", rounds)
+    check_count("compare", "limit", limit)
+    check_count("compare", "training", training, least=0)
+    if samples is not None and budget is not None:
+        raise ValueError(
+            "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
+            "other; give one."
+        )
+    for name, count in (("samples", samples), ("budget", budget)):
+        if count is not None:
+            check_count("compare", name, count)
+
+
+@dataclass
+class _Entry:
+    """One estimator with its measurements."""
+
+    E: Estimator
+    evaluations: int
+    trained: int = 0
+    in_parameters: Moments = field(default_factory=Moments)
+    in_logits: Moments = field(default_factory=Moments)
+    times: list[float] = field(default_factory=list)
+
+    def measure(self, task: GradientSampler, repeats: int, training: int, seed: int) -> None:
+        """Let the estimator learn, if it does, then freeze it and add repeated estimates."""
+        generator = task.generator(seed)
+        evaluations = self.evaluations * task.view.batch_size
+        numbers = evaluations * sum(task.view.cardinalities)
+        batch = max(2, min(repeats, CALL_EVALUATIONS // evaluations, CALL_NUMBERS // numbers))
+        if not self.E.randomness:
+            repeats = 2
+        modules = [
+            module
+            for module in (self.E, getattr(self.E, "baseline", None))
+            if isinstance(module, nn.Module)
+        ]
+        if any([*module.parameters(), *module.buffers()] for module in modules):
+            train_estimator(self.E, task, training, min(batch, 16), generator)
+            self.trained = training
+        for module in modules:
+            module.eval().requires_grad_(False)
+        while (remaining := repeats - self.in_parameters.count) > 0:
+            in_parameters, in_logits = task.gradients(self.E, min(batch, remaining), generator)
+            self.in_parameters.add(in_parameters)
+            if in_logits is not None:
+                self.in_logits.add(in_logits)
+        for module in modules:
+            module.train().requires_grad_(True)
+
+    def row(self, name: str, truth: KnownGradient | None, norm: float) -> Row:
+        """Return the measurements, with the bias against `truth` and the given gradient norm."""
+        moments = self.in_parameters
+        variance, seconds = moments.variance, median(self.times)
+        bias, bias_error, largest_z = _bias(moments, truth)
+        variance_factor = exp(NORMAL * moments.error)
+        merit_factor = exp(NORMAL * sqrt(moments.error**2 + _median_error(self.times) ** 2))
+        has_logits = self.in_logits.count > 0
+        return Row(
+            name=name,
+            unbiased=self.E.unbiased,
+            samples=getattr(self.E, "samples", None),
+            evaluations=self.evaluations,
+            repeats=moments.count,
+            trained=self.trained,
+            seconds=seconds,
+            variance=variance,
+            variance_low=variance / variance_factor,
+            variance_high=variance * variance_factor,
+            logit_variance=self.in_logits.variance if has_logits else nan,
+            bias=bias,
+            bias_error=bias_error,
+            largest_z=largest_z,
+            snr=norm / sqrt(variance) if variance else inf,
+            merit=variance * seconds,
+            merit_low=variance * seconds / merit_factor,
+            merit_high=variance * seconds * merit_factor,
+            estimator=self.E,
+            variances=moments.variances,
+            logit_variances=self.in_logits.variances if has_logits else None,
+        )
+
+
+def _bias(moments: Moments, truth: KnownGradient | None) -> tuple[float, float, float]:
+    """Return the bias, the noise in it, and the largest z; NaN without a truth."""
+    if truth is None:
+        return nan, nan, nan
+    gradient, variances = truth
+    squared_errors = moments.variances / moments.count + variances
+    gap = moments.mean - gradient
+    noise = sqrt(float(squared_errors.sum()))
+    bias = sqrt(max(0.0, float(gap.square().sum()) - noise**2))
+    beyond_rounding = (gap.abs() - moments.rounding * float(gradient.norm())).clamp(min=0)
+    largest_z = float((beyond_rounding / squared_errors.sqrt().clamp(min=1e-300)).max())
+    return bias, noise, largest_z
+
+
+def _median_error(times: Sequence[float]) -> float:
+    """Return the relative standard error of the median, for normal times.
+
+    The standard deviation is 1.4826 times the median absolute deviation. The median's variance is
+    pi / 2 times that of the mean.
+    """
+    middle = median(times)
+    if middle <= 0:
+        return 0.0
+    deviation = 1.4826 * median(abs(seconds - middle) for seconds in times)
+    return sqrt(pi / 2) * deviation / middle / sqrt(len(times))
+
+
+def train_estimator(
+    E: Estimator,
+    task: GradientSampler,
+    steps: int,
+    repeats: int,
+    generator: torch.Generator,
+    rate: float = 0.05,
+) -> None:
+    """Let an estimator lower its variance (Adam, with a rate that falls to zero).
+
+    One without parameters, but with a memory of earlier calls, learns by being called.
+    """
+    parameters = E.parameters() if isinstance(E, nn.Module) else []
+    weights = [weight for weight in parameters if weight.requires_grad]
+    optimiser = torch.optim.Adam(weights, rate) if weights else None
+    for step in range(steps):
+        value = task.value(E, repeats, generator)
+        if optimiser is None:
+            continue
+        gradients = torch.autograd.grad(value.sum(), weights, allow_unused=True)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
+        optimiser.step()
+    for weight in weights:
+        weight.grad = None
+
+
+def _named(estimators: Chosen | None) -> dict[str, Estimator]:
+    """Return copies of the estimators by name, so that the originals learn nothing."""
+    if isinstance(estimators, Mapping):
+        return {name: deepcopy(E) for name, E in estimators.items()}
+    named: dict[str, Estimator] = {}
+    for entry in list(ESTIMATORS) if estimators is None else estimators:
+        if isinstance(entry, str):
+            if entry not in ESTIMATORS:
+                raise ValueError(
+                    f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
+                )
+            named[entry] = ESTIMATORS[entry]()
+        elif isinstance(entry, Estimator) and not isinstance(entry, type):
+            named[label(entry)] = deepcopy(entry)
+        else:
+            raise TypeError(
+                f"estimators: names or estimators are needed, but {entry!r} was given. Give an "
+                "instance, as in RLOO(4)."
+            )
+    return named
+
+
+def _entries(
+    task: GradientSampler, named: dict[str, Estimator], samples: int | None, budget: int | None
+) -> tuple[dict[str, _Entry], dict[str, str]]:
+    """Return the estimators to measure, and why the others are left out."""
+    entries: dict[str, _Entry] = {}
+    skipped: dict[str, str] = {}
+    for name, E in named.items():
+        try:
+            sized = _sized(task, E, samples, budget)
+            if isinstance(sized, str):
+                skipped[name] = sized
+                continue
+            has_own_name = name not in (label(E), type(E).__name__)
+            entry = _Entry(sized, sized.evaluations(task.q))
+            entries[name if has_own_name else label(sized)] = entry
+        except (ValueError, TypeError) as error:  # raised by the estimator's own checks
+            skipped[name] = str(error).rstrip(".")
+    return entries, skipped
+
+
+def _sized(
+    task: GradientSampler, E: Estimator, samples: int | None, budget: int | None
+) -> Estimator | str:
+    """Return E with its number of draws, or the reason why it is left out."""
+    if reason := why_unsuitable(E, task.kind):
+        return reason
+    if samples is not None and hasattr(E, "samples"):
+        E = with_samples(E, samples)
+    if budget is not None:
+        if reason := why_over_budget(E, task.q, budget):
+            return reason
+        E = within_budget(E, task.q, budget)
+    if isinstance(E, Exact) and task.points > E.limit:
+        return f"q has {task.points} points, more than the limit of {E.limit}"
+    return E
+
+
+def _reference(
+    task: GradientSampler,
+    reference: GivenReference | None,
+    limit: int,
+    repeats: int,
+    entries: Mapping[str, _Entry],
+) -> tuple[str, KnownGradient | None]:
+    """Return the kind of reference and, unless it is pooled, the gradient to compare with."""
+    if reference is not None:
+        return "given", given_gradient(task, reference)
+    most_evaluations = max(entry.evaluations for entry in entries.values())
+    if task.points <= min(limit, 4 * repeats * most_evaluations):
+        return "exact", exact_gradient(task)
+    return "pooled", None
+
+
+def _rows(entries: Mapping[str, _Entry], known: KnownGradient | None) -> list[Row]:
+    unbiased = {name: entry.in_parameters for name, entry in entries.items() if entry.E.unbiased}
+    best_known = known or pooled_gradient(unbiased)
+    if best_known is None:
+        norm = sqrt(max(entry.in_parameters.norm2 for entry in entries.values()))
+    else:
+        norm = norm_of(best_known)
+    return [
+        entry.row(name, known or pooled_gradient(unbiased, without=name), norm)
+        for name, entry in entries.items()
+    ]

@@ -1,0 +1,61 @@
+"""The numbers that steer the pilot of :func:`catlog.advise`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PilotSettings:
+    """Limits of the pilot. Times are in seconds, errors are relative standard errors of a variance.
+
+    Attributes:
+        least_budget: The smallest default budget, in evaluations of f.
+        exact_points: The most points that Exact may visit if the user gives no budget.
+        evaluations_per_call: Evaluations of f in one batched call, about.
+        first_repeats: Repeats of the first batched call.
+        least_repeats: If a batched call holds fewer repeats than this, they run one by one.
+        most_repeats: The most repeats that a target error may ask for.
+        repeats_for_spread: From this many repeats on, their own spread counts in the error of the
+            variance. Fewer say nothing about the tails, so the estimates are taken as normal.
+        rounds: For every round, the error to reach and the number of timed steps.
+        reserve_steps: A candidate is only tried if the time left is this many steps of the leader.
+        timing_divisor: An expensive candidate is first timed with its draws divided by this,
+        timing_share: and is skipped if that takes longer than this share of a step of the leader.
+        usual_share: The share of the time left that a first measurement may take, unless the
+            candidate is promising.
+        batch_share, batch_steps: The first batches of a candidate take at most this share of the
+            time left, and at most as long as this many of its steps.
+        extra_steps: More first steps, at most, if few parameters share the variance.
+        sure_error: The leader is measured again until its error is at most this,
+        confirmations: at most this many times.
+        confirming_steps: Timed steps of a confirmation; batches may take as long again.
+        overtime: The pilot's time is exceeded by more than this factor only to reach `sure_error`.
+        rare_repeats: Fewer repeats than this may have missed rare, large values of f.
+        doubt_errors: A candidate stays in the race unless it is worse by this many standard errors
+        doubt_times: and by this factor, which allows for the error of the times.
+    """
+
+    least_budget: int = 64
+    exact_points: int = 4096
+    evaluations_per_call: int = 2**12
+    first_repeats: int = 16
+    least_repeats: int = 4
+    most_repeats: int = 256
+    repeats_for_spread: int = 8
+    rounds: tuple[tuple[float, int], ...] = ((0.3, 1), (0.12, 2), (0.06, 3))
+    reserve_steps: float = 3
+    timing_divisor: int = 8
+    timing_share: float = 1 / 2
+    usual_share: float = 1 / 2
+    batch_share: float = 1 / 6
+    batch_steps: float = 6
+    extra_steps: int = 3
+    sure_error: float = 0.25
+    confirmations: int = 6
+    confirming_steps: int = 2
+    overtime: float = 1.1
+    rare_repeats: int = 64
+    doubt_errors: float = 2
+    doubt_times: float = 1.1
+
+
+DEFAULTS = PilotSettings()
