@@ -1,52 +1,47 @@
-"""How good is the advice? `catlog.advise` on every problem of the suite, against all that it could have chosen.
+"""How good is the advice of `catlog.advise`, compared with everything it could have chosen?
 
-    python benchmarks/advise.py                          # an hour of one quiet CPU core; writes results/quality/advise.csv
-    python benchmarks/advise.py --sizes small --repeats 50 --rounds 5 --output /tmp/advise.csv     # some minutes
+    python -m benchmarks.advice     # an hour of one quiet core; writes results/quality/advise.csv
+    python -m benchmarks.advice --sizes small --repeats 50 --rounds 5 --output advise.csv     # minutes
 
-On every problem three pilots, with seeds 500, 501 and 502, choose an estimator. Then every candidate of the pilot and, unless
---candidates-only, every unbiased estimator of the registry (but MemoryCateR) with as many draws as the budget allows is measured
-by `catlog.compare` with another seed: `ratio` is the chosen one's variance x time relative to the lowest of them all (`best`),
-with a 95 % interval; where the best has no variance, it is the ratio of times, or infinite if the chosen one has some. Small
-problems have a budget of 64 evaluations, large ones the default. Where the problem has f as a function that knows its own table,
-that is a problem of its own ("with table"). `measured`: how many estimators were.
+On every problem, three pilots with seeds 500, 501 and 502 choose an estimator. Then `catlog.compare`
+measures, with another seed, every candidate of the pilots and, unless --candidates-only is given,
+every unbiased estimator of the registry except MemoryCateR, with as many draws as the budget allows.
+`ratio` is the variance x time of the choice relative to the lowest (`best`), with a 95 % interval.
+Where the best has no variance, it is the ratio of times, or infinite if the choice has some variance.
+Small problems have a budget of 64 evaluations, large ones the default. An f that also exists as a
+function with a table is a separate problem ("with table"). `measured` counts the estimators.
 
-`pilot_steps` is the pilot's time in steps with the chosen estimator (its gradient alone, without an optimiser): less than 50 are
-less than 5 % of a training run of 1000 steps. Rows are written as problems are done; those that are in the file are left alone.
+`pilot_steps` is the pilot's time in steps with the chosen estimator (the gradient without an
+optimiser): 50 are 5 % of a training run of 1000 steps. Problems that the file has are not repeated.
 """
 
 import argparse
-import csv
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from itertools import product
+from math import exp, hypot, inf, log
 from pathlib import Path
+from statistics import median_low
 
 import torch
 
 import catlog
 from catlog import ESTIMATORS, problems
-from catlog.diagnostics import CANDIDATES, Comparison, Row
+from catlog.diagnostics import CANDIDATES, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.sizing import why_unsuitable, within_budget
+from catlog.diagnostics.sizing import why_over_budget, why_unsuitable, within_budget
 from catlog.diagnostics.structure import Structure, probe
 from catlog.diagnostics.trials import shortlist
 from catlog.estimator import label
-from catlog.experiments import records
+from catlog.problems.problem import Size
 
-ROOT = Path(__file__).parent.parent
-COLUMNS = (
-    "problem", "size", "table", "budget", "pilot", "chosen", "best", "ratio", "ratio_low", "ratio_high",
-    "variance", "seconds", "best_variance", "best_seconds", "pilot_seconds", "step_seconds", "pilot_steps", "measured",
-)  # fmt: skip
-PILOTS = 3
-# It takes f for one that never changes, and knows it by heart where there are few points; nobody can tell advise that.
-LEFT_OUT = (catlog.MemoryCateR,)
-SEED, FIRST = (
-    20_000,
-    500,
-)  # of the measurement, and of the first pilot: up to 416 all were seen when it was made
+from . import tables
+
+# MemoryCateR assumes that f never changes, and may know f completely where there are few points.
+EXCLUDED = (catlog.MemoryCateR,)
+MEASURING_SEED = 20_000
+PILOT_SEEDS = (500, 501, 502)  # seeds up to 416 were used in the development of the pilot
 
 
 @dataclass(frozen=True)
@@ -60,89 +55,78 @@ class Settings:
 def rivals(
     task: GradientSampler, structure: Structure, candidates_only: bool
 ) -> dict[str, catlog.Estimator]:
-    """All that might have been chosen, with the draws that the budget allows."""
-    found = {
-        trial.name: trial.estimator
-        for trial in shortlist(task, structure, CANDIDATES, biased=False)[0]
-    }
-    if not candidates_only:
-        for cls in ESTIMATORS.values():
-            E = cls()
-            if (
-                cls in LEFT_OUT
-                or not E.unbiased
-                or why_unsuitable(E, task.kind)
-                or (E.differentiates_f and not structure.has_slope)
-            ):
-                continue
-            try:
-                E = within_budget(E, task.q, structure.budget)
-            except ValueError:
-                continue
-            found.setdefault(label(E), E)
-    return found
+    """Return everything that could have been chosen, with the draws that the budget allows."""
+    trials = shortlist(task, structure, CANDIDATES, biased=False)[0]
+    listed = {trial.name: trial.estimator for trial in trials}
+    for cls in () if candidates_only else ESTIMATORS.values():
+        E = cls()
+        if (
+            E.unbiased
+            and cls not in EXCLUDED
+            and (structure.has_slope or not E.differentiates_f)
+            and why_unsuitable(E, task.kind) is None
+            and why_over_budget(E, task.q, structure.budget) is None
+        ):
+            E = within_budget(E, task.q, structure.budget)
+            listed.setdefault(label(E), E)
+    return listed
 
 
-def ratio(chosen: Row, best: Row) -> tuple[float, float, float]:
-    """How many times worse, and a 95 % interval."""
-    if best.variance == 0:
-        value = chosen.seconds / best.seconds if chosen.variance == 0 else inf
-        return value, value, value
-    value = chosen.merit / best.merit
+def merit_ratio(chosen: Row, best: Row) -> tuple[float, float, float]:
+    """Return how many times worse the choice is, with a 95 % interval."""
     if chosen is best:
         return 1.0, 1.0, 1.0
-    spread = sqrt(sum(log(row.merit_high / row.merit) ** 2 for row in (chosen, best)))
-    return value, value * exp(-spread), value * exp(spread)
+    if best.variance == 0:
+        ratio = chosen.seconds / best.seconds if chosen.variance == 0 else inf
+        return ratio, ratio, ratio
+    ratio = chosen.merit / best.merit
+    spread = exp(hypot(*(log(row.merit_high / row.merit) for row in (chosen, best))))
+    return ratio, ratio / spread, ratio * spread
 
 
-def lowest(comparison: Comparison) -> Row:
-    return min(comparison.rows, key=lambda row: (row.merit, row.seconds))
-
-
-def measured(
-    name: str, size: problems.problem.Size, table: bool, settings: Settings
-) -> list[dict[str, object]]:
+def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list[tables.Row]:
+    """Return a row for every pilot on one problem."""
     problem = problems.make(name, size)
-    f = problem.structured if table else problem.f
+    f = problem.structured if with_table else problem.f
     assert f is not None
     budget = 64 if size == "small" else None
-    # A first pilot, not looked at: in a fresh process whatever is called for the first time is slow.
-    catlog.advise(f, problem.law, problem.parameters, budget=budget, seed=99, clock=settings.clock)
-    pilots = [
-        catlog.advise(
+
+    def advise(seed: int) -> catlog.Advice:
+        return catlog.advise(
             f, problem.law, problem.parameters, budget=budget, seed=seed, clock=settings.clock
         )
-        for seed in range(FIRST, FIRST + PILOTS)
-    ]
+
+    advise(99)  # to warm up: the first calls in a process are slow
+    pilots = [advise(seed) for seed in PILOT_SEEDS]
     task = GradientSampler(f, problem.law, problem.parameters)
     structure = probe(task, budget, settings.clock)
+    choices = {advice.trials[0].name: advice.estimator for advice in pilots}
     comparison = catlog.compare(
         f,
         problem.law,
-        rivals(task, structure, settings.candidates_only)
-        | {advice.trials[0].name: advice.estimator for advice in pilots},
+        rivals(task, structure, settings.candidates_only) | choices,
         problem.parameters,
         repeats=settings.repeats,
         rounds=settings.rounds,
         limit=1,
-        seed=SEED,
+        seed=MEASURING_SEED,
         clock=settings.clock,
     )
-    best = lowest(comparison)
-    rows: list[dict[str, object]] = []
+    best = min(comparison.rows, key=lambda row: (row.merit, row.seconds))
+    rows: list[tables.Row] = []
     for pilot, advice in enumerate(pilots):
         chosen = comparison[advice.trials[0].name]
-        value, low, high = ratio(chosen, best)
+        ratio, low, high = merit_ratio(chosen, best)
         rows.append(
             {
                 "problem": name,
                 "size": size,
-                "table": "with table" if table else "",
+                "table": "with table" if with_table else None,
                 "budget": structure.budget,
                 "pilot": pilot,
                 "chosen": chosen.name,
                 "best": best.name,
-                "ratio": value,
+                "ratio": ratio,
                 "ratio_low": low,
                 "ratio_high": high,
                 "variance": chosen.variance,
@@ -155,38 +139,24 @@ def measured(
                 "measured": len(comparison.rows),
             }
         )
-        print(
-            f"{name:17}{size:6}{'table' if table else '':6}pilot {pilot}: {chosen.name:42}{value:6.2f} "
-            f"[{low:.2f}, {high:.2f}]  best {best.name:42} pilot {rows[-1]['pilot_steps']:4.0f} steps",
-            flush=True,
-        )
     return rows
 
 
-def in_the_middle(rows: list[records.Row]) -> list[float]:
-    """Per problem the ratio of the median pilot."""
-    cases: dict[tuple[str, str, str | None], list[float]] = {}
+def print_summary(rows: list[tables.Row]) -> None:
+    """Print how often the advice is good, for all pilots and for the median pilot of a problem."""
+    by_problem: dict[tuple[str, str, str | None], list[float]] = {}
     for row in rows:
-        cases.setdefault((row["problem"], row["size"], row["table"]), []).append(row["ratio"])
-    return [sorted(each)[len(each) // 2] for each in cases.values()]
-
-
-def summary(rows: list[records.Row]) -> None:
-    """Per problem the median over pilots; the worst of all pilots; the pilots' cost."""
-    ratios, every, steps = (
-        in_the_middle(rows),
-        [row["ratio"] for row in rows],
-        [row["pilot_steps"] for row in rows],
-    )
-    print(f"\n{len(ratios)} problems, {len(rows)} pilots")
-    near = sum(each <= 1.3 for each in ratios), sum(each <= 1.3 for each in every)
-    print(f"within 1.3 of the best: {near[0]} problems (median pilot), {near[1]} pilots")
-    print(
-        f"beyond 2: {sum(each > 2 for each in ratios)} problems, {sum(each > 2 for each in every)} pilots; worst {max(every):.2f}"
-    )
-    print(
-        f"pilot: at most {max(steps):.0f} steps, {sum(each < 50 for each in steps)} of {len(steps)} under 50"
-    )
+        key = (row["problem"], row["size"], row["table"])
+        by_problem.setdefault(key, []).append(row["ratio"])
+    medians = [median_low(ratios) for ratios in by_problem.values()]
+    ratios = [row["ratio"] for row in rows]
+    steps = [row["pilot_steps"] for row in rows]
+    print(f"\n{len(medians)} problems, {len(rows)} pilots; worst ratio {max(ratios):.2f}")
+    for text, values in (("problems (median pilot)", medians), ("pilots", ratios)):
+        good, bad = sum(ratio <= 1.3 for ratio in values), sum(ratio > 2 for ratio in values)
+        print(f"{text}: {good} within 1.3 of the best, {bad} beyond 2")
+    quick = sum(count < 50 for count in steps)
+    print(f"pilot: at most {max(steps):.0f} steps, {quick} of {len(steps)} under 50")
 
 
 def main() -> None:
@@ -198,42 +168,28 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument(
-        "--candidates-only", action="store_true", help="only the pilot's own candidates as rivals"
+        "--candidates-only", action="store_true", help="compare with the pilot's candidates only"
     )
     parser.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="CPU seconds instead of wall seconds: for a machine that is not quiet",
+        "--cpu-time", action="store_true", help="CPU seconds, for a machine that is not quiet"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "results" / "quality" / "advise.csv")
-    given = parser.parse_args()
+    parser.add_argument("--output", type=Path, help="the CSV file")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    clock = time.process_time if given.cpu_time else time.perf_counter
-    settings = Settings(given.repeats, given.rounds, given.candidates_only, clock)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    known = records.read(given.output) if given.output.exists() else []
-    done = {(row["problem"], row["size"], row["table"] or "") for row in known}
-    with given.output.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not known:
-            writer.writeheader()
-        for size in given.sizes:
-            for name in given.problems:
-                for table in (
-                    (False, True) if problems.make(name, size).structured is not None else (False,)
-                ):
-                    if (name, size, "with table" if table else "") in done:
-                        continue
-                    for row in measured(name, size, table, settings):
-                        writer.writerow(
-                            {
-                                key: f"{cell:.5g}" if isinstance(cell, float) else cell
-                                for key, cell in row.items()
-                            }
-                        )
-                    file.flush()
-    summary(records.read(given.output))
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    settings = Settings(args.repeats, args.rounds, args.candidates_only, clock)
+    path = args.output or tables.RESULTS / "quality" / "advise.csv"
+    table = tables.Table(path, ("problem", "size", "table"), digits=5)
+    for size, name in product(args.sizes, args.problems):
+        has_table = problems.make(name, size).structured is not None
+        for with_table in (False, True) if has_table else (False,):
+            if (name, size, "with table" if with_table else "") not in table:
+                rows = measure(name, size, with_table, settings)
+                table.add(rows)
+                shown = ("problem", "size", "table", "chosen", "best", "ratio", "pilot_steps")
+                tables.show(name, [{key: row[key] for key in shown} for row in rows])
+    print_summary(table.rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

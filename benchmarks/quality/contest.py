@@ -78,9 +78,9 @@ def entrants(problem: problems.Problem, task: GradientSampler) -> dict[str, catl
     law = factors(task.q)
     extra: dict[str, Options] = {
         "SumAndSample": {"top": BUDGET // 2},
-        "MAPO": {"size": BUDGET // 2} | ({"length": law.d} if law.d > 64 else {}),
+        "MAPO": {"size": BUDGET // 2} | ({"max_variables": law.d} if law.d > 64 else {}),
         "MemoryCateR": ({"critics": law.batch_size} if law.batch_size > 1 else {})
-        | ({"length": law.d} if law.d > 64 else {}),
+        | ({"max_variables": law.d} if law.d > 64 else {}),
     }
     registry = [(name, extra.get(name, {})) for name in ESTIMATORS if name != "Exact"]
     listed = {}

@@ -34,8 +34,8 @@ from torch.nn.functional import softplus
 
 import catlog
 from catlog import IndeCateR, SlopeCateR
-from catlog.diagnostics.comparison import Row as Measured
-from catlog.diagnostics.comparison import compare
+from catlog.diagnostics import Row as Measured
+from catlog.diagnostics import compare
 from catlog.estimators.catlog_trick import slope_predictions
 from catlog.functions import FirstLayerLinear
 from catlog.problems.autoencoder import mlp
@@ -76,7 +76,7 @@ SLOPES: dict[str, catlog.Estimator] = {
     "IndeCateR n=200, m=1, Taylor, Latin": IndeCateR(200, variables=1, draws="latin"),
     "SlopeCateR n=240, m=160": SlopeCateR(240),
     "SlopeCateR n=240, m=160, independent draws": SlopeCateR(240, draws="independent"),
-    "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, places=0),
+    "SlopeCateR n=240, m=160, no sizes": SlopeCateR(240, slope_entries=0),
     "SlopeCateR n=240, m=160, nothing learned": SlopeCateR(240, decay=1.0),
     "SlopeCateR n=240, m=160, variables alike": EvenSlopeCateR(240),
     "SlopeCateR n=320, m=80": SlopeCateR(320, corrections=80),

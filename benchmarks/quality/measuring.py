@@ -1,18 +1,15 @@
 """Moments of gradient estimates, by `catlog.diagnostics`, and ratios of their variances."""
 
 from math import exp, hypot
-from statistics import NormalDist
 
 import torch
 from torch import nn
 from torch.distributions import Distribution
 
 import catlog
-from catlog.diagnostics.comparison import learn
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.measuring import NORMAL, train_estimator
 from catlog.diagnostics.moments import Moments
-
-NORMAL = NormalDist().inv_cdf(0.975)
 
 
 def observe(
@@ -40,10 +37,11 @@ def train(
     """Let an estimator with parameters or a memory learn, freeze it, and return the steps made."""
     modules = [m for m in (E, getattr(E, "baseline", None)) if isinstance(m, nn.Module)]
     learns = any([*module.parameters(), *module.buffers()] for module in modules)
-    steps = learn(E, task, steps, together, generator) if learns else 0
+    if learns:
+        train_estimator(E, task, steps, together, generator)
     for module in modules:
         module.eval().requires_grad_(False)
-    return steps
+    return steps if learns else 0
 
 
 def backward_passes(E: catlog.Estimator, q: Distribution) -> int:

@@ -19,7 +19,7 @@ from rich.progress import track
 
 import catlog
 from catlog import ESTIMATORS, problems
-from catlog.diagnostics.comparison import Row, compare
+from catlog.diagnostics import Row, compare
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.sizing import within_budget
 from catlog.distributions.conditionals import view
@@ -44,8 +44,8 @@ def entries(problem: problems.Problem) -> list[Entry]:
     """Return the registry, and settings that differ much from the defaults."""
     d = view(problem.q(), validate=False).d
     options: dict[str, dict[str, Any]] = {
-        "MAPO": {"length": max(64, d)},
-        "MemoryCateR": {"length": max(64, d)},
+        "MAPO": {"max_variables": max(64, d)},
+        "MemoryCateR": {"max_variables": max(64, d)},
         "GumbelSoftmax": {"temperature": 0.5},
         "GumbelRao": {"temperature": 0.5},
     }
