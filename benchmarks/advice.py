@@ -1,15 +1,16 @@
 """How good is the advice of `catlog.advise`, compared with everything it could have chosen?
 
     python -m benchmarks.advice     # an hour of one quiet core; writes results/quality/advise.csv
-    python -m benchmarks.advice --sizes small --repeats 50 --rounds 5 --output advise.csv     # minutes
+    python -m benchmarks.advice --sizes small --repeats 50 --rounds 5 --output advise.csv  # minutes
 
-On every problem, three pilots with seeds 500, 501 and 502 choose an estimator. Then `catlog.compare`
-measures, with another seed, every candidate of the pilots and, unless --candidates-only is given,
-every unbiased estimator of the registry except MemoryCateR, with as many draws as the budget allows.
-`ratio` is the variance x time of the choice relative to the lowest (`best`), with a 95 % interval.
-Where the best has no variance, it is the ratio of times, or infinite if the choice has some variance.
-Small problems have a budget of 64 evaluations, large ones the default. An f that also exists as a
-function with a table is a separate problem ("with table"). `measured` counts the estimators.
+On every problem, three pilots with seeds 500, 501 and 502 choose an estimator. Then
+`catlog.compare` measures, with another seed, every candidate of the pilots and, unless
+--candidates-only is given, every unbiased estimator of the registry except MemoryCateR, with as
+many draws as the budget allows. `ratio` is the variance x time of the choice relative to the lowest
+(`best`), with a 95 % interval. Where the best has no variance, it is the ratio of times, or
+infinite if the choice has some variance. Small problems have a budget of 64 evaluations, large ones
+the default. An f that also exists as a function with a table is a separate problem ("with table").
+`measured` counts the estimators.
 
 `pilot_steps` is the pilot's time in steps with the chosen estimator (the gradient without an
 optimiser): 50 are 5 % of a training run of 1000 steps. Problems that the file has are not repeated.

@@ -1,14 +1,15 @@
 """The bias of every estimator, as the test battery judges it.
 
-    python -m benchmarks.bias             # a few minutes of one core; writes results/quality/estimators.csv
+    python -m benchmarks.bias             # minutes; writes results/quality/estimators.csv
     python -m benchmarks.bias --quick     # some seconds; writes only to a given --output
 
-One row per setting and distribution of the battery (`catlog.testing`), with its cases, functions and
-judge. `how` "enumeration": the largest absolute error of the estimator's expectation, a finite sum
-over all outcomes of its sampler, over three functions. "z-test", where the noise is continuous or the
-draws are not draws of q: the largest z-score of the mean over 20,000 estimates, with another seed
-than the battery's. `unbiased` is the verdict from that number alone. VIMCO is compared with its own
-target, the bound. The file's rows of networks are written by `python -m benchmarks.quality networks`.
+One row per setting and distribution of the battery (`catlog.testing`), with its cases, functions
+and judge. `how` "enumeration": the largest absolute error of the estimator's expectation, a finite
+sum over all outcomes of its sampler, over three functions. "z-test", where the noise is continuous
+or the draws are not draws of q: the largest z-score of the mean over 20,000 estimates, with another
+seed than the battery's. `unbiased` is the verdict from that number alone. VIMCO is compared with
+its own target, the bound. The file's rows of networks are written by `python -m benchmarks.quality
+networks`.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """The cost of SCateR's sweep over all interventions, for growing numbers of variables d.
 
-    python -m benchmarks.interventions             # 2 minutes on one core; writes results/quality/structured_scaling.csv
-    python -m benchmarks.interventions --quick     # some seconds; writes only to a given --output
+    python -m benchmarks.interventions             # writes results/quality/structured_scaling.csv
+    python -m benchmarks.interventions --quick     # seconds; writes only to a given --output
 
 One draw of variables with 8 categories, from a recurrent network that carries a state, and from the
-same network without one. `what` "sweep": all interventions together; "estimate": SCateR(1); "loop": the
-obvious loop over variables and categories, which sets one variable and draws its suffix alone. The
-loop may use the stored states of the base draw. Both must find the same points from the same uniforms.
+same network without one. `what` "sweep": all interventions together; "estimate": SCateR(1); "loop":
+the obvious loop over variables and categories, which sets one variable and draws its suffix alone.
+The loop may use the stored states of the base draw. Both must find the same points from the same
+uniforms.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def next_draw(q: Ordered, x: Tensor, j: int, state: object, u: Tensor) -> tuple[
 
 
 def loop(q: Ordered, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the base draw ``[1, d]``, and the points ``[moves, 1, d]`` of one intervention each."""
+    """Return the base draw ``[1, d]`` and the points of all interventions ``[moves, 1, d]``."""
     d = len(q.cardinalities)
     x = torch.zeros(1, d, dtype=torch.int64)
     state = q.start(torch.Size([1])) if q.incremental else None

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from math import log
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from catlog.problems.autoencoder import mlp
 
 
 class StorchasticStep:
-    """A step of the paper's autoencoder by the score function with a leave-one-out baseline; eager."""
+    """A step of the paper's autoencoder by the score function with a leave-one-out baseline."""
 
     def __init__(self, samples: int, device: str) -> None:
         import storch
@@ -57,7 +58,7 @@ class StorchasticStep:
 
 
 def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | None:
-    """Return a training step on images ``[100, 784]``, or None where storchastic is not installed."""
+    """Return a training step on images ``[100, 784]``; None where storchastic is missing."""
     try:
         return StorchasticStep(samples, device)
     except ModuleNotFoundError as error:
@@ -87,9 +88,7 @@ def main() -> None:
         if args.device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    print(
-        f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * sorted(times[1:])[args.repeats // 2]:.1f} ms per step"
-    )
+    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * median(times[1:]):.1f} ms per step")
 
 
 if __name__ == "__main__":

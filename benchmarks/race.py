@@ -1,14 +1,14 @@
 """Which estimator first trains the MNIST autoencoder to a negated train ELBO of 100, in wall time?
 
-    python -m benchmarks.race --device cuda     # 15 minutes of an H200; writes results/speed/race_cuda.csv
+    python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
     python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
 
-Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`), the
-step compiled and captured in a CUDA graph. The clock runs for training steps only. It stops during
-compilation (column `setup`, in seconds) and while the bound over all training images is measured (one
-draw each, every 600 steps, which is an epoch). A run ends when it reaches the target, or after --limit
-seconds of training. The file has the curves; its runs are not repeated. "SlopeCateR-8" has 8 draws and
-no table of slope sizes; "sizes" has one, which is the default.
+Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`),
+the step compiled and captured in a CUDA graph. The clock runs for training steps only. It stops
+during compilation (column `setup`, in seconds) and while the bound over all training images is
+measured (one draw each, every 600 steps, which is an epoch). A run ends when it reaches the target,
+or after --limit seconds of training. The file has the curves; its runs are not repeated.
+"SlopeCateR-8" has 8 draws and no table of slope sizes; "sizes" has one, which is the default.
 """
 
 import argparse
@@ -142,8 +142,8 @@ def main() -> None:
         seconds, last = reached(curve, args.target), curve[-1]
         outcome = f"target after {seconds:.2f} s" if seconds is not None else "target not reached"
         print(
-            f"{name:18} seed {seed}: {outcome}; bound {last['train']:.2f} after {last['seconds']:.1f} s, "
-            f"{last['step']} steps, set-up {last['setup']:.1f} s",
+            f"{name:18} seed {seed}: {outcome}; bound {last['train']:.2f} after "
+            f"{last['seconds']:.1f} s, {last['step']} steps, set-up {last['setup']:.1f} s",
             flush=True,
         )
     print_summary(table.rows, args.target)

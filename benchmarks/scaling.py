@@ -4,9 +4,9 @@
     python -m benchmarks.scaling --only pool   # one part; the other rows of the file are kept
 
 Every process has one thread. The two sides of a comparison are measured in turn, in the same
-processes; times are medians over rounds. Messages are counted as they are sent: `messages` and `kib`
-(bytes that a rank contributes to an all-reduce, or receives from an all-gather) per call. There is a
-row for Ray where Ray is installed.
+processes; times are medians over rounds. Messages are counted as they are sent: `messages` and
+`kib` (bytes that a rank contributes to an all-reduce, or receives from an all-gather) per call.
+There is a row for Ray where Ray is installed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Estimators by name and options, where an option can stand for a module made for the distribution."""
+"""Estimators by name and options; an option can stand for a module that fits the distribution."""
 
 import inspect
 from typing import Any

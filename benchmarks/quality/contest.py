@@ -1,11 +1,11 @@
 """Which unbiased estimator has the least variance at about 40 evaluations on the problems?
 
 Every unbiased estimator of the registry that accepts the problem's distribution and f enters, and
-IndeCateR with Latin draws and with Taylor's control variate. The problems have seeds 1 and 2; seed 0
-was used for tuning. Estimators that learn had 200 calls of one estimate each, and are then frozen.
-`variance` is summed over the parameters, relative to the squared norm of the reference gradient;
-`variance_95` is the half-width of its 95 % interval. `backward` counts the evaluations at which f is
-also differentiated.
+IndeCateR with Latin draws and with Taylor's control variate. The problems have seeds 1 and 2; seed
+0 was used for tuning. Estimators that learn had 200 calls of one estimate each, and are then
+frozen. `variance` is summed over the parameters, relative to the squared norm of the reference
+gradient; `variance_95` is the half-width of its 95 % interval. `backward` counts the evaluations at
+which f is also differentiated.
 
 `part` "contest": the small problems. "large": the large ones (30 to 100 variables), without the
 decoders, which the section `decoder` measures. "ways": other estimators than RLOO on the residual
@@ -74,7 +74,7 @@ class OnResidual:
 
 
 def entrants(problem: problems.Problem, task: GradientSampler) -> dict[str, catlog.Estimator]:
-    """Return the estimators that can be used on a problem, near the budget, by name and settings."""
+    """Return the estimators that fit a problem, near the budget, by name and settings."""
     law = factors(task.q)
     extra: dict[str, Options] = {
         "SumAndSample": {"top": BUDGET // 2},

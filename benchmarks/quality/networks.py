@@ -2,12 +2,13 @@
 
 f is a random network with one hidden layer. q has random logits: of 20 bits, and of 8 one-hot
 variables of 5 categories. `variance` is summed over logits, relative to the squared norm of the
-exact gradient (by enumeration of all 2^20 or 5^8 points). `bias` is the distance of the mean estimate
-from the exact gradient, corrected for its noise, relative to the gradient's norm; `bias_noise` is
-that noise. `ms` is the time per estimate in calls with a batch of 200 distributions, the median over
-rounds in which all estimators take turns. `merit` is variance x evaluations. Estimators with
-parameters or a memory had `trained` calls, of the same batch, to learn before. VIMCO estimates a
-bound, so it has no bias here, and its variance is relative to its own mean.
+exact gradient (by enumeration of all 2^20 or 5^8 points). `bias` is the distance of the mean
+estimate from the exact gradient, corrected for its noise, relative to the gradient's norm;
+`bias_noise` is that noise. `ms` is the time per estimate in calls with a batch of 200
+distributions, the median over rounds in which all estimators take turns. `merit` is variance x
+evaluations. Estimators with parameters or a memory had `trained` calls, of the same batch, to learn
+before. VIMCO estimates a bound, so it has no bias here, and its variance is relative to its own
+mean.
 """
 
 import argparse

@@ -2,11 +2,12 @@
 
 The gradient in the distribution's parameters is estimated many times by every method. `variance` is
 summed over the parameters, `relative_to_rloo` is its ratio to RLOO's, with a 95 % interval.
-`largest_z` is the largest difference from RLOO's mean over parameters, in standard errors, beside the
-limit that the largest of the whole table exceeds with probability 5 % (Bonferroni over parameters,
-methods and budgets). `conditional_rows` counts, for one estimate, the conditionals q(x_i | x_<i) that
-the distribution computes, once per point. `main_effects` is the share of f's variance that the best
-sum of functions of single variables explains, on draws that it was not fitted to.
+`largest_z` is the largest difference from RLOO's mean over parameters, in standard errors, beside
+the limit that the largest of the whole table exceeds with probability 5 % (Bonferroni over
+parameters, methods and budgets). `conditional_rows` counts, for one estimate, the conditionals
+q(x_i | x_<i) that the distribution computes, once per point. `main_effects` is the share of f's
+variance that the best sum of functions of single variables explains, on draws that it was not
+fitted to.
 
 --settings measures CritiCateR's settings instead, on the same draws for all of them (the intervals
 ignore this, so they are too wide).

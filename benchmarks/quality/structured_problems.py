@@ -1,6 +1,6 @@
-"""Five problems with dependent variables: chains, a directed graph, a transformer, a decision process.
+"""Five problems with dependent variables: chains, a graph, a transformer, a decision process.
 
-They are not in `catlog.problems`, where every problem has an exact gradient at two sizes.
+They are not in `catlog.problems`, where every problem has a reference gradient at two sizes.
 """
 
 import torch
@@ -166,7 +166,7 @@ WEARS = torch.stack([KEEP, KEEP[:1].expand(4, 4)], 1).log()  # [state, action, n
 
 
 def mdp(theta: Tensor) -> Ordered:
-    """Return a_1, s_2, a_2, ..., s_7 from a new machine; all steps share a table of action logits."""
+    """Return a_1, s_2, a_2, ..., s_7 from a new machine; all steps share the action logits."""
     policy = theta.unflatten(-1, (WEAR, 2))
     batch = theta.shape[:-1]
     nodes = {
@@ -182,7 +182,8 @@ def mdp(theta: Tensor) -> Ordered:
 def discounted_return(x: Tensor) -> Tensor:
     """Return minus the discounted costs.
 
-    Every step costs a replacement or the operation in its state; the last state costs its operation.
+    Every step costs a replacement or the operation in its state; the last state costs its
+    operation.
     """
     action, state = x[..., ::2], torch.cat([torch.zeros_like(x[..., :1]), x[..., 1::2]], -1)
     cost = torch.where(action == 1, REPLACEMENT, OPERATING[state[..., :-1]])

@@ -3,7 +3,8 @@
 `catlog.compare` measures, and describes the columns. Every estimator may spend as many evaluations
 of f as IndeCateR needs for two draws. f is a black box, except for IndeCateR-Table, which uses the
 table of a function that has one. `norm` is that of the reference gradient, `reference` its origin.
-Slow estimators get fewer repeats and training steps (columns `repeats` and `trained`), see --seconds.
+Slow estimators get fewer repeats and training steps (columns `repeats` and `trained`), see
+--seconds.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The sections of benchmarks/speed.py: each module has functions ``(bench) -> rows`` of one table."""
+"""Time and memory; every module has functions ``(bench) -> rows``, one per section."""

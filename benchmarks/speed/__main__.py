@@ -2,12 +2,12 @@
 
     python -m benchmarks.speed                      # `make bench`: two CPU cores, about 8 minutes
     python -m benchmarks.speed --compile            # with torch.compile on the CPU
-    python -m benchmarks.speed --device cuda        # eager, and compiled and captured in a CUDA graph
+    python -m benchmarks.speed --device cuda        # eager, and compiled in a CUDA graph
     python -m benchmarks.speed --only dvae scaling  # some sections
 
 Prints one table per section, and writes results/speed/speed_<section>_<device>.csv and
-results/speed/step_times_<device>.csv (problem, method, ms), which `catlog report --step-times` reads.
-The latter keeps the problems that were not measured this time.
+results/speed/step_times_<device>.csv (problem, method, ms), which `catlog report --step-times`
+reads. The latter keeps the problems that were not measured this time.
 """
 
 import argparse

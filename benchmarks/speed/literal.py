@@ -1,15 +1,26 @@
-"""IndeCateR exactly as the paper's formula reads: every variable and category evaluated, all at once.
+"""IndeCateR as the paper's formula reads: every variable and category evaluated, all at once.
 
-The yardstick of the benchmarks and an independent check of the library; nothing here is shared with it.
+It is the baseline of the benchmarks and an independent check of the library, which shares no code.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 
-def literal_indecater(f, q: Distribution, *, x: Tensor | None = None, samples: int = 2) -> Tensor:  # type: ignore[no-untyped-def]
-    """n·d·2 + n evaluations of f, for a law Independent(Bernoulli, 1) with batch shape [batch]."""
+def literal_indecater(
+    f: Callable[[Tensor], Tensor],
+    q: Distribution,
+    *,
+    x: Tensor | None = None,
+    samples: int = 2,
+) -> Tensor:
+    """Return the estimate for q = Independent(Bernoulli, 1) with batch shape [batch].
+
+    It needs n·d·2 + n evaluations of f.
+    """
     if x is None:
         x = q.sample((samples,))
     n, batch, d = x.shape

@@ -1,4 +1,4 @@
-"""What this machine can do, where the only way to know is to try."""
+"""Abilities of this machine that can only be found by trying."""
 
 import subprocess
 import sys
@@ -13,9 +13,10 @@ torch.mm(a, a), torch.nn.functional.linear(a, a, a[0]), torch.bmm(a[None], a[Non
 
 @cache
 def multiplies(dtype: str = "bfloat16") -> bool:
-    """Whether the CPU multiplies matrices of this type, tried once, in a child process.
+    """Return whether the CPU multiplies matrices of this type; tried once, in a child process.
 
-    A CPU that advertises AMX but masks it (common in virtual machines) ends the process with an illegal instruction.
+    A CPU that advertises AMX but masks it (common in virtual machines) ends the process with an
+    illegal instruction.
 
     >>> multiplies("float32")
     True

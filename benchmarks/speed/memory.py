@@ -1,11 +1,13 @@
-"""Peak memory of IndeCateR against its chunk size: one value and its gradient, n = 1, a black-box f.
+"""Peak memory of IndeCateR for several chunk sizes: one value and its gradient, n = 1, black-box f.
 
-On a CPU each size runs in a fresh process. The baseline is the resident memory after the imports and a tiny problem; then the
-kernel's high-water mark (VmHWM) is reset through /proc/self/clear_refs and read again after the gradient. Where the mark cannot
-be reset, the peak is that of the whole process, imports included, and "reset" is no. Linux only. Two settings of the C allocator:
-"default": glibc may keep freed blocks of up to 32 MiB on its heap, so chunks of up to that size can hold more than is in use;
-"returning": a fixed threshold (MALLOC_MMAP_THRESHOLD_) gives every freed block of 128 KiB or more back: what is in use.
-On a GPU: the peak of what PyTorch allocated beside what was there before.
+On a CPU, every size runs in a new process (Linux only). The baseline is the resident memory after
+the imports and a tiny problem. Then the kernel's high-water mark (VmHWM) is reset through
+/proc/self/clear_refs, and read again after the gradient. Where it cannot be reset, the peak is that
+of the whole process, imports included, and "reset" is no. There are two settings of the C
+allocator. "default": glibc may keep freed blocks of up to 32 MiB on its heap, so the peak can
+exceed the memory in use. "returning": a fixed threshold (MALLOC_MMAP_THRESHOLD_) returns every
+freed block of 128 KiB or more, so the peak is the memory in use. On a GPU, the peak is that of
+PyTorch's allocations.
 """
 
 import json
@@ -33,7 +35,7 @@ QUICK = [(256, 4, 64), (256, 4, 128)]
 
 
 def resident(field: str) -> float:
-    """MiB of this process: "VmRSS" now, "VmHWM" at its highest."""
+    """Return MiB of this process: "VmRSS" is the present memory, "VmHWM" the peak."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) / 1024
@@ -41,7 +43,7 @@ def resident(field: str) -> float:
 
 
 def reset_peak() -> bool:
-    """Set the high-water mark back to what is resident now, where the kernel permits it."""
+    """Reset the high-water mark to the resident memory; return whether the kernel permits it."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
@@ -50,7 +52,7 @@ def reset_peak() -> bool:
 
 
 def gradient(d: int, k: int, chunk_size: int, device: str = "cpu") -> Tensor:
-    """The gradient of E[sin(s) + s² / d], s a random additive function: not additive, and f does not know its table."""
+    """Return the gradient of E[sin(s) + s² / d], where s is a random additive function."""
     generator = torch.Generator().manual_seed(0)
     costs = torch.randn(d, k, generator=generator).to(device)
     logits = torch.randn(d, k, generator=generator).to(device).requires_grad_()
@@ -68,7 +70,7 @@ def gradient(d: int, k: int, chunk_size: int, device: str = "cpu") -> Tensor:
 
 
 def here(d: int, k: int, chunk_size: int) -> Row:
-    """One row of the table, measured in this process."""
+    """Return one row of the table, measured in this process."""
     gradient(16, 4, 8)
     baseline, was_reset = resident("VmRSS"), reset_peak()
     start = time.perf_counter()
@@ -82,7 +84,7 @@ def here(d: int, k: int, chunk_size: int) -> Row:
 
 
 def memory(bench: Bench) -> list[Row]:
-    """`points_mib`: the points of all evaluations at once, which is what a chunk is to avoid."""
+    """Return the rows; `points_mib` is the memory of all points at once, which chunks avoid."""
     rows = []
     for d, k, chunk_size in QUICK if bench.quick else SIZES:
         points = (d * (k - 1) + 1) * d * 8 / 2**20

@@ -1,9 +1,11 @@
-"""How the cost of an estimate (value and gradient, n = 1, batch 20) grows with the variables D and the categories K.
+"""The cost of an estimate (value and gradient, n = 1, batch 20) for D variables and K categories.
 
-f is a network D-256-256-1 as a black box and as first-layer-linear, a function of the sum (OfSum), and an energy of all pairs
-(Potts). Counted, not timed: evaluations of f (of g, the function of one sum, for OfSum), and `numbers`, all numbers that the
-estimate's operations write. `f_ms`: those evaluations of f alone, on points at hand, in the same chunks, and its backward;
-`overhead`: the share of the estimate beside them. `in_f`: the estimate's time over that of f at the 20 base points.
+f is a network D-256-256-1 as a black box and as FirstLayerLinear, a function of the sum (OfSum),
+and an energy of all pairs (Potts). `evaluations` counts those of f (for OfSum: of the function of
+one sum) and `numbers` all numbers that the estimate's operations write. `f_ms` is the time of these
+evaluations alone, on existing points in the same chunks, with the backward pass of f. `overhead` is
+the rest of the estimate's time, as a share. `in_f` is the estimate's time over that of f at the 20
+base points.
 """
 
 import statistics
@@ -34,7 +36,7 @@ E = catlog.IndeCateR(samples=1, validate=False)
 
 
 class Written(TorchDispatchMode):
-    """Counts the numbers that operations write; views write none."""
+    """A context that counts the numbers that operations write; views write none."""
 
     numbers = 0
 
@@ -49,7 +51,7 @@ class Written(TorchDispatchMode):
 
 @dataclass
 class Problem:
-    """An f, how often it (or its g) was evaluated, and a law."""
+    """A function that counts its evaluations, and a distribution."""
 
     kind: str
     d: int
@@ -96,12 +98,12 @@ class Problem:
         E(self.f, self.law).sum().backward()
 
     def points(self) -> Tensor:
-        """One chunk of an estimate's points."""
+        """Draw one chunk of an estimate's points."""
         size = default_chunk_size(factors(self.law)) // BATCH
         return self.law.sample((min(size, self.d * (self.k - 1)),))
 
     def alone(self, points: Tensor) -> None:
-        """f at as many points as the estimate, and its backward at the base points."""
+        """Evaluate f at as many points as the estimate, with a backward pass at the base points."""
         self.f(points[:1]).sum().backward()
         with torch.no_grad():
             for start in range(0, self.d * (self.k - 1), len(points)):
@@ -109,7 +111,7 @@ class Problem:
 
 
 def scaling(bench: Bench) -> list[Row]:
-    """Rows of all kinds and sizes; see the module's text."""
+    """Return the rows of all functions and sizes."""
     rows = []
     short = Bench(bench.device, max(1, min(5, bench.repeats)))
     for scan, sizes in (QUICK if bench.quick else SIZES).items():
@@ -122,7 +124,7 @@ def scaling(bench: Bench) -> list[Row]:
             points, base = problem.points(), problem.law.sample((1,))
             calls = {
                 "whole": problem.estimate,
-                "one": lambda problem=problem, base=base: problem.f(base),
+                "base": lambda problem=problem, base=base: problem.f(base),
             }
             if kind == "black box":
                 calls["alone"] = lambda problem=problem, points=points: problem.alone(points)
@@ -143,7 +145,7 @@ def scaling(bench: Bench) -> list[Row]:
                 "evaluations": seen,
                 "numbers": written.numbers // BATCH,
             }
-            row |= {"ms": ms["whole"], "f_ms": ms.get("alone"), "in_f": ms["whole"] / ms["one"]}
+            row |= {"ms": ms["whole"], "f_ms": ms.get("alone"), "in_f": ms["whole"] / ms["base"]}
             row["overhead"] = 1 - ms["alone"] / ms["whole"] if "alone" in ms else None
             rows.append(row)
         print(f"  scaling in {scan}", flush=True)
@@ -151,17 +153,20 @@ def scaling(bench: Bench) -> list[Row]:
 
 
 def exponents(rows: list[Row]) -> list[Row]:
-    """Least squares on the logarithms: what = constant · size^e, in D, and in K (evaluations by calls: in K - 1, the others)."""
-    found = []
+    """Return the exponents e of cost = constant · size^e, by least squares on the logarithms.
+
+    The size is D, or K; K - 1 where f is evaluated at all other categories.
+    """
+    fitted = []
     for scan, kind in dict.fromkeys((row["scan"], row["f"]) for row in rows):
         part = [row for row in rows if row["scan"] == scan and row["f"] == kind]
-        others = scan == "K" and kind in ("black box", "first-layer-linear")
-        size = [log(row[scan] - others) for row in part]
-        out: Row = {"f": kind, "in": "K - 1" if others else scan}
+        by_others = scan == "K" and kind in ("black box", "first-layer-linear")
+        size = [log(row[scan] - by_others) for row in part]
+        out: Row = {"f": kind, "in": "K - 1" if by_others else scan}
         for name in ("evaluations", "numbers", "ms", "f_ms"):
             if all(row.get(name) for row in part):
                 out[name] = statistics.linear_regression(
                     size, [log(row[name]) for row in part]
                 ).slope
-        found.append(out)
-    return found
+        fitted.append(out)
+    return fitted

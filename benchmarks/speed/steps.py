@@ -1,7 +1,7 @@
-"""Training steps of the paper's autoencoder and addition: batch from the data, forward, estimate, backward, update.
+"""Training steps of the paper's autoencoder and addition, from the batch to the update.
 
-The models are those of `catlog run`. Eager and compiled (on a GPU also captured in one CUDA graph) for every method alike; only
-the paper's literal formula is eager alone.
+The models are those of `catlog run`. Every method is measured eager and compiled (on a GPU also
+captured in a CUDA graph), except the paper's literal formula, which is only eager.
 """
 
 import gc
@@ -23,6 +23,7 @@ from catlog.experiments.named_estimators import takes_one_hot
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.functions.kernels import PRECISIONS
 
+from ..peers import storchastic_step
 from .literal import literal_indecater
 from .machine import multiplies
 from .timing import Bench, Row, spread
@@ -30,15 +31,25 @@ from .timing import Bench, Row, spread
 
 @dataclass(frozen=True)
 class Method:
-    """A row: what `catlog run` calls the estimator, and how f is given to it."""
+    """A row of the table.
+
+    Attributes:
+        name: the name of the row.
+        label: the name of the estimator in `catlog run`.
+        settings: further settings of `catlog run`.
+        literal: use the paper's literal formula.
+        box: pass f as a black box.
+        precision: the precision of the table.
+        reported: the row is the step time of its label.
+    """
 
     name: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
     literal: bool = False
-    box: bool = False  # f as a black box
-    precision: str | None = None  # of the table
-    reported: bool = True  # as the step time of the label
+    box: bool = False
+    precision: str | None = None
+    reported: bool = True
 
 
 LITERAL, LINEAR = "IndeCateR, literal formula", "IndeCateR, first-layer-linear"
@@ -68,7 +79,7 @@ ADDITION = [Method(label, label) for label in ("IndeCateR", "IndeCateR-D", "RLOO
 
 
 class Step(DVAETask):
-    """The autoencoder's step, with f and the estimator as a row wants them."""
+    """The autoencoder's step, with the f and the estimator of a row."""
 
     def __init__(self, config: DVAE, method: Method) -> None:
         super().__init__(config)
@@ -90,7 +101,7 @@ class Step(DVAETask):
         return self.bound(self.train[index], self.estimator, relaxed=takes_one_hot(self.E))
 
     def gradient(self, x: Tensor) -> Tensor:
-        """Of the first batch, all parameters, given the draws."""
+        """Return the gradient of the first batch in all parameters, from given draws."""
         loss = self.bound(
             self.train[self.training.index(0)], partial(self.estimator, x=x), relaxed=False
         ).mean()
@@ -100,7 +111,7 @@ class Step(DVAETask):
 
 
 def made(bench: Bench, config: Any, method: Method, compiled: bool) -> Any:
-    """The task of a row, from the same start for all."""
+    """Return the task of a row; all rows start from the same weights."""
     torch.manual_seed(0)
     settings = {
         "estimator": method.label,
@@ -112,14 +123,14 @@ def made(bench: Bench, config: Any, method: Method, compiled: bool) -> Any:
 
 
 def eager(task: Any, i: int = 0) -> None:
-    """A plain training step, also on a GPU."""
+    """Make a plain training step, also on a GPU."""
     task.training.optimiser.zero_grad()
     task.loss(task.training.index(i % task.training.per_epoch)).mean().backward()
     task.training.optimiser.step()
 
 
 def counter() -> FlopCounterMode:
-    """Counts the products of a step, also those of the fused kernel (all of them, whatever it skips)."""
+    """Return a counter of products, which counts all products of the fused kernel, too."""
 
     def table(
         x: Any, which: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, *_: Any, **__: Any
@@ -138,7 +149,7 @@ def gigaflop(task: Any) -> float:
 
 
 def evaluations(task: Any, method: Method) -> int:
-    """Points of f per estimate."""
+    """Return the evaluations of f per estimate."""
     if method.literal:
         return 2 + 2 * 2 * int(task.config.variables)
     if isinstance(task, Step):
@@ -153,12 +164,12 @@ def measured(
     problem: str,
     config: Any,
     methods: list[Method],
-    others: Mapping[int, Callable[[], object]] | None = None,
+    peer_steps: Mapping[int, Callable[[], object]] | None = None,
 ) -> list[Row]:
-    """The rows of one problem, all methods and modes in turn, with storchastic's steps (by draws)."""
+    """Measure all methods and modes of a problem in turn, with storchastic's steps (by draws)."""
     calls: dict[str, Callable[[], object]] = {}
     rows: dict[str, Row] = {}
-    for n, call in (others or {}).items():
+    for n, call in (peer_steps or {}).items():
         name = f"storchastic, score function, n={n}"
         calls[name] = call
         rows[name] = {"problem": problem, "method": name, "mode": "eager", "evaluations": n}
@@ -168,7 +179,7 @@ def measured(
         task = made(bench, config, method, mode != "eager")
         call = partial(eager, task) if mode == "eager" else partial(task.step, 1)
         if mode == "eager":
-            call()  # Adam's moments are no part of the peak
+            call()  # allocates Adam's moments, which the peak does not include
         key = f"{method.name}/{mode}"
         calls[key], peak = call, bench.peak_mib(call)
         shown = mode if mode == "eager" else task.training.compiled.mode
@@ -197,7 +208,7 @@ def measured(
 
 
 def finished(rows: list[Row], against: str) -> list[Row]:
-    """The rows as the table shows them, with the time of the method ``against`` (eager, if it is) over theirs."""
+    """Return the rows with `ratio`, the time of the method ``against`` over theirs."""
     names = [
         "problem",
         "method",
@@ -218,26 +229,28 @@ def finished(rows: list[Row], against: str) -> list[Row]:
 
 
 def dvae(bench: Bench) -> list[Row]:
-    """The paper's step: batch 100, 784-384-256-200 bits, decoder 200-256-384-784, Adam, n=2. `ratio`: literal / this."""
+    """Measure the paper's step: batch 100, 200 bits, Adam, n=2. `ratio`: literal / this."""
     config, methods = DVAE(test_samples=1, gradient_repeats=0), list(BINARY)
     if bench.quick:
         config, methods = replace(config, batch=4, variables=170), methods[:8]
     if bench.cuda:
-        others = [name for name in (*PRECISIONS, "float32") if name != "half"]
+        precisions = [name for name in (*PRECISIONS, "float32") if name != "half"]
         methods[3:3] = [
             Method(f"{LINEAR}, {name}", "IndeCateR", precision=name, reported=False)
-            for name in others
+            for name in precisions
         ]
     rows = measured(bench, "dvae", config, methods, peers(bench))
-    errors = gradient_errors(bench, config, [each for each in methods if each.label == "IndeCateR"])
+    errors = gradient_errors(
+        bench, config, [method for method in methods if method.label == "IndeCateR"]
+    )
     for row in rows:
         row["gradient_error"] = errors.get(row["method"]) if row["mode"] == "eager" else None
     return finished(rows, LITERAL)
 
 
 def gradient_errors(bench: Bench, config: DVAE, methods: list[Method]) -> dict[str, float]:
-    """Relative distance of the gradient (all parameters, same draws) from the literal formula's in float32."""
-    tasks = {each.name: made(bench, config, each, False) for each in methods}
+    """Return the relative distances of gradients from the literal formula's, on the same draws."""
+    tasks = {method.name: made(bench, config, method, False) for method in methods}
     x = torch.bernoulli(torch.full((2, config.batch, config.variables), 0.5, device=bench.device))
     allowed = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -250,19 +263,14 @@ def gradient_errors(bench: Bench, config: DVAE, methods: list[Method]) -> dict[s
 
 
 def peers(bench: Bench) -> dict[int, Callable[[], object]]:
-    """The same step by storchastic's score-function estimator, where it is installed: draws and step."""
-    try:
-        from ..peers import storchastic_step
-    except ImportError as error:
-        print(f"  storchastic is left out: {error}")
-        return {}
+    """Return storchastic's step with its score-function estimator by draws, if it is installed."""
     images = (torch.rand(100, 784, device=bench.device) < 0.2).float()
-    found = {n: storchastic_step(n, bench.device) for n in ([] if bench.quick else [2, 800])}
-    return {n: partial(step, images) for n, step in found.items() if step is not None}
+    steps = {n: storchastic_step(n, bench.device) for n in ([] if bench.quick else [2, 800])}
+    return {n: partial(step, images) for n, step in steps.items() if step is not None}
 
 
 def categorical(bench: Bench) -> list[Row]:
-    """200 variables of 10 categories, the decoder reads their numbers; IndeCateR n=1. `ratio`: IndeCateR, eager / this."""
+    """Measure 200 variables of 10 categories, IndeCateR n=1. `ratio`: eager IndeCateR / this."""
     config, methods = DVAE(categories=10, test_samples=1, gradient_repeats=0), CATEGORICAL
     if not bench.cuda:
         config = replace(config, batch=20)
@@ -272,7 +280,7 @@ def categorical(bench: Bench) -> list[Row]:
 
 
 def addition(bench: Bench) -> list[Row]:
-    """Batch 10, LeNet, is the sum of the digits right? IndeCateR n=10. `ratio`: IndeCateR, eager / this."""
+    """Measure the sum of digits, batch 10, IndeCateR n=10. `ratio`: eager IndeCateR / this."""
     rows = []
     for digits in (2,) if bench.quick else bench.digits:
         rows += measured(bench, f"addition, {digits} digits", Addition(digits=digits), ADDITION)
@@ -280,7 +288,7 @@ def addition(bench: Bench) -> list[Row]:
 
 
 def ceilings(bench: Bench) -> list[Row]:
-    """What the machine gives: a large matrix product and a large copy, in the same run."""
+    """Measure the machine: a large matrix product and a large copy."""
     n = 256 if bench.quick else 8192 if bench.cuda else 2048
     calls: dict[str, Callable[[], object]] = {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -296,18 +304,18 @@ def ceilings(bench: Bench) -> list[Row]:
     amount = {name: (8 * source.numel() if name == "copy" else 2 * n**3) / 1e9 for name in calls}
     times = bench.turns(calls)
     rows = []
-    for name, each in times.items():
-        exact = "TF32" if bench.cuda and name == "product, float32" else None
+    for name, milliseconds in times.items():
+        operands = "TF32" if bench.cuda and name == "product, float32" else None
         rows.append(
             {
                 "what": name,
                 "size": source.numel() if name == "copy" else n,
-                "operands": exact,
-                **spread(each),
+                "operands": operands,
+                **spread(milliseconds),
             }
         )
         rows[-1] |= {
-            "rate": 1000 * amount[name] / min(each),
+            "rate": 1000 * amount[name] / min(milliseconds),
             "unit": "GB/s" if name == "copy" else "GFLOP/s",
         }
     return rows

@@ -1,29 +1,34 @@
-"""What all sections share: the settings of a run, and timing in turns."""
+"""The settings of a run, and timing in turns."""
 
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
 
-Row = dict[str, Any]
+from ..tables import Row
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how to measure."""
+    """Where and how to measure.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        repeats: measurements of every row.
+        compile: on a CPU, measure compiled steps as well.
+        quick: use tiny sizes.
+        digits: the sizes of the addition.
+        step_times: rows of step_times_<device>.csv, which `catlog report` reads.
+    """
 
     device: str = "cpu"
     repeats: int = 11
     compile: bool = False
     quick: bool = False
     digits: tuple[int, ...] = (16,)
-    output: Path | None = None
     step_times: list[Row] = field(default_factory=list)
-    """Rows for results/speed/step_times_<device>.csv, which catlog's report reads; sections add theirs."""
 
     @property
     def cuda(self) -> bool:
@@ -36,9 +41,10 @@ class Bench:
     def turns(
         self, calls: Mapping[str, Callable[[], object]], *, least: float = 0.0
     ) -> dict[str, list[float]]:
-        """Milliseconds per call of every function, ``repeats`` times in turn, after a first round that does not count.
+        """Return the milliseconds per call of every function, ``repeats`` times in turn.
 
-        With ``least`` seconds, short functions are called several times per measurement, to last so long.
+        A first round does not count. A measurement of a short function makes as many calls as fit
+        into ``least`` seconds, at most 100.
         """
         inner = {}
         for name, call in calls.items():
@@ -51,7 +57,7 @@ class Bench:
         return times
 
     def timed(self, call: Callable[[], object], count: int) -> float:
-        """Milliseconds per call."""
+        """Return the milliseconds per call."""
         self.synchronise()
         start = time.perf_counter()
         for _ in range(count):
@@ -64,7 +70,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def peak_mib(self, call: Callable[[], object]) -> float | None:
-        """What a call holds on the GPU at its highest, beside what was there before it; None on a CPU."""
+        """Return the peak of a call's allocations on the GPU; None on a CPU."""
         if not self.cuda:
             return None
         torch.cuda.synchronize()
