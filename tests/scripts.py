@@ -11,10 +11,17 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(script: str, *arguments: object) -> str:
-    """Return what a script prints; it must exit with 0. One thread is enough, and tests run in parallel."""
-    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
+    """Return what a script prints; it must exit with 0.
+
+    ``script`` is a file, or a module of the repository such as "benchmarks.bias". One thread is
+    enough, and tests run in parallel.
+    """
+    target = [str(ROOT / script)] if script.endswith(".py") else ["-m", script]
+    command = [sys.executable, *target, *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -212,13 +212,14 @@ def main(args: argparse.Namespace) -> None:
     name = "criticater_settings" if args.settings else "structured_variance"
     key = ("problem", "budget", "method", "folds", "ridge")
     table = Table(folder and folder / f"{name}.csv", key)
-    most = args.repeats or (40 if args.quick else 1000)
+    most = args.repeats or (200 if args.quick else 1000)
+    most_unbatched = 40 if args.quick else 200
     for problem, samples in product(PROBLEMS, budgets):
         if args.settings:
             repeats = min(most, 100 // samples if problem.name == "transformer" else 400)
             rows = settings_rows(problem, samples, repeats)
         else:
-            repeats = min(most, 200 if problem.name == "transformer" else 1000)
+            repeats = min(most, most_unbatched if problem.name == "transformer" else 1000)
             rows = variances(problem, samples, repeats, len(PROBLEMS) * len(budgets))
         table.add(rows)
         show(f"{problem.name}, {rows[0]['evaluations']} evaluations", rows)

@@ -12,8 +12,8 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import problems
-from catlog.distributions.factors import factors
 from catlog.distributions import Ordered
+from catlog.distributions.factors import factors
 
 NAMES = list(problems.PROBLEMS)
 
