@@ -19,7 +19,7 @@ help:  ## list the targets
 
 demo: .venv/ready  ## the quickstart, then a small version of the paper's four experiments with a report (under 5 minutes)
 	$(BIN)/python examples/quickstart.py
-	CATLOG=$(BIN)/catlog bash paper/demo.sh demo
+	CATLOG=$(BIN)/catlog bash reproduce/demo.sh demo
 
 test: lint types unit shapes  ## everything that CI checks
 

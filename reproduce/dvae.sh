@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Experiment 3, discrete autoencoders: three data sets, five methods, 2 seeds. One GPU; needs CATLOG_DATA or a network.
 # 100 epochs or more (Omniglot is smaller: 260); the methods with 800 draws run 20 on the two large sets and 100 on Omniglot.
-# Arguments go to every sweep: `paper/dvae.sh --jobs 4`.
+# Arguments go to every sweep: `reproduce/dvae.sh --jobs 4`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}

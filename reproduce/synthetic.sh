@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Experiments 1 and 2 in full: gradients at three sizes, and the optimisation of 200 bits with 10 seeds.
-# On any machine. Arguments go to every sweep: `paper/synthetic.sh --jobs 4`.
+# On any machine. Arguments go to every sweep: `reproduce/synthetic.sh --jobs 4`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}

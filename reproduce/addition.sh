@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Experiment 4, MNIST addition: 4 to 32 digits, 3 seeds, 100 epochs. One GPU; needs CATLOG_DATA or a network for MNIST.
-# Arguments go to every sweep: `paper/addition.sh --jobs 12` (see docs/reproduction.md on several runs on one GPU).
+# Arguments go to every sweep: `reproduce/addition.sh --jobs 12` (see docs/reproduction.md on several runs on one GPU).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}
