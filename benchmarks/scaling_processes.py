@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
@@ -34,6 +33,7 @@ from catlog.experiments import DVAE, Optimisation, records
 from catlog.experiments.sweep import grid, sweep
 from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
+from catlog.problems.mlp import mlp
 from speed import between, markdown, show
 
 ROOT = Path(__file__).parent.parent
@@ -122,23 +122,18 @@ class Counted:
             setattr(dist, name, function)
 
 
-def network(*sizes: int) -> nn.Sequential:
-    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
-    return nn.Sequential(*layers[:-1])
-
-
 def estimates(quick: bool) -> dict[str, tuple[Any, Any, Any]]:
     """Estimators, functions and laws."""
     torch.manual_seed(0)
     d, batch = (20, 2) if quick else (200, 20)
-    images, decoder = torch.rand(batch, 784).round(), network(d, 256, 384, 784)
+    images, decoder = torch.rand(batch, 784).round(), mlp(d, 256, 384, 784)
     bits = Independent(Bernoulli(logits=torch.randn(batch, d, requires_grad=True)), 1)
     head = BernoulliCrossEntropy(images)
     length = 8 if quick else 64
     chain = catlog.MarkovChain(
         torch.zeros(4, requires_grad=True), torch.randn(4, 4, requires_grad=True), length=length
     )
-    reward = network(length, 1024, 1024, 1)
+    reward = mlp(length, 1024, 1024, 1)
     return {
         "IndeCateR(2), decoder as a black box": (
             catlog.IndeCateR(2),

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -29,6 +28,7 @@ from torch.nn.functional import softplus
 
 import catlog
 from catlog.functions import FirstLayerLinear
+from catlog.problems.mlp import mlp
 
 ROOT = Path(__file__).parent.parent
 BITS = 200
@@ -48,13 +48,6 @@ METHODS: dict[str, catlog.Estimator] = {
     LATIN: catlog.IndeCateR(20, variables=20, draws="latin"),
     "Gumbel-Softmax, hard, temperature 1": catlog.GumbelSoftmax(400, temperature=1.0, hard=True),
 }
-
-
-def mlp(*sizes: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def reconstruction(decoder: nn.Sequential, images: Tensor) -> FirstLayerLinear:

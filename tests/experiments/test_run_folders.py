@@ -18,7 +18,7 @@ from catlog.experiments import Optimisation, execute, folder_for, records
 from catlog.experiments.run_folder import LOCK, Folder
 from catlog.experiments.sweep import Standing
 from catlog.files.atomic import write_atomically
-from catlog.files.cache import remembered
+from catlog.files.cache import load_or_make
 
 CONFIG = Optimisation(iterations=40, variables=5)
 
@@ -297,7 +297,7 @@ def test_a_torn_cache_is_made_again(damage: str, tmp_path: Path) -> None:
         calls["made"] += 1
         return {"x": torch.arange(1000.0)}
 
-    remembered(path, make)
+    load_or_make(path, make)
     content = bytearray(path.read_bytes())
     if damage == "flipped":
         content[len(content) // 2] ^= 1
@@ -308,15 +308,15 @@ def test_a_torn_cache_is_made_again(damage: str, tmp_path: Path) -> None:
             content[: {"empty": 0, "cut": len(content) // 2, "flipped": len(content)}[damage]]
         )
     for _ in range(2):
-        assert torch.equal(remembered(path, make)["x"], torch.arange(1000.0))
+        assert torch.equal(load_or_make(path, make)["x"], torch.arange(1000.0))
     assert calls["made"] == 2
     assert [each.name for each in path.parent.iterdir()] == ["cache.pt"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     with pytest.warns(UserWarning, match="CATLOG_CACHE"):
-        assert remembered(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
+        assert load_or_make(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
 
 
 # --- other versions

@@ -1,7 +1,6 @@
 """A briefly trained discrete autoencoder of MNIST digits. Its images need ``pip install 'catlog[experiments]'``."""
 
 import hashlib
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -10,8 +9,9 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ..estimators import GumbelSoftmax, IndeCateR
-from ..files.cache import remembered
+from ..files.cache import cache_folder, load_or_make
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
+from .mlp import glorot, mlp
 from .problem import Problem, Size, bits, black_box, summary
 
 VERSION = 2  # of what is kept in the cache
@@ -88,21 +88,13 @@ def dvae_encoder(size: Size = "small", seed: int = 0) -> Problem:
     )
 
 
-def _mlp(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
     """The encoder, minus the decoder's log-likelihood of the images as a function of the bits, the images, and a cache folder."""
-    from ..data.files import cache_folder
     from ..data.images import for_autoencoder, load
 
     train, test = for_autoencoder(load("mnist-5000"))
     folder = cache_folder() / "problems"
-    state = remembered(
+    state = load_or_make(
         folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed)
     )
     model = _model(size)
@@ -125,7 +117,7 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
 
 def _model(size: Size) -> nn.ModuleList:
     widths = WIDTHS[size]
-    return nn.ModuleList([_mlp(*widths), _mlp(*widths[::-1])])
+    return nn.ModuleList([mlp(*widths), mlp(*widths[::-1])])
 
 
 def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
@@ -133,10 +125,7 @@ def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _model(size)
-        for layer in model.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        glorot(model)
     encoder, decoder = model
     assert isinstance(decoder, nn.Sequential)
     first, last = decoder[0], decoder[-1]

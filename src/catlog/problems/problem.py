@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from ..distributions.conditionals import view
 from ..estimator import Estimator, Function
 from ..estimators import Exact
-from ..files.cache import remembered
+from ..files.cache import load_or_make
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
@@ -129,7 +129,7 @@ class Problem:
         told = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
         path = self.cache / f"{self.name}-{self.calls}-{told}.pt"
         return Reference.unpacked(
-            remembered(path, lambda: self.pool(E, self.calls, watch).packed())
+            load_or_make(path, lambda: self.pool(E, self.calls, watch).packed())
         )
 
     def _exactly(self, value: Tensor, how: Literal["closed form", "enumeration"]) -> Reference:
