@@ -126,7 +126,7 @@ def check_clean(folder: Folder) -> None:
     """A complete run's folder: nothing half-written, no lock that is held, each point once."""
     assert folder.finished()
     assert not list(folder.path.glob("*.part"))
-    with folder.held(patience=0.0):
+    with folder.locked(patience=0.0):
         pass
     expected = {
         "config.json",

@@ -35,7 +35,10 @@ def test_paths_with_spaces(script: str, tmp_path: Path) -> None:
     argument = "a folder" if script == "demo.sh" else "--root=a folder"
     environment = {"CATLOG": str(command), "PYTHON": str(command), "PATH": "/usr/bin:/bin"}
     subprocess.run(
-        ["bash", str(clone / "reproduce" / script), argument], env=environment, cwd=clone, check=True
+        ["bash", str(clone / "reproduce" / script), argument],
+        env=environment,
+        cwd=clone,
+        check=True,
     )
     calls = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     sweeps = [call for call in calls if "sweep" in call]
