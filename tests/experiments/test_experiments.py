@@ -367,8 +367,8 @@ def test_divergence_agrees_with_torch() -> None:
     for categories in (2, 5):
         task = DVAE(variables=3, categories=categories, test_samples=1).task()
         logits = torch.randn(7, 3 if categories == 2 else 15)
-        q = task.law(logits, relaxed=False)
-        prior = task.law(torch.zeros_like(logits), relaxed=False)
+        q = task.distribution(logits, relaxed=False)
+        prior = task.distribution(torch.zeros_like(logits), relaxed=False)
         expected = torch.distributions.kl_divergence(q.base_dist, prior.base_dist).sum(-1)
         torch.testing.assert_close(task.divergence(logits), expected)
 

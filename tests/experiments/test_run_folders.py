@@ -42,7 +42,7 @@ def whole(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
-    """One thread writes, the others get an error. The lock excludes threads as it does processes."""
+    """One thread writes, the others get an error. The lock also excludes processes."""
     for trial in range(10):
         path, barrier, outcomes = tmp_path / str(trial), threading.Barrier(8), list[str]()
 
@@ -68,9 +68,9 @@ def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
             thread.join()
         errors = [outcome for outcome in outcomes if outcome != "ran"]
         assert len(errors) == 7, outcomes
-        for error in errors:
-            assert error.startswith("ValueError"), outcomes
-            assert "another process" in error or "--resume" in error, outcomes
+        for message in errors:
+            assert message.startswith("ValueError"), outcomes
+            assert "another process" in message or "--resume" in message, outcomes
         assert len(Folder(path).metrics()) == 1
 
 
@@ -207,14 +207,14 @@ def test_an_unidentified_run_is_refused(cut: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_skipped(cut: Path, tmp_path: Path) -> None:
-    other = replace(CONFIG, seed=1)
+    other_seed = replace(CONFIG, seed=1)
     with pytest.raises(CutError):
-        execute(other, tmp_path / "other", checkpoint_every=0, watch=cut_at(10))
+        execute(other_seed, tmp_path / "other", checkpoint_every=0, watch=cut_at(10))
     for path in cut.glob("checkpoint-*"):
         shutil.copy(path, tmp_path / "other")
     shutil.copy(cut / "metrics.jsonl", tmp_path / "other")
     notes: list[str] = []
-    execute(other, tmp_path / "other", resume=True, notify=notes.append)
+    execute(other_seed, tmp_path / "other", resume=True, notify=notes.append)
     assert "checkpoint-000000030.pt is of another run" in notes[0]
     assert Folder(tmp_path / "other").sessions()[-1]["iteration"] == 10
 
@@ -360,13 +360,14 @@ def test_a_file_is_written_whole_or_not_at_all(
 
 
 def test_only_abandoned_parts_are_removed(tmp_path: Path) -> None:
-    old, new, other = tmp_path / "file.1.part", tmp_path / "file.2.part", tmp_path / "other.1.part"
-    for part in (old, new, other):
+    old, new = tmp_path / "file.1.part", tmp_path / "file.2.part"
+    of_other_file = tmp_path / "other.1.part"
+    for part in (old, new, of_other_file):
         part.write_text("half", encoding="utf-8")
-    for part in (old, other):
+    for part in (old, of_other_file):
         os.utime(part, (0, 0))
     write_atomically(tmp_path / "file", b"whole")
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", new, other]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", new, of_other_file]
 
 
 def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "kill -9 of the driver"])
 def test_a_sweep_that_is_stopped_stops(how: str, driver: Driver, tmp_path: Path) -> None:
-    """The two running ones save their states, the four waiting ones do not start, no process is left."""
+    """Two running runs save their states, four waiting ones do not start, no process is left."""
     until(
         lambda: (
             len(driver.workers()) == 2

@@ -1,4 +1,4 @@
-"""A pool whose workers or parent are killed at random instants loses no value and leaves no process.
+"""A pool whose workers or parent are killed at random instants loses and leaves nothing.
 
 ``KILLS=30 pytest tests/kills/test_pool_kills.py`` sets the number of kills of each kind.
 """
@@ -68,7 +68,7 @@ def test_killed_workers_do_not_change_values() -> None:
             nonlocal killed
             while killed < KILLS:
                 time.sleep(chance.uniform(0, 0.3))
-                workers = [worker.process for worker in list(f._workers)]  # type: ignore[union-attr]
+                workers = [worker.process for worker in list(f._workers or ())]
                 if workers:
                     try:
                         os.kill(chance.choice(workers), signal.SIGKILL)

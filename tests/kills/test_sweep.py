@@ -65,7 +65,7 @@ def check_complete(driver: Driver, whole: list[list[dict[str, Any]]]) -> int:
 def test_killed_runs_are_completed(
     chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]
 ) -> None:
-    """kill -9 of a run's process, up to two seconds after its start; the sweep continues by itself."""
+    """kill -9 of a run's process, up to two seconds after its start; the sweep continues."""
     killed, complete, sessions = 0, 0, 0
     while killed < KILLS:
         driver = next(drivers)
@@ -97,7 +97,7 @@ SIGNALS = {
 def test_killed_drivers_are_completed(
     chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]
 ) -> None:
-    """The driver is killed or interrupted at its start or during runs, and restarted until all is done."""
+    """The driver is killed at its start or during runs, and restarted until all is done."""
     stops: Counter[str] = Counter()
     complete, sessions, longest = 0, 0, 0.0
     while sum(stops.values()) < KILLS:

@@ -1,4 +1,4 @@
-"""The scripts that reproduce the paper, run with a stand-in for `catlog`: paths with spaces stay one argument."""
+"""The scripts in reproduce/, run with a stand-in for `catlog`, pass on paths with spaces."""
 
 import json
 import shutil

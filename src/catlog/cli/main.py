@@ -112,7 +112,7 @@ class RunCommand(Checked):
 
 @dataclass(frozen=True)
 class SweepCommand(Checked):
-    """Run a grid of settings. Complete runs are skipped, interrupted ones resumed, dead ones retried."""
+    """Run a grid of settings: skip complete runs, resume interrupted ones, retry dead ones."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -122,15 +122,15 @@ class SweepCommand(Checked):
     engine: Literal["local", "ray"] = "local"
     """Run on this machine, or on a Ray cluster (pip install 'catlog[ray]')."""
     jobs: Count | None = None
-    """Number of runs at a time, each in a separate process. None: one after another in this process;
-    on a cluster, as many as fit."""
+    """Number of runs at a time, each in a separate process. None: one after another in this
+    process; on a cluster, as many as fit."""
     address: str | None = None
     """Ray: the cluster to join (or RAY_ADDRESS); None: start a cluster for this sweep."""
     cpus_per_run: Count = 1
     """Ray: number of cores of a run."""
     gpus_per_run: NotNegative | None = None
-    """Ray: number of GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs and --device is not
-    cpu."""
+    """Ray: number of GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs and --device is
+    not cpu."""
     retries: Counted = 3
     """How often to retry a run whose process died."""
     deadline: NotNegative | None = None

@@ -12,7 +12,7 @@ from .files import File, check_content, damaged, sha256, unpack
 
 
 def read_idx(path: Path, file: File) -> UInt8[Tensor, "..."]:
-    """Return the numbers in a gzipped idx file; raise a DataError unless they are those of ``file``."""
+    """Return the numbers in a gzipped idx file; raise a DataError if they differ from ``file``."""
     start = 4 + 4 * len(file.shape)
     data = unpack(path, start + math.prod(file.shape))
     if len(data) < start:
@@ -25,9 +25,7 @@ def read_idx(path: Path, file: File) -> UInt8[Tensor, "..."]:
         raise damaged(path, f"its header says {shape} instead of {file.shape}")
     missing = start + math.prod(shape) - len(data)
     if missing:
-        raise damaged(
-            path,
-            f"it has {f'{missing} bytes too few' if missing > 0 else 'too many bytes'} for its {shape}",
-        )
+        excess = f"{missing} bytes too few" if missing > 0 else "too many bytes"
+        raise damaged(path, f"it has {excess} for its {shape}")
     check_content(path, sha256(data), file.content)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=start).reshape(shape)

@@ -19,7 +19,7 @@ NAMES = ("mnist-5000", "mnist", "fashion-mnist", "omniglot")
 
 @dataclass(frozen=True)
 class Images:
-    """Images of 28 x 28 grey values in [0, 1], one per row, and their labels, split as published."""
+    """Images of 28 x 28 grey values in [0, 1], one per row, with labels, split as published."""
 
     name: str
     train: Float[Tensor, "train 784"]

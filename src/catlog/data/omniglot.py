@@ -57,7 +57,7 @@ def shrink(
 
 
 def decode(path: Path, file: File, split: str) -> Decoded:
-    """Return the images of a zip in 64ths, and their labels; check every PNG and the whole content."""
+    """Return the images of a zip in 64ths, and their labels; check all of its content."""
     with imports_of_extra():
         import numpy as np
         from PIL import Image
@@ -84,8 +84,8 @@ def decode(path: Path, file: File, split: str) -> Decoded:
                         raise damaged(path, f"{name} unpacks to more than {limit} bytes")
                     image = Image.open(io.BytesIO(data), formats=["PNG"])
                     if (image.mode, image.height, image.width) != ("1", *size):
-                        found = f"{image.height}x{image.width} of mode {image.mode}"
-                        raise damaged(path, f"{name} is {found}, not {size} of 1 bit")
+                        kind = f"{image.height}x{image.width} of mode {image.mode}"
+                        raise damaged(path, f"{name} is {kind}, not {size} of 1 bit")
                     row[...] = np.asarray(image)
                     alphabet, character, png, label = parts.groups()
                     digests.append(f"{sha256(data)}  {name}\n")
@@ -105,7 +105,7 @@ def decode(path: Path, file: File, split: str) -> Decoded:
 
 
 def restore(cached: Path, count: int) -> Decoded | None:
-    """Return cached images and labels, or None if the file is missing or damaged (npz has checksums)."""
+    """Return cached images and labels, or None if the file is missing or damaged."""
     import numpy as np
 
     try:

@@ -19,10 +19,10 @@ from .training import Training, adam
 
 @dataclass(frozen=True, kw_only=True)
 class Addition(Settings):
-    """MNIST addition: a LeNet reads D images and is trained on their sum. Loss: -log P(sum is right).
+    """MNIST addition: a LeNet reads D images and is trained on their sum.
 
-    f is the indicator that the drawn digits add up to the sum. Its derivative is zero, so relaxations
-    do not apply.
+    The loss is -log P(sum is right). f is the indicator that the drawn digits add up to the sum.
+    Its derivative is zero, so relaxations do not apply.
     """
 
     data: Literal["mnist-5000", "mnist"] = "mnist-5000"
@@ -36,7 +36,8 @@ class Addition(Settings):
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     clip: Positive | None = None
-    """Largest norm of the gradient; None: no limit. Without it, long runs of 16 and more digits sometimes collapse."""
+    """Largest norm of the gradient; None: no limit. Without a limit, long runs of 16 and more
+    digits sometimes collapse."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
 
@@ -137,7 +138,7 @@ class AdditionTask:
 
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
-        """Return the accuracy of the most probable digits and of their sums on the test sequences."""
+        """Return the test accuracy of the most probable digits, and of their sums."""
         rows = torch.arange(len(self.test), device=self.test.index.device)
         parts = [self.logits(self.test.batch(part)) for part in rows.split(250)]
         digits = torch.cat(parts).argmax(-1)

@@ -21,10 +21,11 @@ from .training import Training, adam, gradient_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class DVAE(Settings):
-    """Discrete autoencoder: 784-384-256-D variables-256-384-784, trained on the evidence lower bound.
+    """Discrete autoencoder, trained on the evidence lower bound.
 
-    The KL divergence is computed in closed form. With more than two categories, the decoder reads
-    category numbers, as in the published code, or one-hot vectors.
+    Its layers are 784-384-256-D variables-256-384-784, and the KL divergence is computed in closed
+    form. With more than two categories, the decoder reads category numbers, as in the published
+    code, or one-hot vectors.
     """
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
@@ -42,13 +43,14 @@ class DVAE(Settings):
     learning_rate: Positive = 1e-4
     """Learning rate of Adam."""
     anneal: bool = True
-    """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch (as in the paper; the published code kept 0.99)."""
+    """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch (as in the paper;
+    the published code kept 0.99)."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
     test_samples: Count = 10
     """Draws per image for the test bound (the published code: 1000)."""
     gradient_repeats: Counted = 5
-    """Gradient estimates of one minibatch at each logged point, for its variance; below 2: no variance."""
+    """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
 
     name: ClassVar[str] = "dvae"
     divides: ClassVar[bool] = True
@@ -111,8 +113,8 @@ class DVAETask:
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch
 
-    def law(self, logits: Tensor, *, relaxed: bool) -> Distribution:
-        """Return the distribution of the latent variables, one-hot if f is called between categories."""
+    def distribution(self, logits: Tensor, *, relaxed: bool) -> Distribution:
+        """Return the distribution of the latent variables, one-hot if ``relaxed``."""
         if self.config.categories == 2:
             return Independent(Bernoulli(logits=logits, validate_args=False), 1)
         logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
@@ -141,7 +143,8 @@ class DVAETask:
     def bound(self, images: Tensor, E: Any, *, relaxed: bool) -> Tensor:
         """Return the negated evidence lower bound of each image."""
         logits = self.encoder(images)
-        f, q = self.reconstruction(images, relaxed=relaxed), self.law(logits, relaxed=relaxed)
+        f = self.reconstruction(images, relaxed=relaxed)
+        q = self.distribution(logits, relaxed=relaxed)
         if isinstance(E, VIMCO):  # the importance-weighted bound: of log p(image, x) - log q(x)
             prior = -self.config.variables * log(self.config.categories)
             return -E(lambda x: prior - f(x) - q.log_prob(x), q)

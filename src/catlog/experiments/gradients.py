@@ -15,7 +15,7 @@ from .settings import Labels, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients(Settings):
-    """Synthetic gradients: many estimates at fixed logits, compared with the exact gradient of E[f].
+    """Synthetic gradients: many estimates at fixed logits, compared with the exact gradient.
 
     f is the paper's sum of abs(x_d - b_d), or a Potts energy with a coupling between every two
     variables. The first is additive, so IndeCateR is exact with one draw, and the comparison says

@@ -129,12 +129,12 @@ class Learner:
 
 
 def takes_one_hot(E: Estimator) -> bool:
-    """Return True if E needs one-hot points: to relax them, or because it takes no category numbers."""
+    """Return True if E needs one-hot points: to relax them, or for lack of category numbers."""
     return "one-hot" in E.laws and (E.differentiates_f or "index" not in E.laws)
 
 
 def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
-    """Return independent variables with these logits as E supports them: numbers, one-hot or bits."""
+    """Return independent variables as E supports them: category numbers, one-hot or bits."""
     if takes_one_hot(E):
         base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
     elif "index" in E.laws and not E.differentiates_f:

@@ -29,11 +29,14 @@ class Optimisation(Settings):
     every: Count = 5
     """Log every N updates."""
     learning_rate: Positive | None = None
-    """Learning rate; None: the published one (RLOO-S 1, GS-F 0.01, others 5), 5 for other unbiased estimators, 0.01 for biased ones."""
+    """Learning rate; None: the published one (RLOO-S 1, GS-F 0.01, others 5), 5 for other unbiased
+    estimators, 0.01 for biased ones."""
     anneal: bool = True
-    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (intended by the published code, which kept 0.1)."""
+    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (intended by the
+    published code, which kept 0.1)."""
     update: Literal["own", "published"] = "own"
-    """own: each variable follows its own gradient; published: all follow that of the first, a mistake of the published code."""
+    """own: each variable follows its own gradient; published: all follow that of the first
+    variable, a mistake of the published code."""
 
     name: ClassVar[str] = "optimisation"
     labels: ClassVar[Labels] = {

@@ -139,7 +139,7 @@ class Folder:
             ) from error
 
     def recorded_config(self) -> dict[str, Any] | None:
-        """Return the configuration in config.json, else in the last session, else in a checkpoint."""
+        """Return the configuration in config.json, else of the last session or a checkpoint."""
         if (config := _json(self.config_path)) is not None:
             return config
         for session in reversed(self.sessions()):

@@ -19,7 +19,7 @@ class Settings(Checked, ABC):
     """The estimator, the seed and the device of an experiment."""
 
     estimator: str = "IndeCateR"
-    """An estimator (see `catlog list`), or a label of the paper such as IndeCateR-D, RLOO-F, GS-F."""
+    """An estimator (see `catlog list`), or a label of the paper such as IndeCateR-D or RLOO-F."""
     samples: Count | None = None
     """Number of draws; None: the paper's number for this experiment."""
     options: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Settings(Checked, ABC):
     def torch_device(self) -> torch.device:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError(
-                "--device must be cpu or auto, but it is cuda, and torch sees no GPU on this machine."
+                "--device must be cpu or auto, but it is cuda, and torch sees no GPU here."
             )
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Grids of runs: complete runs are skipped, interrupted ones resumed, several executed at a time."""
+"""Grids of runs: complete runs are skipped, and interrupted ones are resumed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def grid(base: AnySettings, axes: list[str]) -> list[AnySettings]:
-    """Return every combination of the axes, each ``field=value,value,...``; the last varies fastest.
+    """Return every combination of the axes ``field=value,value,...``; the last varies fastest.
 
     A value of ``options`` may hold several options with spaces between them.
 
@@ -34,7 +34,8 @@ def grid(base: AnySettings, axes: list[str]) -> list[AnySettings]:
         name, equals, listed = axis.partition("=")
         if not equals or name not in names:
             raise ValueError(
-                f"--grid: {axis!r} must be field=value,value,... with a field of {', '.join(names)}."
+                f"--grid: {axis!r} must be field=value,value,... with a field of "
+                f"{', '.join(names)}."
             )
         if name in values:
             raise ValueError(
@@ -73,7 +74,7 @@ def sweep(
     Args:
         configs: the experiments; equal ones are run once.
         root: the folder below which the runs are stored.
-        engine: "local" runs on this machine; "ray" on a Ray cluster that must see the same ``root``.
+        engine: "local": this machine; "ray": a Ray cluster, which must see the same ``root``.
         jobs: the number of runs at a time. Local runs then have separate processes, so one that
             dies does not affect the others, and all stop at Ctrl-C and when this process is killed.
             None: one run after another in this process; on a cluster, as many as fit.

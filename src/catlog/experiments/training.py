@@ -16,7 +16,7 @@ from .ranks import training_group
 def adam(
     parameters: Iterable[Tensor], learning_rate: float, E: Estimator, device: torch.device
 ) -> torch.optim.Adam:
-    """Return Adam with Keras' epsilon; the parameters of a learning estimator are a second group."""
+    """Return Adam with Keras' epsilon; parameters of the estimator are a second group."""
     groups: list[dict[str, Any]] = [{"params": list(parameters)}]
     if learned := own_parameters(E):
         groups.append({"params": learned, "lr": 1e-3})

@@ -1,4 +1,4 @@
-"""Worker processes that stop with their parent process, and whose deaths do not affect each other."""
+"""Worker processes that stop with their parent, and whose deaths do not affect each other."""
 
 import _thread
 import contextlib
@@ -61,7 +61,7 @@ class Workers:
             worker.connection.send(arguments)
 
     def results(self, timeout: float) -> Iterator[tuple[Any, Any]]:
-        """Wait at most ``timeout`` seconds, and yield keys with their results, or with ``Died()``."""
+        """Wait at most ``timeout`` seconds; yield keys with their results, or with ``Died()``."""
         watched: dict[Any, Any] = {}
         for key, worker in self._busy.items():
             watched[worker.connection] = watched[worker.process.sentinel] = key
@@ -140,7 +140,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _serve(connection: Connection, work: Callable[..., Any]) -> None:
-    """Call ``work`` with the arguments from the pipe and send the results back, until the pipe ends."""
+    """Call ``work`` with arguments from the pipe and send back its results, until the pipe ends."""
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         threading.Thread(target=_end_with_parent, daemon=True).start()
