@@ -423,11 +423,15 @@ def test_commands_run_and_exit_with_their_codes(
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_flag_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_flag_has_help(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main(["run", name, "--help"])
     text = capsys.readouterr().out
     assert ":math:" not in text
+    assert max(map(len, text.splitlines())) <= 80
     for field in fields(EXPERIMENTS[name]):
         flag = "--" + field.name.replace("_", "-")
         assert flag in text

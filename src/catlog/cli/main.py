@@ -122,15 +122,13 @@ class SweepCommand(Checked):
     engine: Literal["local", "ray"] = "local"
     """Run on this machine, or on a Ray cluster (pip install 'catlog[ray]')."""
     jobs: Count | None = None
-    """Number of runs at a time, each in a separate process. None: one after another in this
-    process; on a cluster, as many as fit."""
+    """Runs at a time, in separate processes; None: one (on a cluster, as many as fit)."""
     address: str | None = None
     """Ray: the cluster to join (or RAY_ADDRESS); None: start a cluster for this sweep."""
     cpus_per_run: Count = 1
     """Ray: number of cores of a run."""
     gpus_per_run: NotNegative | None = None
-    """Ray: number of GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs and --device is
-    not cpu."""
+    """Ray: GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs, unless --device cpu."""
     retries: Counted = 3
     """How often to retry a run whose process died."""
     deadline: NotNegative | None = None
@@ -212,8 +210,7 @@ class PlotCommand(Checked):
     output: Path = Path("figures")
     """The folder for the pictures."""
     step_times: Path | None = None
-    """CSV file with the columns method and ms: draw time axes from these step times, measured
-    separately, instead of each run's clock."""
+    """CSV file with the columns method and ms: step times to use instead of each run's clock."""
 
     def __call__(self) -> int:
         from ..report.figures import save_all

@@ -21,8 +21,9 @@ from .training import Training, adam
 class Addition(Settings):
     """MNIST addition: a LeNet reads D images and is trained on their sum.
 
-    The loss is -log P(sum is right). f is the indicator that the drawn digits add up to the sum.
-    Its derivative is zero, so relaxations do not apply.
+    - The loss is -log P(sum is right).
+    - f is the indicator that the drawn digits add up to the sum. Its derivative
+      is zero, so relaxations do not apply.
     """
 
     data: Literal["mnist-5000", "mnist"] = "mnist-5000"
@@ -36,8 +37,7 @@ class Addition(Settings):
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     clip: Positive | None = None
-    """Largest norm of the gradient; None: no limit. Without a limit, long runs of 16 and more
-    digits sometimes collapse."""
+    """Largest norm of the gradient; None: no limit. It stabilises long runs of 16+ digits."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
 

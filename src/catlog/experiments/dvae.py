@@ -23,9 +23,10 @@ from .training import Training, adam, gradient_statistics
 class DVAE(Settings):
     """Discrete autoencoder, trained on the evidence lower bound.
 
-    Its layers are 784-384-256-D variables-256-384-784, and the KL divergence is computed in closed
-    form. With more than two categories, the decoder reads category numbers, as in the published
-    code, or one-hot vectors.
+    - Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
+      is computed in closed form.
+    - With more than two categories, the decoder reads category numbers, as in
+      the published code, or one-hot vectors.
     """
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
@@ -43,8 +44,7 @@ class DVAE(Settings):
     learning_rate: Positive = 1e-4
     """Learning rate of Adam."""
     anneal: bool = True
-    """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch (as in the paper;
-    the published code kept 0.99)."""
+    """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
     test_samples: Count = 10

@@ -15,11 +15,12 @@ from .settings import Labels, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients(Settings):
-    """Synthetic gradients: many estimates at fixed logits, compared with the exact gradient.
+    """Synthetic gradients: estimates at fixed logits, and the exact gradient.
 
-    f is the paper's sum of abs(x_d - b_d), or a Potts energy with a coupling between every two
-    variables. The first is additive, so IndeCateR is exact with one draw, and the comparison says
-    little. The second makes it fair.
+    - An additive f is the paper's sum of abs(x_d - b_d). IndeCateR is exact on
+      it with one draw, so the comparison says little.
+    - A pairwise f is a Potts energy with a coupling between every two
+      variables, which makes the comparison fair.
     """
 
     variables: Count = 12

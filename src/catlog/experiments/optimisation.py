@@ -15,11 +15,12 @@ from .settings import Labels, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation(Settings):
-    """Synthetic optimisation: maximise the mean of (x_d - 0.499)^2 over the logits of D bits.
+    """Synthetic optimisation: maximise E[mean of (x_d - 0.499)^2] over D bits.
 
-    f is additive, so IndeCateR's gradient is exact. The learning rates are the published ones, for
-    RMSProp with epsilon inside the root as in the published code. With epsilon outside, a rate of 5
-    would converge within ten steps.
+    - f is additive, so IndeCateR's gradient is exact.
+    - The learning rates are the published ones, for RMSProp with epsilon
+      inside the root as in the published code. With epsilon outside, a rate of
+      5 would converge within ten steps.
     """
 
     variables: Count = 200
@@ -29,14 +30,11 @@ class Optimisation(Settings):
     every: Count = 5
     """Log every N updates."""
     learning_rate: Positive | None = None
-    """Learning rate; None: the published one (RLOO-S 1, GS-F 0.01, others 5), 5 for other unbiased
-    estimators, 0.01 for biased ones."""
+    """Learning rate; None: 5 (0.01 for biased estimators, 1 for RLOO-S, as published)."""
     anneal: bool = True
-    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (intended by the
-    published code, which kept 0.1)."""
+    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (published: 0.1)."""
     update: Literal["own", "published"] = "own"
-    """own: each variable follows its own gradient; published: all follow that of the first
-    variable, a mistake of the published code."""
+    """Follow each variable's own gradient, or the first one's, a mistake of the published code."""
 
     name: ClassVar[str] = "optimisation"
     labels: ClassVar[Labels] = {
