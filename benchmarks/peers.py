@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli
 from torch.nn.functional import softplus
 
-from catlog.problems.autoencoder import mlp
+from catlog.problems.mlp import mlp
 
 
 class StorchasticStep:

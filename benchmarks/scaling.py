@@ -33,7 +33,7 @@ from catlog.experiments import DVAE, Optimisation, records
 from catlog.experiments.sweep import grid, sweep
 from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
-from catlog.problems.autoencoder import mlp
+from catlog.problems.mlp import mlp
 
 from .tables import RESULTS, Row, Table, show
 

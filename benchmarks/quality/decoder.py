@@ -39,7 +39,7 @@ from catlog.diagnostics import Row as Measured
 from catlog.diagnostics import compare
 from catlog.estimators.catlog_trick import slope_predictions
 from catlog.functions import FirstLayerLinear
-from catlog.problems.autoencoder import mlp
+from catlog.problems.mlp import mlp
 
 from ..tables import RESULTS, Row, Table, show
 from .measuring import NORMAL, backward_passes

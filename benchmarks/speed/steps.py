@@ -153,7 +153,9 @@ def evaluations(task: Any, method: Method) -> int:
     if method.literal:
         return 2 + 2 * 2 * int(task.config.variables)
     if isinstance(task, Step):
-        return int(task.E.evaluations(task.law(task.encoder(task.train[:1]), relaxed=False)))
+        return int(
+            task.E.evaluations(task.distribution(task.encoder(task.train[:1]), relaxed=False))
+        )
     return int(
         task.E.evaluations(Independent(Categorical(logits=torch.zeros(task.config.digits, 10)), 1))
     )

@@ -5,7 +5,6 @@ Its images need ``pip install 'catlog[experiments]'``.
 
 import hashlib
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -14,8 +13,9 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ..estimators import GumbelSoftmax, IndeCateR
-from ..files.cache import remembered
+from ..files.cache import cache_folder, load_or_make
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
+from .mlp import glorot, mlp
 from .problem import Problem, Size, bits, black_box, problem
 
 VERSION = 2  # of the files in the cache
@@ -74,22 +74,13 @@ def _of_decoder(
     )
 
 
-def mlp(*widths: int) -> nn.Sequential:
-    """Return a network with layers of these widths and ReLU between them."""
-    layers: list[nn.Module] = []
-    for a, b in pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
     """Return the encoder, minus the log-likelihood as f, the images and the cache folder."""
-    from ..data.files import cache_folder
     from ..data.images import for_autoencoder, load
 
     train, test = for_autoencoder(load("mnist-5000"))
     folder = cache_folder() / "problems"
-    state = remembered(
+    state = load_or_make(
         folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed)
     )
     model = _model(size)
@@ -114,10 +105,7 @@ def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _model(size)
-        for layer in model.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        glorot(model)
     encoder, decoder = model
     assert isinstance(decoder, nn.Sequential)
     first, last = decoder[0], decoder[-1]

@@ -16,7 +16,7 @@ from ..diagnostics.moments import Moments
 from ..distributions.conditionals import view
 from ..estimator import Estimator, Function
 from ..estimators import Exact
-from ..files.cache import remembered
+from ..files.cache import load_or_make
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
@@ -142,7 +142,7 @@ class Problem:
             return self.pool(E, self.calls, watch)
         settings = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
         path = self.cache / f"{self.name}-{self.calls}-{settings}.pt"
-        packed = remembered(path, lambda: self.pool(E, self.calls, watch).packed())
+        packed = load_or_make(path, lambda: self.pool(E, self.calls, watch).packed())
         return Reference.unpacked(packed)
 
     def _differentiated(

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Experiment 3, discrete autoencoders: three data sets, five methods, 2 seeds. One GPU; needs CATLOG_DATA or a network.
-# 100 epochs or more (Omniglot is smaller: 260); the methods with 800 draws run 20 on the two large sets and 100 on Omniglot.
-# Arguments go to every sweep: `paper/dvae.sh --jobs 4`.
+# Experiment 3, discrete autoencoders: three data sets, five methods, 2 seeds.
+# 100 epochs, 260 on the smaller Omniglot. Methods with 800 draws run for 20 epochs, 100 on Omniglot.
+# Needs one GPU, and CATLOG_DATA or a network. Arguments are passed to every sweep:
+# `reproduce/dvae.sh --jobs 4`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}

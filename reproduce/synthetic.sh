@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Experiments 1 and 2 in full: gradients at three sizes, and the optimisation of 200 bits with 10 seeds.
-# On any machine. Arguments go to every sweep: `paper/synthetic.sh --jobs 4`.
+# Experiments 1 and 2: gradients of three sizes, and the optimisation of 200 bits with 10 seeds.
+# Runs on any machine. Arguments are passed to every sweep: `reproduce/synthetic.sh --jobs 4`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}
@@ -13,7 +13,8 @@ gradients 12 3 "$@"
 gradients 6 10 "$@"
 gradients 3 100 "$@"
 
-# each variable moved by its own gradient; then, with `update`, all by the first one's, as the published code did
+# Each variable follows its gradient; with `--update published`, all follow that of the first
+# variable, as in the published code.
 "$CATLOG" sweep optimisation --device cpu --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"
 "$CATLOG" sweep optimisation --device cpu --update published --no-anneal \
   --grid estimator=GS-F,RLOO-F,IndeCateR,RLOO-S --grid seed=0,1,2,3,4,5,6,7,8,9 "$@"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A small version of the paper's four experiments on embedded data, and the report: `paper/demo.sh [folder]`.
+# Small versions of the paper's four experiments on embedded data, and the report:
+# `reproduce/demo.sh [folder]`.
 set -euo pipefail
 CATLOG=${CATLOG:-catlog}
 FOLDER=${1:-demo}
