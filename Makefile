@@ -95,13 +95,12 @@ docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## build the site: docs/_
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build/html
 
 bench: .venv/ready  ## measure time, memory and variance, written to results/ (20 minutes on two cores)
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/variance.py
-	$(BIN)/python benchmarks/control_variates.py
-	$(BIN)/python benchmarks/contest.py
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.quality decoder
+	$(BIN)/python -m benchmarks.quality contest
 
 suite: .venv/ready  ## every estimator on every problem, and docs/suite.md (resumes after an interruption)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/suite.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quality suite
 	$(BIN)/python docs/make_suite.py
 
 clean:  ## remove the environment and what was built

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
 
-"$PYTHON" benchmarks/race.py --device cuda
+"$PYTHON" -m benchmarks.race --device cuda
 # Long sums need gradients of limited norm. results/paper/addition_64.csv is a copy of the table
 # runs/further/addition.csv that this command writes.
 "$PYTHON" -m catlog sweep addition --data mnist --digits 64 --epochs 300 --clip 1.0 --estimator IndeCateR-D \

@@ -1,21 +1,15 @@
 """The benchmark of two processes runs and counts its messages."""
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 from catlog.experiments import records
-
-ROOT = Path(__file__).parent.parent.parent
+from scripts import run
 
 
 def test_the_quick_benchmark_counts_messages(tmp_path: Path) -> None:
-    script, output = ROOT / "benchmarks" / "scaling_processes.py", tmp_path / "rows.csv"
-    command = [sys.executable, script, "--quick", "--output", output]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    output = tmp_path / "rows.csv"
+    run("benchmarks.scaling", "--quick", "--output", output)
     rows = records.read(output)
     assert {row["section"] for row in rows} == {"pool", "overhead", "estimate", "training", "sweep"}
     assert any(row["processes"] == "2, Ray" for row in rows)
