@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Independent
+from torch.distributions import Categorical, Distribution, Independent
 from torch.utils.flop_counter import FlopCounterMode
 
 from catlog.experiments import DVAE, Addition
@@ -78,6 +78,20 @@ CATEGORICAL = [
 ADDITION = [Method(label, label) for label in ("IndeCateR", "IndeCateR-D", "RLOO-S", "RLOO-F")]
 
 
+@dataclass(frozen=True)
+class Call:
+    """An estimator of E[f] as the autoencoder calls it, with fixed draws where they are given."""
+
+    E: Callable[..., Tensor]
+    x: Tensor | None = None
+    target: str = "expectation"
+
+    def __call__(
+        self, f: Callable[[Tensor], Tensor], q: Distribution, x: Tensor | None = None
+    ) -> Tensor:
+        return self.E(f, q, x=self.x if x is None else x)
+
+
 class Step(DVAETask):
     """The autoencoder's step, with the f and the estimator of a row."""
 
@@ -95,19 +109,17 @@ class Step(DVAETask):
 
     @property
     def estimator(self) -> Any:
-        return literal_indecater if self.method.literal else self.E
+        return Call(literal_indecater) if self.method.literal else self.E
 
     def loss(self, index: Tensor) -> Tensor:
         return self.bound(self.train[index], self.estimator, relaxed=takes_one_hot(self.E))
 
     def gradient(self, x: Tensor) -> Tensor:
         """Return the gradient of the first batch in all parameters, from given draws."""
-        loss = self.bound(
-            self.train[self.training.index(0)], partial(self.estimator, x=x), relaxed=False
-        ).mean()
-        return torch.cat(
-            [g.flatten() for g in torch.autograd.grad(loss, list(self.model.parameters()))]
-        )
+        images = self.train[self.training.index(0)]
+        loss = self.bound(images, Call(self.estimator, x), relaxed=False).mean()
+        gradients = torch.autograd.grad(loss, list(self.model.parameters()))
+        return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def made(bench: Bench, config: Any, method: Method, compiled: bool) -> Any:
