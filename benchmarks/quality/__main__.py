@@ -19,14 +19,18 @@ import torch
 from . import contest, decoder, networks, structured, suite
 
 SECTIONS = {
-    module.__name__.split(".")[-1]: module
-    for module in (suite, contest, decoder, structured, networks)
+    "suite": suite,
+    "contest": contest,
+    "decoder": decoder,
+    "structured": structured,
+    "networks": networks,
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    program = "python -m benchmarks.quality"
+    parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=raw)
     sections = parser.add_subparsers(dest="section", required=True)
     for name, module in SECTIONS.items():
         section = sections.add_parser(name, description=module.__doc__, formatter_class=raw)
