@@ -1,32 +1,27 @@
-"""The DVAE training step of ``speed.py`` with another library's estimator, to be timed beside ours.
+"""The autoencoder's training step of `benchmarks.speed` with another library's estimator.
 
-    python benchmarks/peers.py --samples 2 --device cpu     # milliseconds per step
+    python -m benchmarks.peers --samples 2 --device cpu     # milliseconds per step
 
-Needs the extra ``peers`` (``make test-peers`` installs it); without it there is a message and no step.
+Needs the extra ``peers`` (``make test-peers`` installs it); without it, it prints a message.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from math import log
+from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Bernoulli
 from torch.nn.functional import softplus
 
-
-def mlp(*sizes: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+from catlog.problems.mlp import mlp
 
 
 class StorchasticStep:
-    """Encoder 784-384-256-200 bits, decoder 200-256-384-784, score function with leave-one-out baseline, Adam; eager."""
+    """A step of the paper's autoencoder by the score function with a leave-one-out baseline."""
 
     def __init__(self, samples: int, device: str) -> None:
         import storch
@@ -34,7 +29,7 @@ class StorchasticStep:
         torch.manual_seed(0)
         self.encoder = mlp(784, 384, 256, 200).to(device)
         self.decoder = mlp(200, 256, 384, 784).to(device)
-        fused = torch.device(device).type == "cuda" or None  # as in speed.py
+        fused = torch.device(device).type == "cuda" or None  # as in benchmarks.speed
         self.optimiser = torch.optim.Adam(
             [*self.encoder.parameters(), *self.decoder.parameters()], 1e-4, fused=fused
         )
@@ -63,7 +58,7 @@ class StorchasticStep:
 
 
 def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | None:
-    """A function that makes one training step on images ``[100, 784]``; None where storchastic is not installed."""
+    """Return a training step on images ``[100, 784]``; None where storchastic is missing."""
     try:
         return StorchasticStep(samples, device)
     except ModuleNotFoundError as error:
@@ -93,9 +88,7 @@ def main() -> None:
         if args.device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    print(
-        f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * sorted(times[1:])[args.repeats // 2]:.1f} ms per step"
-    )
+    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * median(times[1:]):.1f} ms per step")
 
 
 if __name__ == "__main__":

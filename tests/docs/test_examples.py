@@ -1,4 +1,4 @@
-"""The examples and the benchmarks' quick modes run, and print what they promise."""
+"""The examples run, and print what they promise."""
 
 import re
 from pathlib import Path
@@ -48,22 +48,3 @@ def test_bias_variance(tmp_path: Path) -> None:
         assert unbiased["IndeCateR, Latin draws"][2] < unbiased["IndeCateR"][2]
     assert len(re.findall("couplings  ", text)) == 2
     assert (tmp_path / "bias_variance.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_variance_benchmark(tmp_path: Path) -> None:
-    text = run("benchmarks/variance.py", "--quick", "--output", tmp_path)
-    names = (
-        "RLOO n=420",
-        "IndeCateR n=2",
-        "IndeCateR n=2, Latin",
-        "IndeCateR n=20, m=20, Taylor, Latin",
-    )
-    variance = {name: numbers[-5] for name, numbers in table(text, *names).items()}
-    assert (
-        variance["IndeCateR n=20, m=20, Taylor, Latin"]
-        < variance["IndeCateR n=2, Latin"]
-        < variance["IndeCateR n=2"]
-    )
-    assert variance["IndeCateR n=20, m=20, Taylor, Latin"] < variance["RLOO n=420"]
-    assert (tmp_path / "variance_dvae.csv").read_text(encoding="utf-8").startswith("epochs,method,")
-    assert (tmp_path / "variance.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,8 +1,5 @@
 """The tables of estimators are what the registry and the measurements say, and the measurements are complete."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,29 +85,6 @@ def test_the_networks() -> None:
         for row in ROWS
         if row["variance"] is not None and row["estimator"] != "Exact"
     )
-
-
-def test_the_benchmark_runs(tmp_path: Path) -> None:
-    """Also a fresh verdict on every estimator, on bits."""
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks/estimators.py"),
-        "--quick",
-        "--output",
-        str(tmp_path / "out.csv"),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    rows = records.read(tmp_path / "out.csv")
-    for name, cls in ESTIMATORS.items():
-        assert make.unbiased(name, rows) == cls().unbiased
-    check_networks(rows)
 
 
 def test_the_picture(tmp_path: Path) -> None:

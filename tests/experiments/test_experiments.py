@@ -1,4 +1,4 @@
-"""The experiments' machinery: runs that resume exactly, damaged files, full disks, sweeps, the command line."""
+"""Experiments: runs that resume exactly, damaged files, full disks, sweeps, the command line."""
 
 import csv
 import json
@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from cutting import CutError, cut_at
+from torch.distributions import Categorical, Independent, OneHotCategorical
 
 import catlog
 from catlog.__main__ import main
@@ -30,6 +32,7 @@ from catlog.experiments import (
 from catlog.experiments.named_estimators import make_estimator
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
+from driver import untimed
 
 SMALL: dict[str, Any] = {
     "gradients": Gradients(repeats=40, together=10, variables=4, estimator="RLOO", samples=5),
@@ -47,59 +50,43 @@ SMALL: dict[str, Any] = {
 }
 
 
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
-
-
-class CutError(Exception):
-    pass
-
-
-def cut_at(iteration: int) -> Any:
-    def watch(done: int, total: int, row: object) -> None:
-        if done >= iteration:
-            raise CutError
-
-    return watch
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_the_same_seed_gives_the_same_metrics(name: str, tmp_path: Path) -> None:
     config = SMALL[name]
     for folder in ("a", "b"):
         execute(config, tmp_path / folder)
-    a, b = (untimed(Folder(tmp_path / folder).metrics()) for folder in ("a", "b"))
-    assert a == b
-    assert len(a) >= 2
+    rows = untimed(Folder(tmp_path / "a"))
+    assert untimed(Folder(tmp_path / "b")) == rows
+    assert len(rows) >= 2
     execute(replace(config, seed=1), tmp_path / "c")
-    assert untimed(Folder(tmp_path / "c").metrics()) != a
+    assert untimed(Folder(tmp_path / "c")) != rows
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_cut_run_resumes_exactly(name: str, tmp_path: Path) -> None:
     config = SMALL[name]
     execute(config, tmp_path / "whole")
-    whole = Folder(tmp_path / "whole").metrics()
+    whole = untimed(Folder(tmp_path / "whole"))
     middle = whole[-1]["iteration"] // 2 if name != "gradients" else 4
     with pytest.raises(CutError):
         execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(middle))
     execute(config, tmp_path / "cut", resume=True)
-    assert untimed(Folder(tmp_path / "cut").metrics()) == untimed(whole)
+    assert untimed(Folder(tmp_path / "cut")) == whole
 
 
 def test_an_estimator_that_learns_resumes_exactly() -> None:
-    """What it learned, and its optimiser's state, are part of the checkpoint."""
+    """Its parameters and its optimiser's state are part of the checkpoint."""
     config = replace(SMALL["gradients"], estimator="NVIL", samples=4)
     task = config.task()
     task.step(0)
     task.step(1)
     copy = config.task()
     copy.load_state_dict(deepcopy(task.state_dict()))
-    for each in (task, copy):
+    for resumed in (task, copy):
         torch.manual_seed(1)
-        each.step(2)
+        resumed.step(2)
         torch.manual_seed(2)
-        each.step(3)
+        resumed.step(3)
     assert task.measure(4) == copy.measure(4)
     assert torch.equal(next(task.E.parameters()), next(copy.E.parameters()))
 
@@ -112,32 +99,25 @@ KILLED = {
 
 @pytest.mark.parametrize("name", KILLED)
 def test_kill_9_then_resume_is_bit_identical(name: str, tmp_path: Path) -> None:
-    """Killed at whatever step a clock picks; the resumed run's metrics are those of an unbroken one, to the last bit."""
+    """The kill comes at an arbitrary step; the metrics equal those of an uninterrupted run."""
     flags = [name, *KILLED[name], "--checkpoint-every", "0.1"]
     command = [sys.executable, "-m", "catlog", "run", *flags, "--folder"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    quiet: dict[str, Any] = {
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+        "stdout": subprocess.DEVNULL,
+    }
     broken = tmp_path / "broken"
-    process = subprocess.Popen([*command, str(broken)], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, str(broken)], **quiet)
     while not list(broken.glob("checkpoint-*.sha256")):
         assert process.poll() is None, "the run ended before it was killed"
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not Folder(broken).finished()
-    assert (
-        subprocess.run(
-            [*command, str(broken), "--resume"], env=environment, stdout=subprocess.DEVNULL
-        ).returncode
-        == 0
-    )
-    assert (
-        subprocess.run(
-            [*command, str(tmp_path / "whole")], env=environment, stdout=subprocess.DEVNULL
-        ).returncode
-        == 0
-    )
-    whole = Folder(tmp_path / "whole").metrics()
-    assert untimed(Folder(broken).metrics()) == untimed(whole)
+    subprocess.run([*command, str(broken), "--resume"], **quiet, check=True)
+    subprocess.run([*command, str(tmp_path / "whole")], **quiet, check=True)
+    whole = untimed(Folder(tmp_path / "whole"))
+    assert untimed(Folder(broken)) == whole
     assert whole[-1]["iteration"] > 100
 
 
@@ -158,19 +138,18 @@ def test_ctrl_c_leaves_a_run_that_resumes_exactly(tmp_path: Path) -> None:
             execute(config, tmp_path / "cut")
     assert [path.name for path in (tmp_path / "cut").glob("*.pt")] == ["checkpoint-000000018.pt"]
     execute(config, tmp_path / "cut", resume=True)
-    whole, cut = (untimed(Folder(tmp_path / each).metrics()) for each in ("whole", "cut"))
-    assert cut == whole
+    assert untimed(Folder(tmp_path / "cut")) == untimed(Folder(tmp_path / "whole"))
 
 
 @pytest.fixture
 def broken(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """A run that was cut after several checkpoints, and the metrics of an unbroken one."""
+    """A run that was cut after several checkpoints, and the metrics of an uninterrupted one."""
     config = SMALL["optimisation"]
     execute(config, tmp_path / "whole")
     with pytest.raises(CutError):
         execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(30))
     assert len(list((tmp_path / "cut").glob("*.pt"))) == 2
-    return tmp_path / "cut", untimed(Folder(tmp_path / "whole").metrics())
+    return tmp_path / "cut", untimed(Folder(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize(
@@ -194,11 +173,11 @@ def test_a_damaged_checkpoint_is_detected(
     assert (start, state is None) == ((0, True) if damage.startswith("all") else (25, False))
     with pytest.warns(UserWarning, match=r"checkpoint-000000030\.pt is damaged"):
         execute(SMALL["optimisation"], path, resume=True)
-    assert untimed(Folder(path).metrics()) == whole
+    assert untimed(Folder(path)) == whole
 
 
 @pytest.mark.parametrize("keep", [0.97, 0.5, 0.0])
-def test_truncated_metrics_fall_back_to_a_state_whose_metrics_are_there(
+def test_after_truncated_metrics_an_older_checkpoint_is_used(
     keep: float, broken: tuple[Path, list[dict[str, Any]]]
 ) -> None:
     path, whole = broken
@@ -207,7 +186,7 @@ def test_truncated_metrics_fall_back_to_a_state_whose_metrics_are_there(
     metrics.write_bytes(content[: int(keep * len(content))])
     with pytest.warns(UserWarning, match=r"the metrics of checkpoint-000000030\.pt are lost"):
         execute(SMALL["optimisation"], path, resume=True)
-    assert untimed(Folder(path).metrics()) == whole
+    assert untimed(Folder(path)) == whole
 
 
 def test_full_disk(tmp_path: Path) -> None:
@@ -260,7 +239,7 @@ def test_another_run_in_the_folder_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_the_record(tmp_path: Path) -> None:
+def test_config_and_provenance_are_written(tmp_path: Path) -> None:
     execute(SMALL["addition"], tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert config["experiment"] == "addition"
@@ -270,14 +249,14 @@ def test_the_record(tmp_path: Path) -> None:
     assert provenance.keys() >= {"catlog", "python", "device", "commit", "command", "started"}
     rows = records.read(tmp_path)
     records.write(rows, tmp_path / "rows.csv")
-    again = records.read(tmp_path / "rows.csv")
-    assert len(again) == len(rows)
-    assert again[-1]["accuracy"] == pytest.approx(rows[-1]["accuracy"], rel=1e-5)
-    assert again[-1]["estimator"] == "IndeCateR-D"
+    rows_of_csv = records.read(tmp_path / "rows.csv")
+    assert len(rows_of_csv) == len(rows)
+    assert rows_of_csv[-1]["accuracy"] == pytest.approx(rows[-1]["accuracy"], rel=1e-5)
+    assert rows_of_csv[-1]["estimator"] == "IndeCateR-D"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_sweep_skips_what_is_done_and_tells_what_failed(jobs: int, tmp_path: Path) -> None:
+def test_a_sweep_skips_complete_runs_and_reports_failed_ones(jobs: int, tmp_path: Path) -> None:
     configs = grid(SMALL["gradients"], ["estimator=IndeCateR,RLOO,Nonsense", "seed=0,1"])
     assert len(configs) == 6
     problems = sweep(configs, tmp_path, jobs=jobs)
@@ -290,7 +269,7 @@ def test_sweep_skips_what_is_done_and_tells_what_failed(jobs: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("axis", ["nothing=1", "seed", ""])
-def test_bad_grid(axis: str) -> None:
+def test_a_bad_axis_is_refused(axis: str) -> None:
     with pytest.raises(ValueError, match="field=value"):
         grid(SMALL["gradients"], [axis])
 
@@ -298,8 +277,8 @@ def test_bad_grid(axis: str) -> None:
 @pytest.mark.parametrize(
     "name", ["IndeCateR", "IndeCateR-Taylor", "RLOO-F", "RLOO-S", "GS-F", "GS-S"]
 )
-def test_optimisation_as_published(name: str, tmp_path: Path) -> None:
-    """All start near 0.25; the ones without bias climb."""
+def test_unbiased_estimators_optimise(name: str, tmp_path: Path) -> None:
+    """All start near 0.25, and the unbiased ones climb."""
     execute(Optimisation(estimator=name, iterations=30, every=30), tmp_path)
     first, last = Folder(tmp_path).metrics()
     assert first["value"] == pytest.approx(0.25, abs=3e-4)
@@ -307,23 +286,17 @@ def test_optimisation_as_published(name: str, tmp_path: Path) -> None:
         assert last["value"] > 0.2504
 
 
-def test_exact_gradient_of_the_synthetic_problems() -> None:
-    """The multilinear shortcut is the enumeration."""
+def test_exact_gradient_of_the_synthetic_problems_is_right() -> None:
+    """The multilinear shortcut agrees with enumeration."""
     for function in ("additive", "pairwise"):
         for name in ("IndeCateR", "GS"):
             task = Gradients(variables=3, categories=4, function=function, estimator=name).task()
             logits = task.logits.double().requires_grad_()
             task.f.double()
-            one_hot = name == "GS"
-            cls = (
-                torch.distributions.OneHotCategorical
-                if one_hot
-                else torch.distributions.Categorical
-            )
-            value = catlog.Exact()(task.f, torch.distributions.Independent(cls(logits=logits), 1))
-            torch.testing.assert_close(
-                torch.autograd.grad(value, logits)[0], task.exact, rtol=1e-6, atol=1e-6
-            )
+            cls = OneHotCategorical if name == "GS" else Categorical
+            value = catlog.Exact()(task.f, Independent(cls(logits=logits), 1))
+            (gradient,) = torch.autograd.grad(value, logits)
+            torch.testing.assert_close(gradient, task.exact, rtol=1e-6, atol=1e-6)
 
 
 def test_published_update_moves_all_by_the_first() -> None:
@@ -334,10 +307,10 @@ def test_published_update_moves_all_by_the_first() -> None:
     torch.testing.assert_close(moved, moved[:1].expand_as(moved))
 
 
-EVERYWHERE = [name for name in catlog.ESTIMATORS if name != "Exact"]
+SAMPLERS = [name for name in catlog.ESTIMATORS if name != "Exact"]
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_any_estimator_trains_by_name(name: str, tmp_path: Path) -> None:
     config = DVAE(
         epochs=1,
@@ -372,7 +345,7 @@ def test_vimco_bounds_better_than_the_elbo() -> None:
 
 @pytest.mark.parametrize("reads", ["numbers", "one-hot"])
 @pytest.mark.parametrize("name", ["IndeCateR", "IndeCateR-D", "RLOO-F", "GS-S"])
-def test_categorical_dvae(name: str, reads: str, tmp_path: Path) -> None:
+def test_a_categorical_dvae_trains(name: str, reads: str, tmp_path: Path) -> None:
     samples = 3 if name == "RLOO-F" else None
     config = DVAE(
         epochs=1,
@@ -390,18 +363,18 @@ def test_categorical_dvae(name: str, reads: str, tmp_path: Path) -> None:
     assert rows[-1]["train"] < rows[0]["test"]
 
 
-def test_divergence_is_that_of_torch() -> None:
+def test_divergence_agrees_with_torch() -> None:
     for categories in (2, 5):
         task = DVAE(variables=3, categories=categories, test_samples=1).task()
         logits = torch.randn(7, 3 if categories == 2 else 15)
-        q = task.law(logits, relaxed=False)
-        prior = task.law(torch.zeros_like(logits), relaxed=False)
+        q = task.distribution(logits, relaxed=False)
+        prior = task.distribution(torch.zeros_like(logits), relaxed=False)
         expected = torch.distributions.kl_divergence(q.base_dist, prior.base_dist).sum(-1)
         torch.testing.assert_close(task.divergence(logits), expected)
 
 
 def test_addition_is_learned(tmp_path: Path) -> None:
-    """Two digits, one pass over 2,000 sequences: from chance (about 6 %) to reading."""
+    """Two digits, two passes over 2,000 sequences: well above chance (about 6 %)."""
     last = execute(Addition(digits=2, epochs=2, estimator="IndeCateR-D"), tmp_path)
     assert last["accuracy"] > 0.6
 
@@ -414,17 +387,17 @@ def test_addition_is_learned(tmp_path: Path) -> None:
         (("draws=sideways",), "draws"),
     ],
 )
-def test_bad_options(options: tuple[str, ...], message: str) -> None:
+def test_bad_options_are_refused(options: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_estimator("IndeCateR", 1, options, {})
 
 
-def test_relaxations_cannot_add() -> None:
+def test_addition_refuses_relaxations() -> None:
     with pytest.raises(ValueError, match="derivative"):
         Addition(estimator="GumbelSoftmax").task()
 
 
-def test_command_line(
+def test_commands_run_and_exit_with_their_codes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -436,37 +409,33 @@ def test_command_line(
     assert main([*run, "--resume"]) == 0
     assert main(["run", "gradients", "--estimator", "Nonsense"]) == 2
     assert "Nonsense" in capsys.readouterr().err
-    swept = [
-        "sweep",
-        "gradients",
-        "--grid",
-        "estimator=IndeCateR,RLOO",
-        "--grid",
-        "seed=0,1",
-        "--repeats",
-        "20",
-    ]
-    assert main([*swept, "--variables", "3"]) == 0
+    axes = ["--grid", "estimator=IndeCateR,RLOO", "--grid", "seed=0,1"]
+    assert main(["sweep", "gradients", *axes, "--repeats", "20", "--variables", "3"]) == 0
     assert main(["export", "runs", "one", "--output", "all.csv"]) == 0
     with (tmp_path / "all.csv").open(encoding="utf-8") as file:
         assert {row["estimator"] for row in csv.DictReader(file)} == {"IndeCateR", "RLOO"}
     assert main(["list"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in EXPERIMENTS)
+    output = capsys.readouterr().out
+    assert all(name in output for name in EXPERIMENTS)
     assert main(["--version"]) == 0
     assert catlog.__version__ in capsys.readouterr().out
     assert main(["export", "nowhere"]) == 2
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_flag_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_flag_has_help(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main(["run", name, "--help"])
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert ":math:" not in text
+    assert max(map(len, text.splitlines())) <= 80
     for field in fields(EXPERIMENTS[name]):
         flag = "--" + field.name.replace("_", "-")
-        assert flag in told
-        after = told.split(flag, 1)[1].split("(default")[0]
+        assert flag in text
+        after = text.split(flag, 1)[1].split("(default")[0]
         assert len(after) > 15, f"{flag} has no help"
 
 

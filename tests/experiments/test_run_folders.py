@@ -1,4 +1,4 @@
-"""The folder of a run under bad treatment: simultaneous starts, torn files, lost files, failed starts, other versions."""
+"""The folder of a run: simultaneous and failed starts, torn and lost files, changed versions."""
 
 import json
 import os
@@ -6,40 +6,22 @@ import re
 import shutil
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cutting import CutError, cut_at
 
-from catlog.experiments import Optimisation, execute, folder_for, records
+from catlog.experiments import Optimisation, execute, folder_for, records, run_folder
 from catlog.experiments.run_folder import LOCK, Folder
-from catlog.experiments.sweep import Standing
+from catlog.experiments.sweep import SweepProgress
 from catlog.files.atomic import write_atomically
-from catlog.files.cache import remembered
+from catlog.files.cache import load_or_make
+from driver import untimed
 
 CONFIG = Optimisation(iterations=40, variables=5)
-
-
-class CutError(Exception):
-    pass
-
-
-def cut_at(iteration: int) -> Any:
-    def watch(done: int, total: int, row: object) -> None:
-        if done >= iteration:
-            raise CutError
-
-    return watch
-
-
-def untimed(path: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in row.items() if key != "seconds"}
-        for row in Folder(path).metrics()
-    ]
 
 
 @pytest.fixture
@@ -53,51 +35,50 @@ def cut(tmp_path: Path) -> Path:
 @pytest.fixture
 def whole(tmp_path: Path) -> list[dict[str, Any]]:
     execute(CONFIG, tmp_path / "whole")
-    return untimed(tmp_path / "whole")
+    return untimed(Folder(tmp_path / "whole"))
 
 
 # --- the lock
 
 
 def test_of_simultaneous_starts_one_runs(tmp_path: Path) -> None:
-    """One writes, the others get an error, and nothing else happens. The lock keeps out threads as it does processes."""
+    """One thread writes, the others get an error. The lock also excludes processes."""
     for trial in range(10):
-        folder, barrier, told = tmp_path / str(trial), threading.Barrier(8), list[str]()
+        path, barrier, outcomes = tmp_path / str(trial), threading.Barrier(8), list[str]()
 
         def start(
-            folder: Path = folder, barrier: threading.Barrier = barrier, told: list[str] = told
+            path: Path = path, barrier: threading.Barrier = barrier, outcomes: list[str] = outcomes
         ) -> None:
-            home = Folder(folder)
+            folder = Folder(path)
             barrier.wait()
             try:
-                with home.held(patience=0.0):
-                    home.accept({"seed": 0}, resume=False)
-                    home.create({"seed": 0})
-                    home.log({"iteration": 1})
+                with folder.locked(patience=0.0):
+                    folder.check_config({"seed": 0}, resume=False)
+                    folder.write_config({"seed": 0})
+                    folder.log({"iteration": 1})
                     time.sleep(0.05)
-                told.append("ran")
+                outcomes.append("ran")
             except Exception as error:
-                told.append(f"{type(error).__name__}: {error}")
+                outcomes.append(f"{type(error).__name__}: {error}")
 
         threads = [threading.Thread(target=start) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        others = [each for each in told if each != "ran"]
-        assert len(others) == 7, told
-        assert all(
-            each.startswith("ValueError") and ("another process" in each or "--resume" in each)
-            for each in others
-        ), told
-        assert len(Folder(folder).metrics()) == 1
+        errors = [outcome for outcome in outcomes if outcome != "ran"]
+        assert len(errors) == 7, outcomes
+        for message in errors:
+            assert message.startswith("ValueError"), outcomes
+            assert "another process" in message or "--resume" in message, outcomes
+        assert len(Folder(path).metrics()) == 1
 
 
 def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
-    with Folder(tmp_path / "run").held():
+    with Folder(tmp_path / "run").locked():
         with (
             pytest.raises(ValueError, match="another process"),
-            Folder(tmp_path / "run").held(patience=0.0),
+            Folder(tmp_path / "run").locked(patience=0.0),
         ):
             pass
         assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
@@ -105,7 +86,7 @@ def test_the_lock_is_taken_before_anything_is_written(tmp_path: Path) -> None:
 
 def test_the_locked_file_is_never_replaced(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "run")
-    with folder.held():
+    with folder.locked():
         pass
     before = (folder.path / LOCK).stat().st_ino
     execute(CONFIG, folder.path)
@@ -123,7 +104,7 @@ def test_a_failed_start_does_not_block_the_same_command(config: Any, tmp_path: P
     for _ in range(2):
         with pytest.raises(ValueError, match=r"Nonsense|sideways"):
             execute(config, tmp_path / "run")
-    assert execute(CONFIG, tmp_path / "run")["iteration"] == 40  # nor another one
+    assert execute(CONFIG, tmp_path / "run")["iteration"] == 40  # another command runs as well
 
 
 def test_a_run_that_failed_at_its_first_step_does_not_block(
@@ -142,7 +123,7 @@ def test_a_run_that_failed_at_its_first_step_does_not_block(
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "a/b"])
-def test_no_estimator_leads_out_of_the_root(name: str, tmp_path: Path) -> None:
+def test_no_estimator_name_leaves_the_root(name: str, tmp_path: Path) -> None:
     config, root = replace(CONFIG, estimator=name), tmp_path / "root" / "deep"
     assert folder_for(config, root).resolve().parent == (root / "optimisation").resolve()
     with pytest.raises(ValueError, match="is not known"):
@@ -153,17 +134,18 @@ def test_no_estimator_leads_out_of_the_root(name: str, tmp_path: Path) -> None:
 # --- checkpoints
 
 
-def test_damaged_newest_checkpoints_do_not_stop_the_run_for_ever(
+def test_a_run_with_damaged_checkpoints_starts_from_scratch(
     cut: Path, whole: list[dict[str, Any]]
 ) -> None:
-    """Both are damaged, and so the run begins again: what it saves then stays, and a second cut loses little."""
+    """Its new checkpoints are kept, and a second cut loses little."""
     for path in cut.glob("checkpoint-*.pt"):
         path.write_bytes(b"damaged")
-    told: list[str] = []
+    notes: list[str] = []
     with pytest.raises(CutError):
-        execute(CONFIG, cut, resume=True, checkpoint_every=0, watch=cut_at(15), tell=told.append)
-    assert told == [
-        f"{cut} begins again: checkpoint-000000030.pt is damaged, checkpoint-000000025.pt is damaged."
+        execute(CONFIG, cut, resume=True, checkpoint_every=0, watch=cut_at(15), notify=notes.append)
+    assert notes == [
+        f"{cut} starts from scratch: checkpoint-000000030.pt is damaged, "
+        "checkpoint-000000025.pt is damaged."
     ]
     assert sorted(path.name for path in cut.glob("checkpoint-*.pt")) == [
         "checkpoint-000000010.pt",
@@ -171,11 +153,11 @@ def test_damaged_newest_checkpoints_do_not_stop_the_run_for_ever(
     ]
     execute(CONFIG, cut, resume=True)
     assert [session["iteration"] for session in Folder(cut).sessions()] == [0, 0, 15]
-    assert untimed(cut) == whole
+    assert untimed(Folder(cut)) == whole
 
 
-def test_of_the_checkpoints_whole_ones_are_kept(cut: Path) -> None:
-    """The last one is damaged: the next one saved must not push out the only good one."""
+def test_undamaged_checkpoints_are_kept(cut: Path) -> None:
+    """After damage to the newest one, the next one must not replace the only good one."""
     (cut / "checkpoint-000000030.pt").write_bytes(b"damaged")
     folder = Folder(cut)
     assert folder.restore()[0] == 25
@@ -187,8 +169,8 @@ def test_of_the_checkpoints_whole_ones_are_kept(cut: Path) -> None:
     assert len(list(cut.glob("*.sha256"))) == 2
 
 
-def test_a_checkpoint_without_its_metrics_does_not_come_back(cut: Path) -> None:
-    """It would fit again as soon as there are as many lines, from any session."""
+def test_a_checkpoint_without_its_metrics_is_removed(cut: Path) -> None:
+    """Else it would seem to fit once a new session has logged as many lines."""
     folder = Folder(cut)
     lines = folder.metrics_path.read_bytes().splitlines(keepends=True)
     folder.metrics_path.write_bytes(b"".join(lines[:-1]))
@@ -200,8 +182,8 @@ def test_a_checkpoint_without_its_metrics_does_not_come_back(cut: Path) -> None:
 # --- lost and torn files
 
 
-def test_another_seed_does_not_take_the_checkpoint(cut: Path, whole: list[dict[str, Any]]) -> None:
-    """config.json is lost: the run is still known by its sessions and checkpoints."""
+def test_a_checkpoint_is_not_used_for_another_seed(cut: Path, whole: list[dict[str, Any]]) -> None:
+    """Without config.json, a run is identified by its sessions and checkpoints."""
     (cut / "config.json").unlink()
     for lost in ("sessions.jsonl", None):
         with pytest.raises(ValueError, match="seed differ"):
@@ -209,13 +191,13 @@ def test_another_seed_does_not_take_the_checkpoint(cut: Path, whole: list[dict[s
         if lost is not None:
             (cut / lost).unlink()
     execute(CONFIG, cut, resume=True)
-    assert untimed(cut) == whole
+    assert untimed(Folder(cut)) == whole
     assert Folder(cut).sessions()[-1]["iteration"] == 30
     assert json.loads((cut / "config.json").read_bytes())["seed"] == 0
 
 
-def test_a_run_that_nobody_knows_is_refused(cut: Path) -> None:
-    """As one of before there were records in sessions and checkpoints, with its config.json torn."""
+def test_an_unidentified_run_is_refused(cut: Path) -> None:
+    """As written by old versions, whose sessions and checkpoints have no configuration."""
     (cut / "config.json").write_text('{"experiment"', encoding="utf-8")
     (cut / "sessions.jsonl").unlink()
     for path in cut.glob("checkpoint-*"):
@@ -224,37 +206,39 @@ def test_a_run_that_nobody_knows_is_refused(cut: Path) -> None:
         execute(CONFIG, cut, resume=True)
 
 
-def test_a_copied_checkpoint_of_another_run_is_passed_over(cut: Path, tmp_path: Path) -> None:
-    other = replace(CONFIG, seed=1)
+def test_a_checkpoint_of_another_run_is_skipped(cut: Path, tmp_path: Path) -> None:
+    other_seed = replace(CONFIG, seed=1)
     with pytest.raises(CutError):
-        execute(other, tmp_path / "other", checkpoint_every=0, watch=cut_at(10))
+        execute(other_seed, tmp_path / "other", checkpoint_every=0, watch=cut_at(10))
     for path in cut.glob("checkpoint-*"):
         shutil.copy(path, tmp_path / "other")
     shutil.copy(cut / "metrics.jsonl", tmp_path / "other")
-    told: list[str] = []
-    execute(other, tmp_path / "other", resume=True, tell=told.append)
-    assert "checkpoint-000000030.pt is of another run" in told[0]
+    notes: list[str] = []
+    execute(other_seed, tmp_path / "other", resume=True, notify=notes.append)
+    assert "checkpoint-000000030.pt is of another run" in notes[0]
     assert Folder(tmp_path / "other").sessions()[-1]["iteration"] == 10
 
 
 @pytest.mark.parametrize(
     "torn", [b'{"began": "2026-01-01T', b"\x00\x00\n", b'["no", "dict"]\n', b'{"no": "session"}\n']
 )
-def test_torn_sessions(torn: bytes, cut: Path) -> None:
-    """A torn line costs itself, not those that follow; who looks at the sweep from outside sees the run."""
+def test_a_torn_session_is_ignored(torn: bytes, cut: Path) -> None:
+    """A torn line does not affect the lines after it, nor the progress of a sweep."""
     with (cut / "sessions.jsonl").open("ab") as file:
         file.write(torn)
     home = folder_for(CONFIG, cut.parent)
     home.parent.mkdir()
     cut.rename(home)
-    assert [run.state for run in Standing([CONFIG], home.parents[1]).look()] == ["waiting"]
+    assert [run.state for run in SweepProgress([CONFIG], home.parents[1]).runs()] == ["waiting"]
     execute(CONFIG, home, resume=True)
     assert [session["iteration"] for session in Folder(home).sessions()] == [0, 30]
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"iteration": 4', b"[]", b"\xff\xfe"])
-def test_torn_summary(torn: bytes, tmp_path: Path, whole: list[dict[str, Any]]) -> None:
-    """A run whose summary is torn is not complete; its end is run again, to the same numbers."""
+def test_a_run_with_a_torn_summary_is_completed_again(
+    torn: bytes, tmp_path: Path, whole: list[dict[str, Any]]
+) -> None:
+    """Its end is repeated, with the same numbers."""
     run = tmp_path / "whole"
     (run / "summary.json").write_bytes(torn)
     assert not Folder(run).finished()
@@ -262,17 +246,17 @@ def test_torn_summary(torn: bytes, tmp_path: Path, whole: list[dict[str, Any]]) 
         execute(CONFIG, run)
     assert execute(CONFIG, run, resume=True)["iteration"] == 40
     assert Folder(run).finished()
-    assert untimed(run) == whole
+    assert untimed(Folder(run)) == whole
 
 
-def test_a_complete_run_whose_metrics_were_torn_is_run_again(
+def test_a_run_with_torn_metrics_is_completed_again(
     tmp_path: Path, whole: list[dict[str, Any]]
 ) -> None:
     metrics = tmp_path / "whole" / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-20])
     assert not Folder(tmp_path / "whole").finished()
     execute(CONFIG, tmp_path / "whole", resume=True)
-    assert untimed(tmp_path / "whole") == whole
+    assert untimed(Folder(tmp_path / "whole")) == whole
 
 
 def test_a_summary_is_strict_json(tmp_path: Path) -> None:
@@ -283,79 +267,70 @@ def test_a_summary_is_strict_json(tmp_path: Path) -> None:
     assert folder.summary() == {"iteration": 3, "value": None}
 
 
-def test_what_a_killed_process_left_half_written_goes(cut: Path) -> None:
+def test_half_written_files_are_removed(cut: Path) -> None:
     (cut / "checkpoint-000000035.pt.0a1b2c3d.part").write_bytes(b"half")
     execute(CONFIG, cut, resume=True)
     assert not list(cut.glob("*.part"))
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other"])
-def test_a_torn_cache_is_made_again(damage: str, tmp_path: Path) -> None:
-    path, calls = tmp_path / "new" / "cache.pt", Counter[str]()
+def test_a_torn_cache_is_replaced(damage: str, tmp_path: Path) -> None:
+    path, calls = tmp_path / "new" / "cache.pt", list[str]()
 
     def make() -> dict[str, torch.Tensor]:
-        calls["made"] += 1
+        calls.append("make")
         return {"x": torch.arange(1000.0)}
 
-    remembered(path, make)
+    load_or_make(path, make)
     content = bytearray(path.read_bytes())
     if damage == "flipped":
         content[len(content) // 2] ^= 1
     if damage == "other":
         torch.save([1], path)
     else:
-        path.write_bytes(
-            content[: {"empty": 0, "cut": len(content) // 2, "flipped": len(content)}[damage]]
-        )
+        sizes = {"empty": 0, "cut": len(content) // 2, "flipped": len(content)}
+        path.write_bytes(content[: sizes[damage]])
     for _ in range(2):
-        assert torch.equal(remembered(path, make)["x"], torch.arange(1000.0))
-    assert calls["made"] == 2
-    assert [each.name for each in path.parent.iterdir()] == ["cache.pt"]
+        assert torch.equal(load_or_make(path, make)["x"], torch.arange(1000.0))
+    assert len(calls) == 2
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     with pytest.warns(UserWarning, match="CATLOG_CACHE"):
-        assert remembered(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
+        assert load_or_make(tmp_path / "file" / "cache.pt", lambda: {"x": torch.ones(1)})["x"] == 1
 
 
-# --- other versions
+# --- changed versions
 
 
 @pytest.mark.parametrize(
     ("name", "now"), [("torch", "9.9"), ("catlog", "9.9"), ("python", "9.9"), ("threads", 77)]
 )
-def test_other_versions_on_resume_are_told_and_recorded(
+def test_changed_versions_are_reported_and_recorded(
     name: str, now: Any, cut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from catlog.experiments import run_folder as folder
-
-    using = folder.made_with()
-    monkeypatch.setattr(folder, "made_with", lambda: {**using, name: now})
-    with pytest.warns(
-        UserWarning, match=re.escape(f"iteration 30 with {name} {now} (before: {using[name]})")
-    ):
+    before = run_folder.environment()
+    monkeypatch.setattr(run_folder, "environment", lambda: {**before, name: now})
+    message = re.escape(f"iteration 30 with {name} {now} (before: {before[name]})")
+    with pytest.warns(UserWarning, match=message):
         execute(CONFIG, cut, resume=True)
     first, second = Folder(cut).sessions()
-    assert (first[name], second[name]) == (using[name], now)
+    assert (first[name], second[name]) == (before[name], now)
 
 
-def test_the_same_versions_are_no_news(cut: Path) -> None:
-    told: list[str] = []
-    execute(CONFIG, cut, resume=True, tell=told.append)
-    assert told == []
+def test_unchanged_versions_are_not_reported(cut: Path) -> None:
+    notes: list[str] = []
+    execute(CONFIG, cut, resume=True, notify=notes.append)
+    assert notes == []
 
 
-def test_a_record_of_before_is_compared_by_its_provenance(cut: Path) -> None:
-    """Sessions had no versions once."""
-    lines = [
-        json.loads(line)
-        for line in (cut / "sessions.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    (cut / "sessions.jsonl").write_text(
-        json.dumps({key: lines[0][key] for key in ("began", "iteration", "iterations")}) + "\n",
-        encoding="utf-8",
-    )
+def test_sessions_without_versions_are_compared_by_provenance(cut: Path) -> None:
+    """Old versions wrote none into sessions."""
+    (session,) = Folder(cut).sessions()
+    old = {key: session[key] for key in ("began", "iteration", "iterations")}
+    (cut / "sessions.jsonl").write_text(json.dumps(old) + "\n", encoding="utf-8")
     provenance = json.loads((cut / "provenance.json").read_text(encoding="utf-8"))
     (cut / "provenance.json").write_text(
         json.dumps({**provenance, "torch": "2.0"}), encoding="utf-8"
@@ -384,14 +359,15 @@ def test_a_file_is_written_whole_or_not_at_all(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_abandoned_parts_go_and_others_stay(tmp_path: Path) -> None:
-    old, new, other = tmp_path / "file.1.part", tmp_path / "file.2.part", tmp_path / "other.1.part"
-    for part in (old, new, other):
+def test_only_abandoned_parts_are_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / "file.1.part", tmp_path / "file.2.part"
+    of_other_file = tmp_path / "other.1.part"
+    for part in (old, new, of_other_file):
         part.write_text("half", encoding="utf-8")
-    for part in (old, other):
+    for part in (old, of_other_file):
         os.utime(part, (0, 0))
     write_atomically(tmp_path / "file", b"whole")
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", new, other]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", new, of_other_file]
 
 
 def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
@@ -405,8 +381,8 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_rows_of_a_run_whose_configuration_is_lost(cut: Path) -> None:
-    """They are read as long as anything tells what was run; else the run names itself."""
+def test_rows_are_read_without_config_json(cut: Path) -> None:
+    """Sessions or checkpoints suffice; without them an error names the run."""
     before = records.read(cut)
     (cut / "config.json").unlink()
     assert records.read(cut) == before

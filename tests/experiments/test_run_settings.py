@@ -1,4 +1,4 @@
-"""Settings of experiments and commands: types, ranges, grids; what is written where."""
+"""Settings of experiments and commands: types, ranges, grids; files that are written."""
 
 import csv
 from dataclasses import fields, is_dataclass, replace
@@ -27,12 +27,12 @@ from catlog.report.page import report
 from catlog.report.runs import collect
 
 SMALL = Optimisation(iterations=20, every=10, variables=5)
-COMMANDS = [get_args(each)[0] for each in get_args(cli.Command)]
+COMMANDS = [get_args(command)[0] for command in get_args(cli.Command)]
 
 
 @pytest.mark.parametrize("cls", [*EXPERIMENTS.values(), *COMMANDS], ids=lambda cls: cls.__name__)
 def test_every_number_has_a_range(cls: type) -> None:
-    """A new numeric setting without one does not pass here."""
+    """Also numeric settings that are added later."""
     assert is_dataclass(cls)
     hints = annotations(cls)
     for field in fields(cls):
@@ -43,7 +43,7 @@ def test_every_number_has_a_range(cls: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "given"),
+    ("cls", "settings"),
     [
         (Addition, {"clip": -1.0}),
         (Addition, {"clip": 0.0}),
@@ -69,22 +69,21 @@ def test_every_number_has_a_range(cls: type) -> None:
         (Optimisation, {"update": "sideways"}),
     ],
 )
-def test_values_out_of_range(cls: Any, given: dict[str, Any]) -> None:
-    ((name, value),) = given.items()
-    with pytest.raises(
-        ValueError, match=rf"^--{name.replace('_', '-')} must be .*, but {value!r} was given"
-    ):
-        cls(**given)
+def test_values_out_of_range_are_refused(cls: Any, settings: dict[str, Any]) -> None:
+    ((name, value),) = settings.items()
+    flag = name.replace("_", "-")
+    with pytest.raises(ValueError, match=rf"^--{flag} must be .*, but {value!r} was given"):
+        cls(**settings)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [{"clip": "1"}, {"digits": 2.5}, {"seed": True}, {"seed": None}, {"options": "draws=latin"}],
 )
-def test_values_of_a_wrong_type(given: dict[str, Any]) -> None:
-    (name,) = given
+def test_values_of_a_wrong_type_are_refused(settings: dict[str, Any]) -> None:
+    (name,) = settings
     with pytest.raises(TypeError, match=f"--{name}"):
-        Addition(**given)
+        Addition(**settings)
 
 
 @pytest.mark.parametrize(
@@ -114,16 +113,16 @@ def test_values_of_a_wrong_type(given: dict[str, Any]) -> None:
         "advise --problem parity --budget 0",
     ],
 )
-def test_the_command_line_names_the_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_commands_name_the_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(command.split())
     assert caught.value.code == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"{command.split()[-2]} must be" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"{command.split()[-2]} must be" in message
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"jobs": 0},
         {"retries": -1},
@@ -132,10 +131,10 @@ def test_the_command_line_names_the_flag(command: str, capsys: pytest.CaptureFix
         {"checkpoint_every": float("nan")},
     ],
 )
-def test_the_function_names_the_setting(given: dict[str, Any], tmp_path: Path) -> None:
-    (name,) = given
+def test_errors_of_functions_name_the_setting(settings: dict[str, Any], tmp_path: Path) -> None:
+    (name,) = settings
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must be"):
-        sweep([SMALL], tmp_path, **given)
+        sweep([SMALL], tmp_path, **settings)
     with pytest.raises(ValueError, match="--thin"):
         records.thinned([], 0)
     with pytest.raises(ValueError, match="--digits"):
@@ -167,21 +166,21 @@ def test_the_function_names_the_setting(given: dict[str, Any], tmp_path: Path) -
         (["seed=0,0"], "--grid: 'seed=0,0' has a value twice"),
     ],
 )
-def test_bad_axes(axes: list[str], message: str) -> None:
+def test_bad_axes_are_refused(axes: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         grid(SMALL, axes)
 
 
-def test_values_of_a_grid_are_those_of_the_flags() -> None:
-    """So that the same settings have the same folder, however they were given."""
-    given = [
+def test_values_of_a_grid_have_the_types_of_the_flags() -> None:
+    """So the folder does not depend on how the settings were passed."""
+    axes = [
         "learning_rate=1,None",
         "anneal=False,true",
         "samples=2",
         "estimator=1e3",
         "options=,draws=latin variables=2",
     ]
-    first, *_, last = grid(SMALL, given)
+    first, *_, last = grid(SMALL, axes)
     assert first == replace(SMALL, learning_rate=1.0, anneal=False, samples=2, estimator="1e3")
     assert isinstance(first.learning_rate, float)
     assert last == replace(
@@ -189,8 +188,8 @@ def test_values_of_a_grid_are_those_of_the_flags() -> None:
     )
 
 
-def test_a_size_that_no_experiment_has_is_named() -> None:
-    """Rows as the unchecked grid left them."""
+def test_an_unknown_size_is_named() -> None:
+    """As in tables written before grids were checked."""
     row = {
         "experiment": "optimisation",
         "estimator": "RLOO",
@@ -204,10 +203,10 @@ def test_a_size_that_no_experiment_has_is_named() -> None:
         collect([row])
 
 
-# --- what is written
+# --- files that are written
 
 
-def test_a_runs_own_files_are_not_written_over(
+def test_files_of_a_run_are_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     execute(SMALL, tmp_path / "run")
@@ -219,25 +218,11 @@ def test_a_runs_own_files_are_not_written_over(
         ):
             assert main([*command, str(tmp_path / "run" / name)]) == 2
             assert "is a file of the run" in " ".join(capsys.readouterr().err.split())
-    assert (
-        main(
-            [
-                "sweep",
-                "optimisation",
-                "--root",
-                str(tmp_path),
-                "--output",
-                str(tmp_path / "run" / "config.json"),
-            ]
-        )
-        == 2
-    )
-    assert (
-        main(["compare", "--problem", "parity", "--csv", str(tmp_path / "run" / "metrics.jsonl")])
-        == 2
-    )
+    config, metrics = str(tmp_path / "run" / "config.json"), str(tmp_path / "run" / "metrics.jsonl")
+    assert main(["sweep", "optimisation", "--root", str(tmp_path), "--output", config]) == 2
+    assert main(["compare", "--problem", "parity", "--csv", metrics]) == 2
     with pytest.raises(ValueError, match="is a file of the run"):
-        report([], tmp_path / "run" / "metrics.jsonl")
+        report([], metrics)
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
     assert Folder(tmp_path / "run").finished()
     assert main(["export", str(tmp_path), "--output", str(tmp_path / "run" / "rows.csv")]) == 0
@@ -261,12 +246,9 @@ def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
         if cell[:1] in ("=", "+", "-", "@", "\t")
     ]
     assert lines[1][:3] == ["1", "-1.5", "-1"]  # numbers stay numbers
-    again = records.read(tmp_path / "rows.csv")
-    assert (
-        [row["text"] for row in again]
-        == [row["=key"] for row in again]
-        == [row["text"] for row in rows]
-    )
+    rows_of_csv = records.read(tmp_path / "rows.csv")
+    assert [row["text"] for row in rows_of_csv] == TEXTS
+    assert [row["=key"] for row in rows_of_csv] == TEXTS
     assert [unguarded(guarded(text)) for text in TEXTS] == TEXTS
 
 
@@ -297,36 +279,23 @@ def test_a_torn_table_is_named(content: bytes, message: str, tmp_path: Path) -> 
     assert str(path) in str(caught.value)
 
 
-def test_tables_that_are_not_of_runs_are_told(
+def test_tables_of_other_data_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, not by a traceback."""
+    """By an error in one line, without a traceback."""
     (tmp_path / "rows.csv").write_text("method,ms\nRLOO,fast\n", encoding="utf-8")
     execute(SMALL, tmp_path / "run")
-    assert (
-        main(
-            [
-                "plot",
-                str(tmp_path / "run"),
-                "--step-times",
-                str(tmp_path / "rows.csv"),
-                "--output",
-                str(tmp_path),
-            ]
-        )
-        == 2
-    )
+    run, rows = str(tmp_path / "run"), str(tmp_path / "rows.csv")
+    assert main(["plot", run, "--step-times", rows, "--output", str(tmp_path)]) == 2
     assert "--step-times" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out.csv")]) == 2
+    assert main(["export", rows, "--output", str(tmp_path / "out.csv")]) == 2
     assert "no iteration" in capsys.readouterr().err
 
 
-def test_a_folder_with_brackets_is_shown_as_it_is(
+def test_a_folder_with_brackets_is_printed_literally(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert (
-        main(["run", "gradients", "--repeats", "20", "--variables", "3", "--folder", "a [red] b"])
-        == 0
-    )
+    flags = ["--repeats", "20", "--variables", "3", "--folder", "a [red] b"]
+    assert main(["run", "gradients", *flags]) == 0
     assert capsys.readouterr().out.count("a [red] b") == 2

@@ -1,4 +1,4 @@
-"""A pool's workers and its parent, killed at random instants: nothing lost, nothing left behind.
+"""A pool whose workers or parent are killed at random instants loses and leaves nothing.
 
 ``KILLS=30 pytest tests/kills/test_pool_kills.py`` sets the number of kills of each kind.
 """
@@ -25,11 +25,11 @@ from leftovers import MARK, leftovers, marked
 
 KILLS = int(os.environ.get("KILLS", "3"))
 ROWS, SEED = 6, 11
-children: list[Any] = []  # of a worker
+children: list[Any] = []  # child processes of a worker
 
 
 def noisy(point: Any, mark: str) -> float:
-    """Random, slow, and with a process of its own beside it."""
+    """Return a random number, slowly, with a child process beside it."""
     if not children:
         children.append(
             subprocess.Popen(
@@ -42,7 +42,7 @@ def noisy(point: Any, mark: str) -> float:
 
 
 def expected(call: int) -> list[float]:
-    """What a pool that nothing happens to gives."""
+    """Return the values of an undisturbed pool."""
     values = []
     for row in range(ROWS):
         keeper.reseed([SEED, 0, call, row, 0])
@@ -58,8 +58,8 @@ X = torch.zeros(ROWS, 1, 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_workers_are_killed() -> None:
-    """At work, idle, on their way: every value of every call is that of the undisturbed pool."""
+def test_killed_workers_do_not_change_values() -> None:
+    """Kill workers while they start, work or idle; every value is that of the undisturbed pool."""
     mark, chance, killed = uuid.uuid4().hex, random.Random(0), 0
     calls = []
     with pool(mark) as f:
@@ -68,7 +68,7 @@ def test_workers_are_killed() -> None:
             nonlocal killed
             while killed < KILLS:
                 time.sleep(chance.uniform(0, 0.3))
-                workers = [worker.process for worker in list(f._workers)]  # type: ignore[union-attr]
+                workers = [worker.process for worker in list(f._workers or ())]
                 if workers:
                     try:
                         os.kill(chance.choice(workers), signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_workers_are_killed() -> None:
             calls.append(f(X)[:, 0].tolist())
             time.sleep(chance.uniform(0, 0.05))
         killer.join()
-        assert len(marked(mark)) <= 2  # one for each worker that lives
+        assert len(marked(mark)) <= 2  # one per living worker
     assert killed == KILLS
     assert calls == [expected(1 + i) for i in range(len(calls))]
     assert leftovers(mark) == {}
@@ -108,7 +108,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator["subprocess.Popen[str]"]:
-    """A process that forks the parents of pools, to import torch once."""
+    """A process that forks parents of pools, so that torch is imported once."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", NURSERY]
@@ -122,8 +122,10 @@ def nursery() -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("kill", range(KILLS))
-def test_the_parent_is_killed(kill: int, nursery: "subprocess.Popen[str]", tmp_path: Path) -> None:
-    """By SIGKILL and SIGTERM in turn; every other time not before the pool has answered once."""
+def test_a_killed_parent_leaves_no_process(
+    kill: int, nursery: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """By SIGKILL and SIGTERM in turn, half of the times after the pool has answered once."""
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     mark, file, chance = uuid.uuid4().hex, tmp_path / "values", random.Random(kill)

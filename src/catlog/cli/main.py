@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -29,7 +29,8 @@ from ..experiments import (
 )
 from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
 from ..experiments.run_folder import refuse_run_file
-from ..experiments.sweep import Standing, grid, sweep
+from ..experiments.settings import Settings
+from ..experiments.sweep import SweepProgress, grid, sweep
 from ..report.step_times import StepTimes
 from .compare import Advise, Compare
 
@@ -48,90 +49,90 @@ HEADLINE = {
 
 
 @dataclass(frozen=True)
-class Run(Checked):
-    """Run one experiment of the paper. Ctrl-C leaves a run that --resume continues."""
+class RunCommand(Checked):
+    """Run one experiment of the paper. After Ctrl-C, --resume continues the run."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
     folder: Path | None = None
-    """Where the run is kept; None: below runs/, named after its settings."""
+    """The folder of the run; None: a folder below runs/, named after the settings."""
     resume: bool = False
-    """Go on with the run that is in the folder."""
+    """Continue the run in the folder."""
     checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints."""
     tensorboard: bool = False
-    """Write TensorBoard events, too."""
+    """Write TensorBoard events as well."""
 
     def __call__(self) -> int:
         config = self.experiment
         folder = folder_for(config) if self.folder is None else self.folder
-        console = Console(quiet=_silent())
+        console = Console(quiet=_is_silent())
         console.print(
-            f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, in {escape(str(folder))}"
+            f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, "
+            f"in {escape(str(folder))}"
         )
         with progress_bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
 
             def watch(done: int, total: int, row: Mapping[str, float]) -> None:
-                bar.update(
-                    line,
-                    completed=done,
-                    total=total,
-                    visible=True,
-                    description=_headline(config.name, row),
-                )
+                text = _headline(config.name, row)
+                bar.update(line, completed=done, total=total, visible=True, description=text)
+
+            def notify(note: str) -> None:
+                console.print(escape(note), style="yellow", highlight=False)
 
             try:
-                last = execute(
+                metrics = execute(
                     config,
                     folder,
                     resume=self.resume,
                     checkpoint_every=self.checkpoint_every,
                     tensorboard=self.tensorboard,
                     watch=watch,
-                    tell=lambda note: console.print(escape(note), style="yellow", highlight=False),
+                    notify=notify,
                 )
             except KeyboardInterrupt:
                 bar.stop()
                 console.print(
-                    f"Stopped. The same command with [bold]--resume --folder {escape(str(folder))}[/bold] goes on from here."
+                    "Stopped. To continue, run the same command with "
+                    f"[bold]--resume --folder {escape(str(folder))}[/bold]."
                 )
                 return 130
         table = Table("metric", "value", title=escape(str(folder)))
-        for key, value in last.items():
+        for key, value in metrics.items():
             table.add_row(key, "" if value is None else f"{value:.6g}")
         console.print(table)
         return 0
 
 
 @dataclass(frozen=True)
-class Sweep(Checked):
-    """Run a grid of settings. What is complete is skipped, what was cut is resumed, what died is tried again."""
+class SweepCommand(Checked):
+    """Run a grid of settings: skip complete runs, resume interrupted ones, retry dead ones."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """An axis of the grid, such as --grid estimator=IndeCateR,RLOO-F --grid seed=0,1,2."""
     root: Path = Path("runs")
-    """The folder below which the runs are kept."""
+    """The folder below which the runs are stored."""
     engine: Literal["local", "ray"] = "local"
-    """Where the runs go: processes here, or a Ray cluster (pip install 'catlog[ray]')."""
+    """Run on this machine, or on a Ray cluster (pip install 'catlog[ray]')."""
     jobs: Count | None = None
-    """Runs at a time, each in a process of its own; None: one after another in this process, on a cluster as many as fit."""
+    """Runs at a time, in separate processes; None: one (on a cluster, as many as fit)."""
     address: str | None = None
-    """Ray: the cluster to join (or RAY_ADDRESS); None: one that is started here and ends with the sweep."""
+    """Ray: the cluster to join (or RAY_ADDRESS); None: start a cluster for this sweep."""
     cpus_per_run: Count = 1
-    """Ray: cores that a run takes."""
+    """Ray: number of cores of a run."""
     gpus_per_run: NotNegative | None = None
-    """Ray: GPUs that a run takes, such as 0.25; None: one where the cluster has GPUs and --device is not cpu."""
+    """Ray: GPUs of a run, such as 0.25; None: 1 if the cluster has GPUs, unless --device cpu."""
     retries: Counted = 3
-    """How often a run whose process died is tried again."""
+    """How often to retry a run whose process died."""
     deadline: NotNegative | None = None
-    """Stop after so many seconds; the same command goes on."""
+    """Stop gracefully after this many seconds; the same command continues the sweep."""
     checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints of a run."""
     output: Path | None = None
-    """The tidy CSV file of all runs of the sweep; None: <experiment>.csv in the root."""
+    """The CSV file for all runs of the sweep; None: <experiment>.csv in the root."""
     report: Path | None = None
-    """Write the report of these runs to this HTML page, too."""
+    """Write a report of these runs to this HTML page as well."""
 
     def __call__(self) -> int:
         configs = grid(self.experiment, list(self.grid))
@@ -140,21 +141,22 @@ class Sweep(Checked):
             if path is not None:
                 refuse_run_file(path)
         console = Console()
-        where = "here" if self.engine == "local" else "on Ray"
+        engine = "on this machine" if self.engine == "local" else "on Ray"
         console.print(
-            f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] in {escape(str(self.root))}, {where}"
+            f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] {engine}, "
+            f"stored in {escape(str(self.root))}"
         )
-        standing = Standing(configs, self.root)
+        progress = SweepProgress(configs, self.root)
         try:
-            problems, notes = self._run(configs, standing, console)
+            problems, notes = self._run(configs, progress, console)
         except KeyboardInterrupt:
-            console.print("Stopped. The same command goes on from here.")
+            console.print("Stopped. Run the same command again to continue.")
             return 130
         for note in notes:
             console.print(escape(note), style="yellow", highlight=False)
         for problem in problems:
             console.print(escape(problem), style="red", highlight=False)
-        rows = [row for path in standing.folders for row in records.read_run(path)]
+        rows = [row for path in progress.experiments for row in records.read_run(path)]
         if rows:
             records.write(rows, output)
             console.print(f"{len(rows)} rows of {len(configs)} runs: {escape(str(output))}")
@@ -166,14 +168,14 @@ class Sweep(Checked):
         return 1 if problems else 0
 
     def _run(
-        self, configs: list[Any], standing: Standing, console: Console
+        self, configs: Sequence[Settings], progress: SweepProgress, console: Console
     ) -> tuple[list[str], list[str]]:
-        """What went wrong, and what should be known of the runs anyway."""
+        """Run the sweep behind a live table, and return its problems and notes."""
         notes: list[str] = []
-        with Live(_standing(standing, console), console=console, refresh_per_second=1) as live:
+        with Live(_sweep_table(progress, console), console=console, refresh_per_second=1) as live:
 
-            def watch(configs: list[Any]) -> None:
-                live.update(_standing(standing, console))
+            def watch(configs: Sequence[Settings]) -> None:
+                live.update(_sweep_table(progress, console))
 
             problems = sweep(
                 configs,
@@ -187,14 +189,14 @@ class Sweep(Checked):
                 deadline=self.deadline,
                 checkpoint_every=self.checkpoint_every,
                 watch=watch,
-                tell=notes.append,
+                notify=notes.append,
             )
             watch(configs)
         return problems, notes
 
 
 @dataclass(frozen=True)
-class Plot(Checked):
+class PlotCommand(Checked):
     """Draw the paper's figures from runs."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
@@ -202,56 +204,57 @@ class Plot(Checked):
     output: Path = Path("figures")
     """The folder for the pictures."""
     step_times: Path | None = None
-    """CSV with the columns method and ms: time axes by step times measured alone, instead of each run's own clock."""
+    """CSV file with the columns method and ms: step times to use instead of each run's clock."""
 
     def __call__(self) -> int:
         from ..report.figures import save_all
 
-        for path in save_all(records.read_all(self.sources), self.output, _times(self.step_times)):
+        rows = records.read_all(self.sources)
+        for path in save_all(rows, self.output, _read_step_times(self.step_times)):
             print(path)
         return 0
 
 
 @dataclass(frozen=True)
-class Report(Checked):
-    """Write one HTML page: each claim of the paper, the figure, the measured numbers, the verdict."""
+class ReportCommand(Checked):
+    """Write an HTML page with each claim of the paper, the figure, the numbers and the verdict."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs, or CSV files written by `catlog export`."""
     output: Path = Path("report.html")
     """The page."""
     step_times: Path | None = None
-    """CSV with the columns method and ms, as for `catlog plot`."""
+    """CSV file with the columns method and ms, as for `catlog plot`."""
 
     def __call__(self) -> int:
         from ..report.page import report
         from ..report.tables import summary
 
         rows = records.read_all(self.sources)
-        report(rows, self.output, step_times=_times(self.step_times))
+        report(rows, self.output, step_times=_read_step_times(self.step_times))
         console = Console()
-        listed = summary(rows)
-        if listed:
-            table = Table(*listed[0].keys())
-            for each in listed:
-                table.add_row(*(str(value) for value in each.values()))
+        lines = summary(rows)
+        if lines:
+            table = Table(*lines[0].keys())
+            for line in lines:
+                table.add_row(*(str(value) for value in line.values()))
             console.print(table)
         console.print(f"Report: {escape(str(self.output.resolve()))}")
         return 0
 
 
 @dataclass(frozen=True)
-class Export(Checked):
-    """Gather runs into one tidy CSV file."""
+class ExportCommand(Checked):
+    """Collect runs in one tidy CSV file."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs."""
     output: Path = Path("results.csv")
     """The file."""
     thin: Count = 1
-    """Keep every so many-th logged point of a run (and always the last)."""
+    """Keep every N-th logged point of each run, and always the last one."""
     digits: Digits = 6
-    """Significant digits of a number."""
+    """Number of significant digits."""
 
     def __call__(self) -> int:
         rows = records.thinned(records.read_all(self.sources), self.thin)
@@ -261,60 +264,57 @@ class Export(Checked):
 
 
 @dataclass(frozen=True)
-class List:
-    """List the experiments with the paper's methods, all estimators, and the problems to try them on."""
+class ListCommand:
+    """List the experiments with the paper's methods, all estimators, and the test problems."""
 
     def __call__(self) -> int:
         console = Console()
-        table = Table("experiment", "the paper's methods", "what it is")
+        table = Table("experiment", "the paper's methods", "description")
         for name, cls in EXPERIMENTS.items():
             table.add_row(name, ", ".join(cls.labels), escape((cls.__doc__ or "").split("\n")[0]))
         console.print(table)
-        table = Table("estimator", "unbiased", "laws", "reference")
-        for name, each in ESTIMATORS.items():
-            table.add_row(
-                name,
-                "yes" if each().unbiased else "no",
-                ", ".join(sorted(each.supports)),
-                each.reference,
-            )
+        table = Table("estimator", "unbiased", "distributions", "reference")
+        for name, estimator in ESTIMATORS.items():
+            unbiased = "yes" if estimator().unbiased else "no"
+            supported = ", ".join(sorted(estimator.supports))
+            table.add_row(name, unbiased, supported, estimator.reference)
         console.print(table)
-        table = Table("problem", "which structure it tests")
-        for name, tests in problems.describe().items():
-            table.add_row(name, tests)
+        table = Table("problem", "description")
+        for name, description in problems.describe().items():
+            table.add_row(name, description)
         console.print(table)
         return 0
 
 
 Command = (
-    Annotated[Run, tyro.conf.subcommand("run", prefix_name=False)]
-    | Annotated[Sweep, tyro.conf.subcommand("sweep", prefix_name=False)]
-    | Annotated[Plot, tyro.conf.subcommand("plot", prefix_name=False)]
-    | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
-    | Annotated[Export, tyro.conf.subcommand("export", prefix_name=False)]
+    Annotated[RunCommand, tyro.conf.subcommand("run", prefix_name=False)]
+    | Annotated[SweepCommand, tyro.conf.subcommand("sweep", prefix_name=False)]
+    | Annotated[PlotCommand, tyro.conf.subcommand("plot", prefix_name=False)]
+    | Annotated[ReportCommand, tyro.conf.subcommand("report", prefix_name=False)]
+    | Annotated[ExportCommand, tyro.conf.subcommand("export", prefix_name=False)]
     | Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
     | Annotated[Advise, tyro.conf.subcommand("advise", prefix_name=False)]
-    | Annotated[List, tyro.conf.subcommand("list", prefix_name=False)]
+    | Annotated[ListCommand, tyro.conf.subcommand("list", prefix_name=False)]
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The entry point; errors of the user's making are one line, not a traceback."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given == ["--version"]:
+    """Run the command; print errors of the user as one line, without a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
         print(f"catlog {__version__}")
         return 0
     try:
         command: Callable[[], int] = tyro.cli(
             Command,
-            args=given,
+            args=arguments,
             prog="catlog",
             description=__doc__,
             config=(tyro.conf.CascadeSubcommandArgs,),
         )
         return command()
     except (ValueError, TypeError, DataError, OSError, ImportError) as error:
-        Console(stderr=True, quiet=_silent()).print(
+        Console(stderr=True, quiet=_is_silent()).print(
             escape(f"catlog: {error}"), style="red", highlight=False
         )
         return 2
@@ -322,8 +322,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _silent() -> bool:
-    """Of several ranks, the first one speaks."""
+def _is_silent() -> bool:
+    """Return True on all ranks of torchrun but the first."""
     return int(os.environ.get("RANK", "0")) > 0
 
 
@@ -332,35 +332,31 @@ def _headline(experiment: str, row: Mapping[str, float]) -> str:
     return "running" if value is None else f"{HEADLINE[experiment]} {value:.5g}"
 
 
-def _standing(standing: Standing, console: Console) -> Table:
-    """What a sweep looks like now: as many runs as the screen holds, those at work first."""
-    runs = standing.look()
+def _sweep_table(progress: SweepProgress, console: Console) -> Table:
+    """Return a table of as many runs as fit on the screen, running ones first."""
+    runs = progress.runs()
     order = {"running": 0, "waiting": 1, "done": 2}
     room = max(4, console.height - 8)
     shown = sorted(runs, key=lambda run: order[run.state]) if len(runs) > room else runs
     done = sum(run.state == "done" for run in runs)
-    table = Table(
-        "run",
-        "iteration",
-        "metric",
-        "",
-        "time left",
-        caption=f"{done} of {len(runs)} done{_about(standing.left(runs))}",
-    )
+    seconds = progress.seconds_left(runs)
+    remaining = "" if seconds is None else f", about {_clock(seconds)} left"
+    caption = f"{done} of {len(runs)} done{remaining}"
+    table = Table("run", "iteration", "metric", "state", "time left", caption=caption)
     for run in shown[:room]:
-        told = _headline(run.experiment, run.row) if run.row else ""
-        iteration = (
-            ""
-            if run.row is None
-            else f"{run.row['iteration']}" + (f"/{run.iterations}" if run.iterations else "")
-        )
-        table.add_row(run.path.name, iteration, told, run.state, _duration(run.left))
+        metric, iteration = "", ""
+        if run.row is not None:
+            metric = _headline(run.experiment, run.row)
+            total = f"/{run.iterations}" if run.iterations else ""
+            iteration = f"{run.row['iteration']}{total}"
+        table.add_row(run.path.name, iteration, metric, run.state, _clock(run.seconds_left))
     if len(shown) > room:
         table.add_row(f"and {len(shown) - room} more", "", "", "", "")
     return table
 
 
-def _duration(seconds: float | None) -> str:
+def _clock(seconds: float | None) -> str:
+    """Format seconds as h:mm:ss, None as an empty text."""
     if seconds is None:
         return ""
     minutes, rest = divmod(max(0, round(seconds)), 60)
@@ -368,9 +364,5 @@ def _duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _about(seconds: float | None) -> str:
-    return "" if seconds is None else f", about {_duration(seconds)} left"
-
-
-def _times(path: Path | None) -> StepTimes:
+def _read_step_times(path: Path | None) -> StepTimes:
     return StepTimes.from_rows([] if path is None else records.read(path))

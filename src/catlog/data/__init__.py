@@ -1,7 +1,8 @@
-"""The paper's data: images for the autoencoder, and MNIST addition. Needs ``pip install 'catlog[experiments]'``.
+"""The paper's data sets: images for autoencoders, and MNIST addition.
 
-``load("mnist-5000")`` needs no files and no network. The other sets are read from a folder (an argument, else the environment
-variable ``CATLOG_DATA``) or, if there is none, downloaded once into ``CATLOG_CACHE`` (by default ``~/.cache/catlog``).
+Needs ``pip install 'catlog[experiments]'``. ``load("mnist-5000")`` needs no files and no network.
+The other sets are read from a folder (an argument, else the environment variable ``CATLOG_DATA``).
+Without a folder they are downloaded once into ``CATLOG_CACHE`` (by default ``~/.cache/catlog``).
 """
 
 from .addition import Addition, Sequences, addition

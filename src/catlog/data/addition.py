@@ -1,4 +1,4 @@
-"""MNIST addition: sequences of digits of which only the sum is known."""
+"""MNIST addition: sequences of digits whose labels are hidden and whose sum is known."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from .images import Images
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences of images, kept as indices into one tensor of images.
+    """Sequences of images, stored as indices into one tensor of images.
 
-    Args:
-        images: the images, pixels in [0, 1].
-        index: which images each sequence is made of.
-        sums: the sum of each sequence's digits: all that the training may see.
+    Attributes:
+        images: the images, with pixels in [0, 1].
+        index: the images of each sequence.
+        sums: the sum of each sequence's digits, the only label that training may use.
         labels: the digits themselves, for evaluation.
     """
 
@@ -30,7 +30,7 @@ class Sequences:
         return len(self.index)
 
     def batch(self, rows: Int64[Tensor, " batch"]) -> Float[Tensor, "batch digits 28 28"]:
-        """The images of these sequences."""
+        """Return the images of the sequences ``rows``."""
         return self.images[self.index[rows]]
 
     def to(self, device: torch.device | str) -> "Sequences":
@@ -52,16 +52,17 @@ class Addition:
 
 
 def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Addition:
-    """Sequences of ``digits`` images, no image twice, drawn from the training set and from the test set.
+    """Draw sequences of ``digits`` images from the training set and from the test set.
 
-    The paper draws them once and keeps them for every run and method, so ``seed`` is not the seed of a run.
+    No image occurs twice. The paper draws the sequences once and uses them for every run and
+    method, so ``seed`` is not the seed of a run.
 
     Args:
-        images: with the digits 0 to 9 as labels.
+        images: images with the digits 0 to 9 as labels.
         digits: the length of a sequence.
-        seed: of the one permutation of the images.
-        batch: the number of sequences is rounded down to a multiple of it (10 in the paper: of MNIST's test images, 620
-            sequences of 16 are made and not 625).
+        seed: the seed of the permutation of the images.
+        batch: the number of sequences is rounded down to a multiple of it. It is 10 in the paper,
+            so MNIST's test images give 620 sequences of 16 images, not 625.
 
     >>> from catlog.data import load
     >>> data = addition(load("mnist-5000"), digits=4)
@@ -79,16 +80,15 @@ def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Add
     )
     if max(images.train_labels.max(), images.test_labels.max()) > 9:
         raise ValueError(
-            f"addition: `images` must have the labels 0 to 9, but {images.name!r} has more. Give load('mnist') or "
-            "load('mnist-5000')."
+            f"addition: `images` must have the labels 0 to 9, but {images.name!r} has more. Use "
+            "load('mnist') or load('mnist-5000')."
         )
     generator = torch.Generator().manual_seed(seed)
 
     def sequences(pixels: Tensor, labels: Tensor) -> Sequences:
         count = len(pixels) // (digits * batch) * batch
-        index = torch.randperm(len(pixels), generator=generator)[: count * digits].reshape(
-            count, digits
-        )
+        order = torch.randperm(len(pixels), generator=generator)
+        index = order[: count * digits].reshape(count, digits)
         return Sequences(pixels.reshape(-1, 28, 28), index, labels[index].sum(1), labels[index])
 
     return Addition(

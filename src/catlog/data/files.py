@@ -1,4 +1,4 @@
-"""The published files: where they lie, where they are downloaded from, how they are recognised."""
+"""The published data files: their mirrors, their digests, and where they are stored."""
 
 import gzip
 import hashlib
@@ -9,21 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files.cache import cache_folder
+
 
 class DataError(OSError):
-    """A data file is missing, damaged or not what it should be, or its download failed."""
+    """Raised if a data file is missing, damaged or another file, or if its download fails."""
 
 
 @dataclass(frozen=True)
 class File:
     """A published file.
 
-    Args:
-        path: where it lies under the data folder; the first part names the data set.
-        shape: the shape of what it holds.
-        sha256: digest of the file as published, checked when it is downloaded.
-        content: digest of what is inside, checked whenever it is read, so that a file that was packed again is accepted. For
-            idx files: of the unpacked bytes. For Omniglot: of the lines ``<sha256 of the PNG>  <path>``, by path.
+    Attributes:
+        path: its path below the data folder; the first part is the name of the data set.
+        shape: the shape of its content.
+        sha256: the digest of the published file, checked after a download.
+        content: the digest of its content, checked at every reading, so that a repacked file is
+            accepted. For idx files this is the digest of the unpacked bytes, for Omniglot that of
+            the lines ``<sha256 of the PNG>  <path>``, sorted by path.
     """
 
     path: str
@@ -128,75 +131,80 @@ EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000').
 
 
 def locate(file: File, folder: str | Path | None = None) -> Path:
-    """Where ``file`` lies: in ``folder``, else in CATLOG_DATA, else in the cache, where it is downloaded to if need be."""
+    """Return the path of ``file`` in ``folder``, else in CATLOG_DATA, else in the cache folder.
+
+    A file that is missing in the cache folder is downloaded.
+    """
     folder = folder or os.environ.get("CATLOG_DATA")
     if not folder:
         return download(file)
     path = Path(folder).expanduser() / file.path
     if not path.is_file():
         raise DataError(
-            f"{path} is missing. Put it there (from {file.urls[0]}), or give another folder (`folder`, or the environment "
-            f"variable CATLOG_DATA), or give none and let it be downloaded. {EMBEDDED}"
+            f"{path} is missing. Put it there (from {file.urls[0]}), or pass another folder "
+            "(`folder`, or the environment variable CATLOG_DATA), or set neither and it is "
+            f"downloaded. {EMBEDDED}"
         )
     return path
 
 
 def download(file: File) -> Path:
-    """The file in the cache folder; downloaded if it is not there or its digest is wrong."""
-    with extra():
+    """Return the path of ``file`` in the cache folder; download it unless its digest is right."""
+    with imports_of_extra():
         import pooch  # type: ignore[import-untyped]
     target = cache_folder() / file.path
-    troubles = []
+    failures = []
     for url in file.urls:
         try:
-            return Path(
-                pooch.retrieve(url, f"sha256:{file.sha256}", fname=target.name, path=target.parent)
-            )
-        except (OSError, ValueError) as error:  # no connection, no disk; a wrong digest
-            troubles.append(f"{url}: {error}")
+            digest = f"sha256:{file.sha256}"
+            return Path(pooch.retrieve(url, digest, fname=target.name, path=target.parent))
+        except (OSError, ValueError) as error:  # no connection, a full disk; a wrong digest
+            failures.append(f"{url}: {error}")
     raise DataError(
-        f"{target} could not be downloaded. If this machine has no network, put the data sets in a folder and name it in the "
-        f"environment variable CATLOG_DATA (this file is {file.path} there). {EMBEDDED}\n"
-        + "\n".join(troubles)
+        f"{target} could not be downloaded. If this machine has no network, put the data sets "
+        "into a folder and set the environment variable CATLOG_DATA to it (this file is "
+        f"{file.path} there). {EMBEDDED}\n" + "\n".join(failures)
     )
 
 
-def damaged(path: Path, trouble: object) -> DataError:
-    """The error that says what is wrong with the file at ``path``."""
-    if isinstance(trouble, PermissionError):
+def damaged(path: Path, reason: object) -> DataError:
+    """Return the error to raise if the file at ``path`` cannot be used."""
+    if isinstance(reason, PermissionError):
         return DataError(
-            f"{path} may not be read ({trouble}). Change its permissions, or name another folder. {EMBEDDED}"
+            f"{path} may not be read ({reason}). Change its permissions, or use another folder. "
+            f"{EMBEDDED}"
         )
     return DataError(
-        f"{path} is damaged: {trouble}. Delete it and get it again (with neither `folder` nor CATLOG_DATA set, it is "
-        f"downloaded). {EMBEDDED}"
+        f"{path} is damaged: {reason}. Delete it and get it again (with neither `folder` nor "
+        f"CATLOG_DATA set, it is downloaded). {EMBEDDED}"
     )
 
 
-def unpacked(path: Path, most: int) -> bytes:
-    """What a gzip file holds, but not much more than ``most`` bytes, however many there are."""
+def unpack(path: Path, limit: int) -> bytes:
+    """Return the content of a gzip file, cut after ``limit`` + 1 bytes."""
     try:
         with gzip.open(path) as stream:
-            return stream.read(most + 1)
+            return stream.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, error) from error
 
 
 def check_content(path: Path, digest: str, expected: str) -> None:
-    """Raise unless the file holds what was published."""
+    """Raise a DataError if the content of a file is not the published one."""
     if digest != expected:
         raise damaged(
             path,
-            f"what it holds has the sha256 {digest[:12]}… and not {expected[:12]}… as published",
+            f"its content has the sha256 {digest[:12]}… and not {expected[:12]}… as published",
         )
 
 
 def sha256(data: bytes) -> str:
+    """Return the digest of ``data``."""
     return hashlib.sha256(data).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file of any size."""
+    """Return the digest of a file of any size."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -204,20 +212,13 @@ def file_sha256(path: Path) -> str:
         raise damaged(path, error) from error
 
 
-def cache_folder() -> Path:
-    """Where downloads and decoded images are kept: CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog."""
-    given = os.environ.get("CATLOG_CACHE")
-    return Path(
-        given or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog"
-    ).expanduser()
-
-
 @contextmanager
-def extra() -> Iterator[None]:
-    """Imports in this block belong to the extra `experiments`; if one is missing, say how to get it."""
+def imports_of_extra() -> Iterator[None]:
+    """Explain how to install a package of the extra `experiments` that is missing here."""
     try:
         yield
     except ImportError as error:
         raise ImportError(
-            f"catlog.data: the package {error.name!r} is missing. Install it with: pip install 'catlog[experiments]'"
+            f"catlog.data: the package {error.name!r} is missing. Install it with: "
+            "pip install 'catlog[experiments]'"
         ) from error

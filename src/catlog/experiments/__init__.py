@@ -1,4 +1,4 @@
-"""The four experiments of the paper, each a dataclass: its fields are the flags of ``catlog run`` and the record on disk."""
+"""The four experiments of the paper: dataclasses whose fields are the flags of ``catlog run``."""
 
 from .addition import Addition
 from .dvae import DVAE
@@ -9,7 +9,7 @@ from .run import execute, folder_for
 Experiment = Gradients | Optimisation | DVAE | Addition
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    each.name: each for each in (Gradients, Optimisation, DVAE, Addition)
+    experiment.name: experiment for experiment in (Gradients, Optimisation, DVAE, Addition)
 }
 
 __all__ = [

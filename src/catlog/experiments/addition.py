@@ -1,4 +1,4 @@
-"""Experiment 4 of the paper: learn to read digits from their sum alone."""
+"""Experiment 4 of the paper: learn to read digits from their sum."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -10,21 +10,24 @@ from torch.nn.utils import clip_grad_norm_
 
 from .. import data
 from ..functions import OfSum
-from .named_estimators import Labels, chosen_estimator
+from ..problems.mlp import glorot
+from .named_estimators import chosen_estimator
 from .ranges import Count, Positive
-from .settings import Settings
-from .training import Training, adam, glorot
+from .settings import Labels, Settings
+from .training import Training, adam
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addition(Settings):
-    """MNIST addition: a LeNet reads D images, their labels are never seen, only the sum. Loss: -log P(sum is right).
+    """MNIST addition: a LeNet reads D images and is trained on their sum.
 
-    f, "the drawn digits add up to the sum", is an indicator: its derivative is zero, so relaxations do not apply.
+    - The loss is -log P(sum is right).
+    - f is the indicator that the drawn digits add up to the sum. Its derivative
+      is zero, so relaxations do not apply.
     """
 
     data: Literal["mnist-5000", "mnist"] = "mnist-5000"
-    """Images; mnist-5000 is embedded, mnist is read from CATLOG_DATA or downloaded."""
+    """Images; mnist-5000 needs no files, mnist is read from CATLOG_DATA or downloaded."""
     digits: Count = 4
     """D, the number of images in a sum."""
     epochs: Count = 10
@@ -32,11 +35,11 @@ class Addition(Settings):
     batch: Count = 10
     """Sequences per step."""
     learning_rate: Positive = 1e-3
-    """Adam's."""
+    """Learning rate of Adam."""
     clip: Positive | None = None
-    """Longest gradient, as a norm; None: any. Without it long runs of 16 digits and more fall back now and then."""
+    """Largest norm of the gradient; None: no limit. It stabilises long runs of 16+ digits."""
     every: Count | None = None
-    """Log after so many steps; None: once an epoch."""
+    """Log every N steps; None: once per epoch."""
 
     name: ClassVar[str] = "addition"
     divides: ClassVar[bool] = True
@@ -54,13 +57,8 @@ class Addition(Settings):
         return AdditionTask(self)
 
 
-def clip(weights: list[nn.Parameter], longest: float) -> None:
-    """Shorten the gradient to this norm."""
-    clip_grad_norm_(weights, longest)
-
-
 def lenet() -> nn.Sequential:
-    """The published network: the two pooling layers are in its code, though not in the paper's text."""
+    """Return the published network; its two pooling layers are in the code, not in the paper."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5),
         nn.ReLU(),
@@ -78,17 +76,19 @@ def lenet() -> nn.Sequential:
 
 
 class AdditionTask:
-    """Model, sequences and likelihood; the loop's task."""
+    """Model, sequences and likelihood."""
 
     def __init__(self, config: Addition) -> None:
-        self.config, device = config, config.prepare()
+        self.config = config
+        device = config.prepare()
         samples = (
             100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
         )
         self.E = chosen_estimator(config, config.labels, device, samples=samples)
         if self.E.differentiates_f:
             raise ValueError(
-                f"--estimator: {config.estimator} needs the derivative of f, but that of an indicator is zero."
+                f"--estimator: {config.estimator} needs the derivative of f, "
+                "but that of an indicator is zero."
             )
         sequences = data.addition(data.load(config.data), config.digits)
         self.train, self.test = sequences.train.to(device), sequences.test.to(device)
@@ -97,8 +97,12 @@ class AdditionTask:
         self.network.to(device)
         optimiser = adam(self.network.parameters(), config.learning_rate, self.E, device)
         if config.clip is not None:
-            longest, weights = config.clip, list(self.network.parameters())
-            optimiser.register_step_pre_hook(lambda *_: clip(weights, longest))
+            max_norm, weights = config.clip, list(self.network.parameters())
+
+            def clip(*_: object) -> None:
+                clip_grad_norm_(weights, max_norm)
+
+            optimiser.register_step_pre_hook(clip)
         self.training = Training(
             self.loss,
             self.network,
@@ -114,10 +118,14 @@ class AdditionTask:
         self.every = config.every or self.training.per_epoch
 
     def logits(self, images: Tensor) -> Tensor:
+        """Return the logits of the ten digits for each image."""
         return self.network(images.reshape(-1, 1, 28, 28)).view(*images.shape[:-2], 10)
 
     def loss(self, index: Tensor) -> Tensor:
-        """-log of the estimated probability of the right sum. For IndeCateR that estimate is Rao-Blackwellised: seldom zero."""
+        """Return minus the log of the estimated probability of the right sum.
+
+        IndeCateR's estimate is Rao-Blackwellised, so it is seldom zero.
+        """
         sums = self.train.sums[index]
         q = Independent(
             Categorical(logits=self.logits(self.train.batch(index)), validate_args=False), 1
@@ -130,15 +138,14 @@ class AdditionTask:
 
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
-        """Accuracy on the test sequences: of their sums, by the most probable digits, and of single digits."""
+        """Return the test accuracy of the most probable digits, and of their sums."""
         rows = torch.arange(len(self.test), device=self.test.index.device)
-        read = torch.cat(
-            [self.logits(self.test.batch(part)).argmax(-1) for part in rows.split(250)]
-        )
+        parts = [self.logits(self.test.batch(part)) for part in rows.split(250)]
+        digits = torch.cat(parts).argmax(-1)
         metrics = {
             "epoch": i / self.training.per_epoch,
-            "accuracy": float((read.sum(-1) == self.test.sums).float().mean()),
-            "digit_accuracy": float((read == self.test.labels).float().mean()),
+            "accuracy": float((digits.sum(-1) == self.test.sums).float().mean()),
+            "digit_accuracy": float((digits == self.test.labels).float().mean()),
         }
         if i > 0:
             metrics["train"] = self.training.mean_loss()

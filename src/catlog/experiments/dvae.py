@@ -1,7 +1,7 @@
 """Experiment 3 of the paper: a discrete variational autoencoder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import log
 from typing import Any, ClassVar, Literal
 
@@ -13,41 +13,45 @@ from torch.nn.functional import softplus
 from ..data import for_autoencoder, load
 from ..estimators import GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .named_estimators import Labels, OnNumbers, chosen_estimator, takes_one_hot
+from ..problems.mlp import glorot, mlp
+from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot
 from .ranges import AtLeastTwo, Count, Counted, Positive
-from .settings import Settings
-from .training import Training, adam, glorot, gradient_statistics
+from .settings import Labels, Settings
+from .training import Training, adam, gradient_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
 class DVAE(Settings):
-    """Discrete autoencoder: 784-384-256-D variables-256-384-784, trained on the evidence lower bound, KL in closed form.
+    """Discrete autoencoder, trained on the evidence lower bound.
 
-    With more than two categories the decoder reads category numbers, as the published code does, or one-hot vectors.
+    - Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
+      is computed in closed form.
+    - With more than two categories, the decoder reads category numbers, as in
+      the published code, or one-hot vectors.
     """
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
-    """Images; mnist-5000 is embedded, the others are read from CATLOG_DATA or downloaded."""
+    """Images; mnist-5000 needs no files, the others are read from CATLOG_DATA or downloaded."""
     variables: Count = 200
     """D, the number of latent variables."""
     categories: AtLeastTwo = 2
-    """K, the number of categories of each."""
+    """K, the number of categories of a variable."""
     reads: Literal["numbers", "one-hot"] = "numbers"
-    """What the decoder reads where K > 2."""
+    """Input of the decoder for K > 2."""
     epochs: Count = 20
     """Passes over the training images (the paper: 1000)."""
     batch: Count = 100
     """Images per step."""
     learning_rate: Positive = 1e-4
-    """Adam's."""
+    """Learning rate of Adam."""
     anneal: bool = True
-    """Gumbel-Softmax: temperature from 1 to 0.1 by exp(-0.01) an epoch (the paper's text; the published code kept 0.99)."""
+    """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch."""
     every: Count | None = None
-    """Log after so many steps; None: once an epoch."""
+    """Log every N steps; None: once per epoch."""
     test_samples: Count = 10
     """Draws per image for the test bound (the published code: 1000)."""
     gradient_repeats: Counted = 5
-    """Estimates of one minibatch's gradient at each logged point, for its variance; fewer than two: none."""
+    """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
 
     name: ClassVar[str] = "dvae"
     divides: ClassVar[bool] = True
@@ -73,18 +77,12 @@ class DVAE(Settings):
         return DVAETask(self)
 
 
-def mlp(*sizes: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 class DVAETask:
-    """Model, data and bound; the loop's task."""
+    """Model, data and bound."""
 
     def __init__(self, config: DVAE) -> None:
-        self.config, device = config, config.prepare()
+        self.config = config
+        device = config.prepare()
         labels = config.labels if config.categories == 2 else config.categorical
         self.E = chosen_estimator(config, labels, device, bounds=True)
         self.temperature = torch.ones((), device=device)
@@ -99,7 +97,9 @@ class DVAETask:
         self.decoder = mlp(d * k if one_hot else d, 256, 384, 784)
         glorot(self.encoder, self.decoder)
         self.model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder}).to(device)
-        self.train, self.test = (images.to(device) for images in for_autoencoder(load(config.data)))
+        train, test = for_autoencoder(load(config.data))
+        self.train = train.to(device)
+        self.test = test.to(device)
         self.training = Training(
             self.loss,
             self.model,
@@ -114,7 +114,8 @@ class DVAETask:
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch
 
-    def law(self, logits: Tensor, *, relaxed: bool) -> Distribution:
+    def distribution(self, logits: Tensor, *, relaxed: bool) -> Distribution:
+        """Return the distribution of the latent variables, one-hot if ``relaxed``."""
         if self.config.categories == 2:
             return Independent(Bernoulli(logits=logits, validate_args=False), 1)
         logits = logits.unflatten(-1, (self.config.variables, self.config.categories))
@@ -124,18 +125,15 @@ class DVAETask:
         )
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """KL(q || uniform prior), in closed form."""
+        """Return KL(q || uniform prior), in closed form."""
         if self.config.categories == 2:
             return (logits.sigmoid() * logits - softplus(logits) + log(2)).sum(-1)
-        log_p = logits.unflatten(-1, (self.config.variables, self.config.categories)).log_softmax(
-            -1
-        )
-        return (log_p.exp() * log_p + log(self.config.categories) / self.config.categories).sum(
-            (-1, -2)
-        )
+        k = self.config.categories
+        log_p = logits.unflatten(-1, (self.config.variables, k)).log_softmax(-1)
+        return (log_p.exp() * log_p + log(k) / k).sum((-1, -2))
 
     def reconstruction(self, images: Tensor, *, relaxed: bool) -> nn.Module:
-        """Minus the log-likelihood of the images, as a function of latent points that knows its neighbours."""
+        """Return the negated log-likelihood of the images as a function of the latent variables."""
         head, k = BernoulliCrossEntropy(images), self.config.categories
         if k > 2 and relaxed and self.config.reads == "numbers":
             return OnNumbers(FirstLayerLinear(self.decoder, head), k)
@@ -143,11 +141,12 @@ class DVAETask:
             return FirstLayerLinear(self.decoder, head, one_hot=True)
         return FirstLayerLinear(self.decoder, head, categories=k)
 
-    def bound(self, images: Tensor, E: Any, *, relaxed: bool) -> Tensor:
-        """The negated evidence lower bound of each image."""
+    def bound(self, images: Tensor, E: Callable[..., Tensor], *, relaxed: bool) -> Tensor:
+        """Return the negated evidence lower bound of each image; E may be any function of (f, q)."""
         logits = self.encoder(images)
-        f, q = self.reconstruction(images, relaxed=relaxed), self.law(logits, relaxed=relaxed)
-        # A plain mean over draws has no target. A bound is that of log p(image, x) - log q(x).
+        f = self.reconstruction(images, relaxed=relaxed)
+        q = self.distribution(logits, relaxed=relaxed)
+        # an importance-weighted bound is one of log p(image, x) - log q(x)
         if getattr(E, "target", "expectation") == "bound":
             prior = -self.config.variables * log(self.config.categories)
             return -E(lambda x: prior - f(x) - q.log_prob(x), q)
@@ -171,24 +170,24 @@ class DVAETask:
             metrics["train"] = self.training.mean_loss()
         if self.config.gradient_repeats > 1:
             index = self.training.index(0)
-            encoder, decoder = (list(each.parameters()) for each in (self.encoder, self.decoder))
             metrics |= gradient_statistics(
-                lambda: self.loss(index).mean(), encoder, decoder, self.config.gradient_repeats
+                lambda: self.loss(index).mean(),
+                list(self.encoder.parameters()),
+                list(self.decoder.parameters()),
+                self.config.gradient_repeats,
             )
         return metrics
 
     @torch.no_grad()
     def mean_bound(self, images: Tensor, samples: int) -> float:
-        """The mean negated bound of the images, with so many draws for each."""
-
-        def mean(f: nn.Module, q: Distribution) -> Tensor:
-            return f(q.sample((samples,))).mean(0)
-
-        parts = [
-            self.bound(part, mean, relaxed=False).sum()
-            for part in images.split(max(1, 10_000 // samples))
-        ]
-        return float(torch.stack(parts).sum()) / len(images)
+        """Return the mean negated bound of the images, with ``samples`` draws for each."""
+        totals = []
+        for part in images.split(max(1, 10_000 // samples)):
+            logits = self.encoder(part)
+            points = self.distribution(logits, relaxed=False).sample((samples,))
+            losses = self.reconstruction(part, relaxed=False)(points).mean(0)
+            totals.append((losses + self.divergence(logits)).sum())
+        return float(torch.stack(totals).sum()) / len(images)
 
     def state_dict(self) -> dict[str, Any]:
         return {"training": self.training.state_dict(), "temperature": self.temperature}

@@ -1,6 +1,7 @@
-"""Where the runs of a sweep go: here, one after another; here, in processes; or to a Ray cluster.
+"""The engines of a sweep: one run after another, processes on this machine, or a Ray cluster.
 
-An engine takes jobs and gives, for each that ended, its outcome. It calls ``tick`` now and then.
+An engine takes jobs and yields the outcome of each one that has ended. It calls ``tick``
+regularly.
 """
 
 import os
@@ -16,15 +17,24 @@ import torch
 
 from ..parallel.workers import join_ray
 from .run import execute
-from .run_folder import Tell
+from .run_folder import Notify
+from .settings import Settings
 from .workers import Died, Workers
+
+TICK_EVERY = 0.5  # seconds
+STOP_WITHIN = 60.0  # seconds that cancelled tasks of Ray have to write their checkpoints
 
 Tick = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: what went wrong (None: nothing), and what should be known of it anyway."""
+    """The end of a run.
+
+    Attributes:
+        problem: what went wrong; None if the run is complete.
+        notes: what the user should know in any case.
+    """
 
     problem: str | None = None
     notes: tuple[str, ...] = ()
@@ -35,147 +45,158 @@ Outcomes = Generator[Outcome, None, None]
 
 @dataclass(frozen=True)
 class Job:
-    """One run, to be executed wherever; ``until``: the time after which it must stop."""
+    """One run, which can be executed in any process.
 
-    config: Any
+    Attributes:
+        config: the experiment.
+        folder: the folder of the run.
+        deadline: the time, in seconds since the epoch, after which it must stop.
+        checkpoint_every: seconds between checkpoints.
+    """
+
+    config: Settings
     folder: Path
-    until: float | None = None
+    deadline: float | None = None
     checkpoint_every: float = 30.0
 
     def __call__(self, tick: Tick = lambda: None, patience: float | None = None) -> Outcome:
-        """Begin or resume the run."""
+        """Start or resume the run."""
         notes: list[str] = []
-        return Outcome(self._problem(tick, notes.append, patience), tuple(notes))
+        return Outcome(self._run(tick, notes.append, patience), tuple(notes))
 
-    def _problem(self, tick: Tick, tell: Tell, patience: float | None) -> str | None:
+    def _run(self, tick: Tick, notify: Notify, patience: float | None) -> str | None:
+        """Run, and return what went wrong, or None."""
+        if self._is_late():
+            return f"{self.folder}: not started before the deadline"
 
         def watch(done: int, total: int, row: object) -> None:
             tick()
-            if self.until is not None and time.time() > self.until:
-                raise _TooLateError
+            if self._is_late():
+                raise _DeadlineError
 
         try:
-            if self.until is None or time.time() < self.until:
-                execute(
-                    self.config,
-                    self.folder,
-                    resume=True,
-                    checkpoint_every=self.checkpoint_every,
-                    watch=watch,
-                    tell=tell,
-                    patience=patience,
-                )
-                return None
-            return f"{self.folder}: not begun before the deadline"
-        except _TooLateError:
-            return f"{self.folder}: cut by the deadline"
+            execute(
+                self.config,
+                self.folder,
+                resume=True,
+                checkpoint_every=self.checkpoint_every,
+                watch=watch,
+                notify=notify,
+                patience=patience,
+            )
+        except _DeadlineError:
+            return f"{self.folder}: stopped by the deadline"
         except Exception as error:
             return f"{self.folder}: {type(error).__name__}: {error}"
+        return None
+
+    def _is_late(self) -> bool:
+        return self.deadline is not None and time.time() >= self.deadline
 
 
-class _TooLateError(Exception):
+class _DeadlineError(Exception):
     pass
 
 
-def _with_threads(job: Job, threads: int, patience: float | None = None) -> Outcome:
+def _run_with_threads(job: Job, threads: int, patience: float | None = None) -> Outcome:
     torch.set_num_threads(threads)
     return job(patience=patience)
 
 
 def _died(job: Job, retries: int) -> Outcome:
-    often = "" if retries == 0 else f", and so did those of {retries} more attempts"
+    attempts = "" if retries == 0 else f", and so did those of {retries} more attempts"
     return Outcome(
-        f"{job.folder}: its process died (killed, or out of memory){often}. Run the same command again to go on."
+        f"{job.folder}: its process died (killed, or out of memory){attempts}. "
+        "Run the same command again to continue."
     )
 
 
-def in_turn(todo: list[Job], tick: Tick) -> Outcomes:
-    """In this process, which ends with a run that is killed."""
-    told_at = 0.0
+def run_in_turn(jobs: list[Job], tick: Tick) -> Outcomes:
+    """Run one job after another in this process; if one is killed, so is the sweep."""
+    ticked_at = 0.0
 
-    def sometimes() -> None:
-        nonlocal told_at
-        if time.monotonic() > told_at + 0.5:
+    def tick_sometimes() -> None:
+        nonlocal ticked_at
+        if time.monotonic() > ticked_at + TICK_EVERY:
             tick()
-            told_at = time.monotonic()
+            ticked_at = time.monotonic()
 
-    for job in todo:
-        yield job(sometimes)
+    for job in jobs:
+        yield job(tick_sometimes)
 
 
-def in_processes(todo: list[Job], tick: Tick, jobs: int, retries: int) -> Outcomes:
-    """``jobs`` at a time. Where the process of one dies, that run alone is tried again, in a new process.
+def run_in_processes(jobs: list[Job], tick: Tick, processes: int, retries: int) -> Outcomes:
+    """Run ``processes`` jobs at a time. If a process dies, its job is retried in a new process.
 
-    Ctrl-C (or SIGTERM) is passed on: every run stops between two steps, at a checkpoint, and no other begins.
+    Ctrl-C and SIGTERM are passed on: every run stops between two steps, at a checkpoint, and no
+    further one starts.
     """
-    threads = max(1, (os.cpu_count() or 1) // jobs)  # more would have the runs wait for each other
-    waiting, named, deaths = deque(todo), {job.folder: job for job in todo}, Counter[Path]()
-    with Workers(min(jobs, len(todo)), _with_threads) as workers:
+    threads = max(1, (os.cpu_count() or 1) // processes)  # more would compete for the cores
+    waiting, by_folder, deaths = deque(jobs), {job.folder: job for job in jobs}, Counter[Path]()
+    with Workers(min(processes, len(jobs)), _run_with_threads) as workers:
         while waiting or workers.busy:
             while waiting and workers.free:
                 job = waiting.popleft()
-                workers.give(
-                    job.folder, job, threads, inf
-                )  # a stop may come twice: from here and the terminal
-            for folder, outcome in workers.results(timeout=0.5):
+                # Infinite patience: one Ctrl-C may arrive twice, from here and from the terminal.
+                workers.submit(job.folder, job, threads, inf)
+            for folder, outcome in workers.results(timeout=TICK_EVERY):
                 deaths[folder] += isinstance(outcome, Died)
                 if not isinstance(outcome, Died):
                     yield outcome
                 elif deaths[folder] > retries:
-                    yield _died(named[folder], retries)
+                    yield _died(by_folder[folder], retries)
                 else:
-                    waiting.append(named[folder])
+                    waiting.append(by_folder[folder])
             tick()
 
 
-def on_ray(
-    todo: list[Job],
+def run_on_ray(
+    jobs: list[Job],
     tick: Tick,
-    jobs: int | None,
+    at_once: int | None,
     retries: int,
     address: str | None,
     cpus_per_run: int,
     gpus_per_run: float | None,
 ) -> Outcomes:
-    """As tasks of a Ray cluster, which starts a task again where its worker or its machine was lost.
+    """Run jobs as tasks of a Ray cluster, which restarts a task if its worker or machine is lost.
 
     Ctrl-C is passed on: every run stops between two steps, at a checkpoint.
     """
-    if not todo:
+    if not jobs:
         return
-    ray, joined = join_ray(address, num_cpus=None if jobs is None else jobs * cpus_per_run)
+    ray, joined = join_ray(address, num_cpus=None if at_once is None else at_once * cpus_per_run)
     gpus = ray.cluster_resources().get("GPU", 0)
     if gpus_per_run is None:
-        gpus_per_run = 1.0 if gpus and todo[0].config.device != "cpu" else 0.0
+        gpus_per_run = 1.0 if gpus and jobs[0].config.device != "cpu" else 0.0
     if gpus_per_run and not gpus:
         raise ValueError(
-            f"--gpus-per-run {gpus_per_run:g} was given, but the Ray cluster has no GPU."
+            f"--gpus-per-run must be 0, but {gpus_per_run:g} was given, "
+            "and the Ray cluster has no GPU."
         )
-    task = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus_per_run, max_retries=retries)(
-        _with_threads
-    )
-    waiting, running = deque(todo), dict[Any, Job]()
+    remote = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus_per_run, max_retries=retries)
+    task = remote(_run_with_threads)
+    waiting, running = deque(jobs), dict[Any, Job]()
     try:
         while waiting or running:
-            while waiting and (jobs is None or len(running) < jobs):
+            while waiting and (at_once is None or len(running) < at_once):
                 job = waiting.popleft()
                 running[task.remote(job, cpus_per_run)] = job
-            done, _ = ray.wait(list(running), timeout=0.5)
-            for each in done:
-                job = running.pop(each)
+            ended, _ = ray.wait(list(running), timeout=TICK_EVERY)
+            for reference in ended:
+                job = running.pop(reference)
                 try:
-                    yield ray.get(each)
+                    yield ray.get(reference)
                 except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError):
                     yield _died(job, retries)
                 except ray.exceptions.RayError as error:
-                    yield Outcome(
-                        f"{job.folder}: {type(error).__name__}: {str(error).splitlines()[0]}"
-                    )
+                    reason = str(error).splitlines()[0]
+                    yield Outcome(f"{job.folder}: {type(error).__name__}: {reason}")
             tick()
     finally:
-        for each in running:
-            ray.cancel(each)
+        for reference in running:
+            ray.cancel(reference)
         if running:
-            ray.wait(list(running), num_returns=len(running), timeout=60)
+            ray.wait(list(running), num_returns=len(running), timeout=STOP_WITHIN)
         if joined:
             ray.shutdown()

@@ -1,4 +1,4 @@
-"""Experiment 1 of the paper: estimates of a gradient that is known exactly."""
+"""Experiment 1 of the paper: estimates of a gradient whose exact value is known."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -8,29 +8,31 @@ from torch import nn
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive, Potts
-from .named_estimators import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .named_estimators import Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
 from .ranges import AtLeastTwo, Count
-from .settings import Settings
+from .settings import Labels, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients(Settings):
-    r"""Synthetic gradients: many estimates at fixed logits against the exact gradient of E[f].
+    """Synthetic gradients: estimates at fixed logits, and the exact gradient.
 
-    f is the paper's :math:`\sum_d |x_d - b_d|`, which is additive (IndeCateR is exact on it with one draw, so the comparison
-    says little), or a Potts energy with a coupling between every two variables, where the comparison is fair.
+    - An additive f is the paper's sum of abs(x_d - b_d). IndeCateR is exact on
+      it with one draw, so the comparison says little.
+    - A pairwise f is a Potts energy with a coupling between every two
+      variables, which makes the comparison fair.
     """
 
     variables: Count = 12
     """D, the number of variables."""
     categories: AtLeastTwo = 3
-    """K, the number of categories of each."""
+    """K, the number of categories of a variable."""
     function: Literal["additive", "pairwise"] = "additive"
-    """f: the paper's additive one, or one with interactions."""
+    """f: the paper's additive function, or one with interactions."""
     repeats: AtLeastTwo = 1000
     """Number of estimates."""
     together: Count = 50
-    """Estimates made at once (a matter of memory and speed)."""
+    """Number of estimates made at once (affects memory and speed only)."""
 
     name: ClassVar[str] = "gradients"
     labels: ClassVar[Labels] = {
@@ -47,10 +49,11 @@ class Gradients(Settings):
 
 
 class GradientsTask:
-    """One iteration is ``together`` estimates; sums over all of them are the state."""
+    """``together`` estimates per iteration; the state is the sums over all of them."""
 
     def __init__(self, config: Gradients) -> None:
-        self.config, device = config, config.prepare()
+        self.config = config
+        device = config.prepare()
         self.E = chosen_estimator(config, config.labels, device)
         if isinstance(self.E, GumbelSoftmax):
             self.E = replace(self.E, hard=True)
@@ -59,38 +62,30 @@ class GradientsTask:
         self.every = self.iterations
 
         d, k = config.variables, config.categories
-        start = torch.Generator().manual_seed(config.seed)  # the same problem for every estimator
-        self.logits = torch.randn(d, k, generator=start).to(device)
+        generator = torch.Generator().manual_seed(config.seed)  # one problem for all estimators
+        self.logits = torch.randn(d, k, generator=generator).to(device)
         if config.function == "additive":
-            chosen = torch.distributions.Categorical(logits=self.logits.cpu())
-            b = (
-                (torch.rand(d, 1, generator=start) > chosen.probs.cumsum(-1))
-                .sum(-1)
-                .clamp(max=k - 1)
-            )
+            cdf = torch.distributions.Categorical(logits=self.logits.cpu()).probs.cumsum(-1)
+            b = (torch.rand(d, 1, generator=generator) > cdf).sum(-1).clamp(max=k - 1)
             b, costs = b.to(device), (torch.arange(k) - b[:, None]).abs().float().to(device)
             self.f: nn.Module = (
                 OnNumbers(lambda x: (x - b).abs().sum(-1), k) if one_hot else Additive(costs)
             )
             multilinear: nn.Module = Additive(costs, one_hot=True)
         else:
-            couplings, fields = (
-                torch.randn(d, d, generator=start) / d**0.5,
-                torch.randn(d, k, generator=start),
-            )
-            self.f = Potts(couplings.to(device), fields.to(device), one_hot=one_hot)
-            multilinear = Potts(couplings.to(device), fields.to(device), one_hot=True)
-        # As a multilinear function of one-hot points, f at the probabilities is the expectation of f.
+            couplings = (torch.randn(d, d, generator=generator) / d**0.5).to(device)
+            fields = torch.randn(d, k, generator=generator).to(device)
+            self.f = Potts(couplings, fields, one_hot=one_hot)
+            multilinear = Potts(couplings, fields, one_hot=True)
+        # f is multilinear in one-hot points, so f at the probabilities is its expectation.
         logits = self.logits.double().requires_grad_()
         expectation = multilinear.double()(logits.softmax(-1)[None])
         (self.exact,) = torch.autograd.grad(expectation.sum(), logits)
-        zeros = torch.zeros_like
-        number = self.exact.new_zeros(())
         self.sums = {
-            "g": zeros(self.exact),
-            "g2": zeros(self.exact),
-            "cosine": number.clone(),
-            "cosine2": number.clone(),
+            "g": torch.zeros_like(self.exact),
+            "g2": torch.zeros_like(self.exact),
+            "cosine": self.exact.new_zeros(()),
+            "cosine2": self.exact.new_zeros(()),
         }
         self.learner = Learner(self.E)
 
@@ -106,12 +101,11 @@ class GradientsTask:
         self.sums["g"] += gradient.sum(0)
         self.sums["g2"] += gradient.square().sum(0)
         self.sums["cosine"] += cosine.sum()
-        self.sums["cosine2"] += (
-            (1 - cosine).square().sum()
-        )  # of the distance: no cancellation where it is tiny
+        # the square of the distance, not of the cosine, which would cancel where it is tiny
+        self.sums["cosine2"] += (1 - cosine).square().sum()
 
     def measure(self, i: int) -> dict[str, float]:
-        r"""The paper's "bias", mean(1 - cos), and "variance", var(cos); and the true ones, relative to :math:`\lVert g\rVert`."""
+        """Return the paper's "bias", mean(1 - cos), and "variance", var(cos), and the true ones."""
         n = min(i * self.config.together, self.config.repeats)
         if n < 2:
             return {}
@@ -119,9 +113,7 @@ class GradientsTask:
         variance = (self.sums["g2"] - n * mean.square()).clamp(min=0) / (n - 1)
         distance = 1 - self.sums["cosine"] / n
         norm2 = self.exact.square().sum()
-        bias2 = (
-            (mean - self.exact).square() - variance / n
-        ).sum()  # less the noise left in the mean
+        bias2 = ((mean - self.exact).square() - variance / n).sum()  # less the mean's variance
         return {
             "estimates": n,
             "evaluations": self.E.evaluations(law_for(self.E, self.logits)),

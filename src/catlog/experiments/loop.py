@@ -1,4 +1,4 @@
-"""The one loop that every experiment runs in: step, log, checkpoint, resume."""
+"""The loop of all experiments: step, log, checkpoint, resume."""
 
 import contextlib
 import signal
@@ -10,27 +10,29 @@ from typing import Any, Protocol
 import torch
 
 from .ranks import Ranks
-from .run_folder import Folder, Tell, say_nothing
+from .run_folder import Folder, Notify, ignore_note
 
-AGREE_EVERY = 10  # iterations after which several ranks ask each other whether to stop
+AGREE_EVERY = 10  # iterations between two agreements of several ranks on whether to stop
+WATCH_EVERY = 0.2  # seconds between two calls of `watch` that no logged point causes
 
 
 class Task(Protocol):
-    """What an experiment does.
+    """The work of an experiment.
 
-    iterations: how many steps in all.
-    every: measure and log after so many.
+    Attributes:
+        iterations: the number of steps.
+        every: measure and log every N steps.
     """
 
     iterations: int
     every: int
 
     def step(self, i: int) -> None:
-        """Iteration i, counted from 0. It must not wait for the device."""
+        """Run iteration i, counted from 0. It must not wait for the device."""
         ...
 
     def measure(self, i: int) -> dict[str, float]:
-        """The metrics after i iterations."""
+        """Return the metrics after i iterations."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -38,9 +40,12 @@ class Task(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-Watcher = Callable[
-    [int, int, Mapping[str, float]], None
-]  # (iterations done, of how many, last metrics)
+# called with the iterations done, their total, and the last metrics
+Watcher = Callable[[int, int, Mapping[str, float]], None]
+
+
+def ignore_progress(done: int, total: int, row: Mapping[str, float]) -> None:
+    """Do nothing."""
 
 
 def loop(
@@ -48,24 +53,27 @@ def loop(
     folder: Folder,
     *,
     checkpoint_every: float = 30.0,
-    watch: Watcher = lambda done, total, row: None,
+    watch: Watcher = ignore_progress,
     ranks: Ranks = Ranks(),
-    tell: Tell = say_nothing,
+    notify: Notify = ignore_note,
     patience: float | None = None,
 ) -> dict[str, Any]:
-    """Run ``task`` to its end, from where the folder's last good checkpoint stands, and return the last metrics.
+    """Run ``task`` from the folder's last good checkpoint to its end; return the last metrics.
 
-    Random numbers come from torch's global generators; their state is part of a checkpoint, so a run that was cut and resumed
-    on a CPU, with the same versions and the same number of threads, logs the same numbers as one that was not: sums are divided
-    among threads, and another division rounds differently. Where versions or threads have changed, ``tell`` gets a note.
-    ``seconds`` in the metrics is the time spent in steps (not in measuring, nor in the first step, which compiles).
-    ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
+    Random numbers come from torch's global generators, whose states are part of a checkpoint. On a
+    CPU, a resumed run therefore logs the same numbers as an uninterrupted one, provided that
+    versions and the number of threads are the same: another division of sums among threads rounds
+    differently. If they have changed, ``notify`` gets a note.
 
-    With several ``ranks`` all step and measure, and the first one reads, logs and writes. A checkpoint holds the generators of
-    all ranks; resumed with another number of them, the others' are made from the first one's. ``patience``: see
-    :func:`interruptions`; None: 5 seconds with several ranks, none with one.
+    ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
+    step, which compiles. ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
+
+    With several ``ranks``, all of them step and measure, and the first one reads, logs and writes.
+    A checkpoint holds the random states of all ranks. After resuming with another number of ranks,
+    the states are derived from the first one. ``patience``: see :func:`interruptions`; None means
+    5 seconds with several ranks, 0 with one.
     """
-    start, saved = ranks.from_first(lambda: folder.restore(tell))
+    start, saved = ranks.from_first(lambda: folder.restore(notify))
     seconds, row = 0.0, dict[str, Any]()
     if saved is not None:
         task.load_state_dict(saved["task"])
@@ -73,27 +81,27 @@ def loop(
         states = [saved["random"], *saved.get("random_others", [])]
         _set_random_state(states[ranks.rank if len(states) == ranks.size else 0])
         if len(states) != ranks.size:
-            ranks.part()
-        row = ranks.from_first(folder.last) or {}
-    if ranks.first:
-        folder.begin(start, task.iterations, ranks.size, tell)
+            ranks.split_random_streams()
+        row = ranks.from_first(folder.last_metrics) or {}
+    if ranks.is_first:
+        folder.begin_session(start, task.iterations, ranks.size, notify)
 
     def save(i: int) -> None:
-        random, *others = ranks.all(_random_state())
+        random, *others = ranks.gather(_random_state())
         state = {"task": task.state_dict(), "seconds": seconds, "random": random}
-        if ranks.first:
+        if ranks.is_first:
             folder.checkpoint(i, {**state, "random_others": others} if others else state)
 
     def log(i: int) -> dict[str, Any]:
         row = {"iteration": i, "seconds": round(seconds, 6), **task.measure(i)}
-        if ranks.first:
+        if ranks.is_first:
             folder.log(row)
         return row
 
     if start == 0:
         row = log(0)
         watch(0, task.iterations, row)
-    saved_at = told_at = began = time.perf_counter()
+    saved_at = watched_at = stepped_at = time.perf_counter()
     if patience is None:
         patience = 5.0 if ranks.size > 1 else 0.0
     with interruptions(patience) as asked_to_stop:
@@ -102,51 +110,51 @@ def loop(
             done = i + 1
             if i == start:
                 _synchronise()
-                began = time.perf_counter()
-            logged = done % task.every == 0 or done == task.iterations
-            if logged:
+                stepped_at = time.perf_counter()
+            is_logged = done % task.every == 0 or done == task.iterations
+            if is_logged:
                 _synchronise()
-                seconds += time.perf_counter() - began
+                seconds += time.perf_counter() - stepped_at
                 row = log(done)
                 if ranks.any(time.perf_counter() - saved_at > checkpoint_every):
                     save(done)
                     saved_at = time.perf_counter()
                 watch(done, task.iterations, row)
                 _synchronise()
-                began = time.perf_counter()
-            elif time.perf_counter() - told_at > 0.2:
-                told_at = time.perf_counter()
+                stepped_at = time.perf_counter()
+            elif time.perf_counter() - watched_at > WATCH_EVERY:
+                watched_at = time.perf_counter()
                 watch(done, task.iterations, row)
-            if (ranks.size == 1 or logged or done % AGREE_EVERY == 0) and ranks.any(
-                asked_to_stop()
-            ):
-                seconds += time.perf_counter() - began
+            ranks_agree_now = ranks.size == 1 or is_logged or done % AGREE_EVERY == 0
+            if ranks_agree_now and ranks.any(asked_to_stop()):
+                seconds += time.perf_counter() - stepped_at
                 save(done)
                 raise KeyboardInterrupt
-    if ranks.first:
+    if ranks.is_first:
         folder.finish(row)
     return row
 
 
 @contextlib.contextmanager
 def interruptions(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C (or SIGTERM) as a question that the loop asks between two steps; the second Ctrl-C stops at once.
+    """Turn Ctrl-C and SIGTERM into a flag that the loop reads between two steps.
 
-    ``patience``: not within so many seconds of the first, as torchrun passes on what the terminal has sent already.
+    A second signal stops at once, unless it arrives within ``patience`` seconds of the first:
+    torchrun sends a second one itself after a single Ctrl-C.
     """
-    asked: list[float] = []
+    signalled_at: list[float] = []
 
     def handle(number: int, frame: object) -> None:
-        if asked and time.monotonic() >= asked[0] + patience:
+        if signalled_at and time.monotonic() >= signalled_at[0] + patience:
             raise KeyboardInterrupt
-        asked.append(time.monotonic())
+        signalled_at.append(time.monotonic())
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(signalled_at)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

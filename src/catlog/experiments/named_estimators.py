@@ -1,7 +1,7 @@
-"""From a name on the command line to an estimator: a class of the registry, or a label of the paper such as RLOO-F."""
+"""Estimators by name: a class of the registry, or a label of the paper such as RLOO-F."""
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -12,45 +12,42 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from ..estimator import Estimator, Kind
 from ..estimators import ESTIMATORS
-from .settings import Settings
-
-# label -> the registry's name and its settings
-Labels = Mapping[str, tuple[str, dict[str, Any]]]
+from .settings import Labels, Settings
 
 
 def make_estimator(
     name: str, samples: int | None, options: tuple[str, ...], labels: Labels
 ) -> Estimator:
-    """The estimator called ``name`` (a label of this experiment, or a class), with ``options`` such as ``draws=latin``.
+    """Return the estimator ``name`` (one of ``labels``, or a class) with ``options``.
 
     >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"per_variable": True})})
     IndeCateR(3, per_variable=True, draws=latin)
     """
     check_known(name, labels)
-    listed, settings = labels.get(name, (name, {}))
-    cls = ESTIMATORS[listed]
+    class_name, label_settings = labels.get(name, (name, {}))
+    cls = ESTIMATORS[class_name]
     fields = signature(cls).parameters
-    given: dict[str, Any] = dict(settings)
+    settings: dict[str, Any] = dict(label_settings)
     if samples is not None:
-        given["samples"] = samples
+        settings["samples"] = samples
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
             raise ValueError(f"--options: {option!r} must have the form name=value.")
-        given[key] = parsed(value)
-    unknown = [key for key in given if key not in fields]
+        settings[key] = parse_literal(value)
+    unknown = [key for key in settings if key not in fields]
     if unknown:
         raise ValueError(
-            f"{listed} has no setting {', '.join(unknown)}. It has {', '.join(fields)}."
+            f"{class_name} has no setting {', '.join(unknown)}. It has {', '.join(fields)}."
         )
-    return cls(**given)
+    return cls(**settings)
 
 
 def check_known(name: str, labels: Labels) -> None:
-    """Raise unless ``name`` is that of an estimator here."""
+    """Raise if ``name`` is neither one of ``labels`` nor an estimator."""
     if name not in labels and name not in ESTIMATORS:
         known = sorted({*labels, *ESTIMATORS})
-        raise ValueError(f"--estimator: {name!r} is not known. Give one of {', '.join(known)}.")
+        raise ValueError(f"--estimator: {name!r} is not known. Use one of {', '.join(known)}.")
 
 
 def chosen_estimator(
@@ -61,16 +58,21 @@ def chosen_estimator(
     samples: int | None = None,
     bounds: bool = False,
 ) -> Estimator:
-    """The estimator that a configuration asks for, on its device; ``bounds``: also one that bounds a likelihood instead."""
+    """Return the estimator of a configuration on its device.
+
+    ``bounds`` allows estimators of a bound on a likelihood, such as VIMCO.
+    """
     E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
     if E.target == "bound" and not bounds:
         raise ValueError(
-            f"--estimator: {type(E).__name__} bounds a likelihood by log-weights; here is none. Use it with `catlog run dvae`."
+            f"--estimator: {type(E).__name__} bounds a likelihood by log-weights, and this experiment "
+            "has no likelihood. Use it with `catlog run dvae`."
         )
     return E.to(device) if isinstance(E, nn.Module) else E
 
 
-def parsed(value: str) -> Any:
+def parse_literal(value: str) -> Any:
+    """Return the Python literal that ``value`` is, else ``value`` itself."""
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -78,34 +80,39 @@ def parsed(value: str) -> Any:
 
 
 def own_parameters(E: Estimator) -> list[nn.Parameter]:
-    """What an estimator that learns wants trained."""
+    """Return the parameters of an estimator that learns."""
     return list(E.parameters()) if isinstance(E, nn.Module) else []
 
 
 def own_state(E: Estimator) -> dict[str, Any]:
+    """Return the state of an estimator that learns."""
     return E.state_dict() if isinstance(E, nn.Module) else {}
 
 
 def load_own_state(E: Estimator, state: dict[str, Any]) -> None:
+    """Restore the state of an estimator that learns."""
     if isinstance(E, nn.Module):
         E.load_state_dict(state)
 
 
 class Learner:
-    """An estimator outside of a model's training, with an optimiser for what it learns itself, where it does."""
+    """An estimator without a model to train, and an optimiser of its parameters if it has any."""
 
     def __init__(self, E: Estimator) -> None:
-        self.E, self.own = E, own_parameters(E)
-        self.optimiser = torch.optim.Adam(self.own, 1e-2) if self.own else None
+        self.E = E
+        self.parameters = own_parameters(E)
+        self.optimiser = torch.optim.Adam(self.parameters, 1e-2) if self.parameters else None
 
     def gradient(self, value: Tensor, logits: Tensor) -> Tensor:
-        """That of ``value`` in ``logits``; the estimator's own parameters get theirs."""
-        gradient, *others = torch.autograd.grad(value, [logits, *self.own], allow_unused=True)
-        for parameter, its in zip(self.own, others, strict=True):
-            parameter.grad = its
+        """Return the gradient of ``value`` in ``logits``, and set those of the parameters."""
+        inputs = [logits, *self.parameters]
+        gradient, *gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+        for parameter, parameter_gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = parameter_gradient
         return gradient
 
     def step(self) -> None:
+        """Update the estimator's parameters."""
         if self.optimiser is not None:
             self.optimiser.step()
 
@@ -122,12 +129,12 @@ class Learner:
 
 
 def takes_one_hot(E: Estimator) -> bool:
-    """Whether E wants points as one-hot vectors: to relax them, or because it takes no numbers."""
+    """Return True if E needs one-hot points: to relax them, or for lack of category numbers."""
     return Kind.ONE_HOT in E.supports and (E.differentiates_f or Kind.INDEX not in E.supports)
 
 
 def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
-    """Independent variables with these logits, as E can take them: numbers, one-hot vectors, or bits."""
+    """Return independent variables as E supports them: category numbers, one-hot or bits."""
     if takes_one_hot(E):
         base: Distribution = OneHotCategorical(logits=logits, validate_args=False)
     elif Kind.INDEX in E.supports and not E.differentiates_f:
@@ -136,17 +143,22 @@ def law_for(E: Estimator, logits: Float[Tensor, "*batch d k"]) -> Distribution:
         base = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
     else:
         raise ValueError(
-            f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} categories here."
+            f"--estimator: {type(E).__name__} is for bits, but there are {logits.shape[-1]} "
+            "categories here."
         )
     return Independent(base, 1)
 
 
 class OnNumbers(nn.Module):
-    """A function of category numbers, read from one-hot points, also relaxed ones: what relaxations see in the published code."""
+    """A function of category numbers, called with one-hot points, which may be relaxed.
+
+    The published code gives relaxations this function.
+    """
 
     def __init__(self, f: Callable[[Tensor], Tensor], categories: int) -> None:
         super().__init__()
-        self.f, self.categories = f, categories
+        self.f = f
+        self.categories = categories
 
     def forward(self, x: Tensor) -> Tensor:
         return self.f(x @ torch.arange(self.categories, dtype=x.dtype, device=x.device))

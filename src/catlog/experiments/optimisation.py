@@ -8,17 +8,19 @@ from torch import Tensor
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
-from .named_estimators import Labels, Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
+from .named_estimators import Learner, OnNumbers, chosen_estimator, law_for, takes_one_hot
 from .ranges import Count, Positive
-from .settings import Settings
+from .settings import Labels, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation(Settings):
-    r"""Synthetic optimisation: maximise the mean of (x_d - 0.499)^2 over the logits of D bits, with RMSProp.
+    """Synthetic optimisation: maximise E[mean of (x_d - 0.499)^2] over D bits.
 
-    f is additive, so IndeCateR's gradient is exact here. Learning rates as published, for RMSProp with its epsilon *inside* the
-    root, as the published code ran it: with epsilon outside, a rate of 5 is over in ten steps.
+    - f is additive, so IndeCateR's gradient is exact.
+    - The learning rates are the published ones, for RMSProp with epsilon
+      inside the root as in the published code. With epsilon outside, a rate of
+      5 would converge within ten steps.
     """
 
     variables: Count = 200
@@ -26,13 +28,13 @@ class Optimisation(Settings):
     iterations: Count = 2000
     """Number of updates."""
     every: Count = 5
-    """Log after so many updates."""
+    """Log every N updates."""
     learning_rate: Positive | None = None
-    """None: the published one (RLOO-S 1, GS-F 0.01, others 5), 5 for another unbiased estimator, 0.01 for a biased one."""
+    """Learning rate; None: 5 (0.01 for biased estimators, 1 for RLOO-S, as published)."""
     anneal: bool = True
-    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (the published code meant to, but kept 0.1)."""
+    """Gumbel-Softmax: lower the temperature by exp(-0.05) every 20 updates (published: 0.1)."""
     update: Literal["own", "published"] = "own"
-    """own: each variable moves by its own gradient; published: all by that of the first, as the published code did by mistake."""
+    """Follow each variable's own gradient, or the first one's, a mistake of the published code."""
 
     name: ClassVar[str] = "optimisation"
     labels: ClassVar[Labels] = {
@@ -52,11 +54,13 @@ class Optimisation(Settings):
 
 
 class OptimisationTask:
-    """The logits, RMSProp's average, and the exact value of what is maximised."""
+    """The logits, RMSProp's average, and the exact objective."""
 
     def __init__(self, config: Optimisation) -> None:
-        self.config, device = config, config.prepare()
-        self.iterations, self.every = config.iterations, config.every
+        self.config = config
+        self.iterations = config.iterations
+        self.every = config.every
+        device = config.prepare()
         self.E = chosen_estimator(config, config.labels, device)
         self.temperature = torch.tensor(0.1, device=device)
         if isinstance(self.E, GumbelSoftmax):
@@ -78,6 +82,7 @@ class OptimisationTask:
         self.learner = Learner(self.E)
 
     def gradient(self) -> Tensor:
+        """Return an estimate of the gradient, zero where it is not finite."""
         value = self.E(self.f, law_for(self.E, self.logits))
         return self.learner.gradient(value, self.logits).nan_to_num(0.0, posinf=0.0, neginf=0.0)
 
@@ -88,7 +93,7 @@ class OptimisationTask:
         self.learner.step()
         if self.config.update == "published":
             gradient = gradient[:1].expand_as(gradient)
-        with torch.no_grad():  # RMSProp as Keras has it: epsilon under the root
+        with torch.no_grad():  # RMSProp of Keras: epsilon inside the root
             self.average.mul_(0.9).addcmul_(gradient, gradient, value=0.1)
             self.logits += self.rate * gradient * (self.average + 1e-7).rsqrt()
 

@@ -1,4 +1,4 @@
-"""What a setting may be: its type and its range, said in the annotation of its field and checked when the settings are made."""
+"""Types and ranges of settings, given in the annotations of dataclass fields and checked."""
 
 import math
 from dataclasses import dataclass, fields
@@ -8,41 +8,41 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True)
 class Range:
-    """The finite numbers from ``least`` (or beyond ``above``) up to ``most``."""
+    """The finite numbers from ``least`` (or above ``above``) up to ``most``."""
 
     least: float | None = None
     above: float | None = None
     most: float | None = None
 
-    def holds(self, value: float) -> bool:
-        low = (self.least is None or value >= self.least) and (
-            self.above is None or value > self.above
+    def contains(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
         )
-        return math.isfinite(value) and low and (self.most is None or value <= self.most)
 
     def __str__(self) -> str:
         if self.above is not None:
             return f"above {self.above}"
-        return (
-            f"of at least {self.least}"
-            if self.most is None
-            else f"between {self.least} and {self.most}"
-        )
+        if self.most is None:
+            return f"of at least {self.least}"
+        return f"between {self.least} and {self.most}"
 
 
 Count = Annotated[int, Range(least=1)]
-Counted = Annotated[int, Range(least=0)]  # a count that may be none
+Counted = Annotated[int, Range(least=0)]  # a count that may be zero
 AtLeastTwo = Annotated[int, Range(least=2)]
 Seed = Annotated[int, Range(least=0, most=2**32 - 1)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
-Digits = Annotated[int, Range(least=1, most=17)]  # a double has no more
+Digits = Annotated[int, Range(least=1, most=17)]  # 17 decimal digits identify a double
 
 NAMES = {int: "an int", float: "a number", bool: "True or False", str: "a text"}
 
 
 class Checked:
-    """A dataclass whose fields are checked when it is made."""
+    """A dataclass whose fields are checked when an instance is created."""
 
     def __post_init__(self) -> None:
         hints = annotations(type(self))
@@ -51,33 +51,36 @@ class Checked:
 
 
 def annotations(cls: type) -> dict[str, Any]:
-    """The annotation of every field, with its range."""
+    """Return the annotation of every field, with its range."""
     return get_type_hints(cls, include_extras=True)
 
 
 def check(name: str, value: object, annotation: Any) -> None:
-    """Raise unless ``value`` is of the type and in the range of ``annotation``; a type that is not known here passes.
+    """Raise if ``value`` is not of the type and in the range of ``annotation``.
+
+    Types that this module does not know pass.
 
     >>> check("--clip", -1.0, Positive | None)
     Traceback (most recent call last):
     ValueError: --clip must be a number above 0 or None, but -1.0 was given.
     """
-    kinds = _alternatives(annotation)
-    if any(_fits(value, kind, within) for kind, within in kinds):
+    alternatives = _alternatives(annotation)
+    if any(_fits(value, kind, within) for kind, within in alternatives):
         return
-    known = any(
-        _fits(value, str if get_origin(kind) is Literal else kind, None) for kind, _ in kinds
-    )
-    raise (ValueError if known else TypeError)(
+    kinds = [str if get_origin(kind) is Literal else kind for kind, _ in alternatives]
+    has_right_type = any(_fits(value, kind, None) for kind in kinds)
+    raise (ValueError if has_right_type else TypeError)(
         f"{name} must be {expected(annotation)}, but {value!r} was given."
     )
 
 
-def converted(name: str, text: str, annotation: Any) -> Any:
-    """A value given as text on the command line, as its annotation has it.
+def convert(name: str, text: str, annotation: Any) -> Any:
+    """Convert the text of a value on the command line to the type of its annotation.
 
-    >>> converted("--grid: seed", "3", Seed), converted("--grid: options", "draws=latin variables=2", tuple[str, ...])
-    (3, ('draws=latin', 'variables=2'))
+    >>> convert("--grid: seed", "3", Seed)
+    3
+    >>> convert("--grid: options", "draws=latin variables=2", tuple[str, ...])
+    ('draws=latin', 'variables=2')
     """
     value: Any = text
     for kind, _ in _alternatives(annotation):
@@ -93,22 +96,22 @@ def converted(name: str, text: str, annotation: Any) -> Any:
 
 
 def expected(annotation: Any) -> str:
-    """What an annotation allows, in words.
+    """Describe in words what an annotation allows.
 
     >>> expected(Count | None), expected(Literal["own", "published"])
     ('an int of at least 1 or None', "one of 'own', 'published'")
     """
-    return " or ".join(_told(kind, within) for kind, within in _alternatives(annotation))
+    return " or ".join(_describe(kind, within) for kind, within in _alternatives(annotation))
 
 
 def _alternatives(annotation: Any) -> list[tuple[Any, Range | None]]:
-    """The types that a value may have, each with its range."""
+    """Return the types that a value may have, each with its range."""
     if get_origin(annotation) in (Union, UnionType):
-        return [each for part in get_args(annotation) for each in _alternatives(part)]
+        return [pair for part in get_args(annotation) for pair in _alternatives(part)]
     if get_origin(annotation) is Annotated:
         inner, *notes = get_args(annotation)
         within = next((note for note in notes if isinstance(note, Range)), None)
-        return [(kind, within or its) for kind, its in _alternatives(inner)]
+        return [(kind, within or inner_range) for kind, inner_range in _alternatives(inner)]
     return [(annotation, None)]
 
 
@@ -118,15 +121,14 @@ def _fits(value: object, kind: Any, within: Range | None) -> bool:
     if get_origin(kind) is tuple:
         return isinstance(value, tuple)
     if kind in (int, float):
-        number = isinstance(value, int if kind is int else (int, float)) and not isinstance(
-            value, bool
-        )
-        return number and (within is None or within.holds(value))  # type: ignore[arg-type]
+        if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+            return False
+        return within is None or within.contains(value)
     return isinstance(value, kind) if isinstance(kind, type) else True
 
 
 def _read(text: str, kind: Any) -> Any:
-    """The text as a value of this type; ValueError where it is none."""
+    """Parse a text as a value of this type; raise a ValueError if it is not one."""
     if kind is NoneType:
         if text != "None":
             raise ValueError
@@ -140,11 +142,10 @@ def _read(text: str, kind: Any) -> Any:
     return kind(text) if kind in (int, float) else text
 
 
-def _told(kind: Any, within: Range | None) -> str:
+def _describe(kind: Any, within: Range | None) -> str:
     if kind is NoneType:
         return "None"
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
-    return NAMES.get(kind, f"a {getattr(kind, '__name__', kind)}") + (
-        "" if within is None else f" {within}"
-    )
+    name = NAMES.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    return name if within is None else f"{name} {within}"

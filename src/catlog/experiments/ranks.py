@@ -1,4 +1,4 @@
-"""The ranks of one run: processes, started by torchrun, that train one model on divided batches."""
+"""The ranks of a run: processes started by torchrun that train one model on divided batches."""
 
 import contextlib
 import hashlib
@@ -13,86 +13,90 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who this process is among how many, and what they tell each other beside gradients.
+    """This process's rank and the world size, with the collectives used besides gradient averaging.
 
-    messages: a process group on CPUs; None: all ranks, whose group is one.
+    Attributes:
+        rank: the number of this process.
+        size: the number of processes.
+        group: a process group on CPUs; None: the default group.
     """
 
     rank: int = 0
     size: int = 1
-    messages: Any = None
+    group: Any = None
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.rank == 0
 
     def from_first(self, action: Callable[[], Any]) -> Any:
-        """What ``action`` gives on the first rank, where alone it is done; an error there is raised on all."""
+        """Call ``action`` on the first rank; return its result, or raise its error, on all."""
         if self.size == 1:
             return action()
-        told: list[Any] = [None, None]
-        if self.first:
+        result: Any = None
+        failure: Exception | None = None
+        if self.is_first:
             try:
-                told[0] = action()
+                result = action()
             except Exception as error:
-                told[1] = error
-        dist.broadcast_object_list(told, src=0, group=self.messages)
-        if told[1] is not None:
-            raise told[1]
-        return told[0]
+                failure = error
+        message = [result, failure]
+        dist.broadcast_object_list(message, src=0, group=self.group)
+        result, failure = message
+        if failure is not None:
+            raise failure
+        return result
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on one of them."""
+        """Return True if ``flag`` is set on any rank."""
         if self.size == 1:
             return flag
         flags = torch.tensor([flag], dtype=torch.int32)
-        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.messages)
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.group)
         return bool(flags)
 
-    def all(self, thing: Any) -> list[Any]:
-        """Everyone's."""
+    def gather(self, value: Any) -> list[Any]:
+        """Gather ``value`` from all ranks."""
         if self.size == 1:
-            return [thing]
-        things: list[Any] = [None] * self.size
-        dist.all_gather_object(things, thing, group=self.messages)
-        return things
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
 
-    def part(self) -> None:
-        """Give every rank but the first a stream of random numbers of its own, made from the common one and its number."""
-        if not self.first:
+    def split_random_streams(self) -> None:
+        """Reseed every rank but the first from the common random state and its rank."""
+        if not self.is_first:
             key = torch.get_rng_state().numpy().tobytes() + str(self.rank).encode()
             torch.manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7]))
 
 
-def launched() -> int:
-    """How many ranks torchrun has started."""
-    return (
-        int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else 1
-    )
+def launched_ranks() -> int:
+    """Return the number of ranks that torchrun has started, 1 without torchrun."""
+    by_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    return int(os.environ["WORLD_SIZE"]) if by_torchrun else 1
 
 
 @contextlib.contextmanager
-def ranks(device: torch.device) -> Iterator[Ranks]:
-    """The ranks of this run: gloo on CPUs, nccl on GPUs, one of which each rank takes for itself."""
-    if launched() == 1 and not (dist.is_available() and dist.is_initialized()):
+def join_ranks(device: torch.device) -> Iterator[Ranks]:
+    """Join the ranks of this run: gloo on CPUs; nccl on GPUs, one GPU per rank."""
+    if launched_ranks() == 1 and not (dist.is_available() and dist.is_initialized()):
         yield Ranks()
         return
-    cuda, began = device.type == "cuda", not dist.is_initialized()
-    if began:
-        if cuda:
-            torch.cuda.set_device(
-                int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-            )
-        dist.init_process_group("nccl" if cuda else "gloo")
+    on_gpu, initialises = device.type == "cuda", not dist.is_initialized()
+    if initialises:
+        if on_gpu:
+            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        messages = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
-        yield Ranks(dist.get_rank(), dist.get_world_size(), messages)
+        group = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
+        yield Ranks(dist.get_rank(), dist.get_world_size(), group)
     finally:
-        if began:
+        if initialises:
             dist.destroy_process_group()
 
 
 def training_group() -> Any:
-    """The process group whose ranks train together, or None for one process alone."""
-    together = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    return dist.group.WORLD if together else None
+    """Return the process group whose ranks train together, or None for a single process."""
+    is_shared = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return dist.group.WORLD if is_shared else None

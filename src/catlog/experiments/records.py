@@ -1,4 +1,4 @@
-"""Runs as one tidy table: a row per logged point, with the fields of its configuration; read from folders or from CSV."""
+"""Runs as one tidy table: a row per logged point, with the fields of its configuration."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..files.atomic import write_atomically
 from ..files.csv_cells import guarded, unguarded
-from .named_estimators import parsed
+from .named_estimators import parse_literal
 from .ranges import Count, Digits, check
 from .run_folder import Folder, refuse_run_file
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def read(source: Path | str) -> list[Row]:
-    """The rows of all runs below a folder, or of a CSV file written by :func:`write`."""
+    """Return the rows of all runs below a folder, or of a CSV file written by :func:`write`."""
     source = Path(source)
     if source.suffix == ".csv":
         return _read_csv(source)
@@ -38,7 +38,8 @@ def _read_csv(path: Path) -> list[Row]:
             for line in filter(None, reader):
                 if len(line) != len(columns):
                     raise csv.Error(
-                        f"line {reader.line_num} has {len(line)} cells, but there are {len(columns)} columns"
+                        f"line {reader.line_num} has {len(line)} cells, "
+                        f"but there are {len(columns)} columns"
                     )
                 rows.append(dict(zip(columns, map(_cell, line), strict=True)))
     except (csv.Error, UnicodeDecodeError) as error:
@@ -47,23 +48,24 @@ def _read_csv(path: Path) -> list[Row]:
 
 
 def read_run(path: Path) -> list[Row]:
-    """The rows of the run in this folder; none where there is no run."""
+    """Return the rows of the run in this folder, none without a run."""
     folder = Folder(path)
     metrics = folder.metrics()
-    config = (folder.recorded() or folder.config()) if metrics else {}
+    config = (folder.recorded_config() or folder.config()) if metrics else {}
     return [{**config, **row} for row in metrics]
 
 
 def read_all(sources: Iterable[Path | str]) -> list[Row]:
+    """Return the rows of several sources; see :func:`read`."""
     return [row for source in sources for row in read(source)]
 
 
 def write(
     rows: list[Row], path: Path | str, *, digits: int = 6, leave_out: Iterable[str] = ()
 ) -> None:
-    """Write rows as CSV: no column that never varies away from None, numbers with so many significant digits.
+    """Write rows as CSV, numbers with ``digits`` significant digits, without empty columns.
 
-    A text that begins like a formula is written behind an apostrophe, which :func:`read` takes away.
+    A text that begins like a formula is written behind an apostrophe, which :func:`read` removes.
     """
     check("--digits", digits, Digits)
     refuse_run_file(path)
@@ -94,14 +96,17 @@ def _text(value: Any, digits: int) -> str:
 
 
 def _cell(value: str) -> Any:
-    return None if value == "" else parsed(value) if (text := unguarded(value)) == value else text
+    if value == "":
+        return None
+    text = unguarded(value)
+    return parse_literal(value) if text == value else text
 
 
 def thinned(rows: list[Row], step: int) -> list[Row]:
-    """Every ``step``-th point of each run, and its last."""
+    """Return every ``step``-th point of each run, and its last point."""
     check("--thin", step, Count)
     if any(row.get("iteration") is None for row in rows):
-        raise ValueError("--thin: a row has no iteration, and so is not of a run.")
+        raise ValueError("--thin: a row has no iteration, so it is not a row of a run.")
     kept: list[Row] = []
     count = 0
     for row, following in zip(rows, [*rows[1:], None], strict=True):

@@ -1,4 +1,4 @@
-"""Execute one configuration in its folder."""
+"""Running one configuration in its folder."""
 
 import contextlib
 import hashlib
@@ -12,20 +12,21 @@ from typing import Any
 
 import torch
 
-from .loop import Task, Watcher, loop
+from .loop import Watcher, ignore_progress, loop
 from .named_estimators import check_known
 from .ranges import NotNegative, check
-from .ranks import ranks
-from .run_folder import Folder, Tell
+from .ranks import join_ranks
+from .run_folder import Folder, Notify
+from .settings import Settings
 
 
-def record(config: Any) -> dict[str, Any]:
-    """The configuration as it is written to config.json."""
+def record(config: Settings) -> dict[str, Any]:
+    """Return the configuration as it is written to config.json."""
     return {"experiment": config.name, **asdict(config)}
 
 
-def folder_for(config: Any, root: Path | str = "runs") -> Path:
-    """Where a run lives unless told otherwise: below the root, readable, and different for different configurations.
+def folder_for(config: Settings, root: Path | str = "runs") -> Path:
+    """Return the default folder of a run: readable, and different for different configurations.
 
     >>> from catlog.experiments import Addition
     >>> folder_for(Addition(digits=8, estimator="RLOO-F", seed=3)).as_posix()[:-7]
@@ -38,47 +39,56 @@ def folder_for(config: Any, root: Path | str = "runs") -> Path:
 
 
 def warn(note: str) -> None:
-    """Tell it as a warning."""
+    """Issue a note as a warning."""
     warnings.warn(note, stacklevel=3)
 
 
 def execute(
-    config: Any,
+    config: Settings,
     folder: Path | str | None = None,
     *,
     resume: bool = False,
     checkpoint_every: float = 30.0,
     tensorboard: bool = False,
-    watch: Watcher = lambda done, total, row: None,
-    tell: Tell = warn,
+    watch: Watcher = ignore_progress,
+    notify: Notify = warn,
     patience: float | None = None,
 ) -> dict[str, Any]:
-    """Run ``config`` in ``folder`` (see :func:`folder_for`) and return its last metrics; a complete run is not run again.
+    """Run ``config`` in ``folder`` and return its last metrics. A complete run is not repeated.
 
-    Nothing but the folder and its lock is made before the run is known to start. ``tell`` gets what should be known of a run that
-    is resumed (other versions than before, damaged checkpoints); ``patience`` is that of :func:`.loop.interruptions`.
+    Only the folder and its lock are created before the run is known to start. Under torchrun all
+    ranks call this function, and every step divides its batch among them (if ``config.divides``).
 
-    Under torchrun all ranks call this; every step divides its batch among them (experiments with ``divides``).
+    Args:
+        config: an experiment.
+        folder: by default :func:`folder_for` of ``config``.
+        resume: continue the run in the folder; without it, a folder with a run is refused.
+        checkpoint_every: seconds between checkpoints.
+        tensorboard: write TensorBoard events as well.
+        watch: called with the iterations done, their total and the last metrics.
+        notify: called with notes about a resumed run: other versions, damaged checkpoints.
+        patience: see :func:`.loop.interruptions`.
     """
     check("--checkpoint-every", checkpoint_every, NotNegative)
     check_known(config.estimator, config.labels)
     home = Folder(folder_for(config) if folder is None else folder)
     with contextlib.ExitStack() as stack:
-        us = stack.enter_context(ranks(config.torch_device))
-        if us.size > 1 and not config.divides:
+        ranks = stack.enter_context(join_ranks(config.torch_device))
+        if ranks.size > 1 and not config.divides:
             raise ValueError(
-                f"{config.name} has no batches to divide among {us.size} ranks: run it without torchrun."
+                f"{config.name} has no batches to divide among {ranks.size} ranks. "
+                "Run it without torchrun."
             )
-        us.from_first(lambda: stack.enter_context(home.held()))
-        us.from_first(lambda: home.accept(record(config), resume=resume))
-        if (done := us.from_first(home.summary)) is not None:
-            return done
+        ranks.from_first(lambda: stack.enter_context(home.locked()))
+        ranks.from_first(lambda: home.check_config(record(config), resume=resume))
+        if (summary := ranks.from_first(home.summary)) is not None:
+            return summary
         torch.manual_seed(config.seed)
-        task: Task = config.task()
-        us.part()
-        us.from_first(lambda: home.create(record(config)))
-        if not us.first:
-            watch = lambda done, total, row: None  # noqa: E731
+        task = config.task()
+        ranks.split_random_streams()
+        ranks.from_first(lambda: home.write_config(record(config)))
+        if not ranks.is_first:
+            watch = ignore_progress
         elif tensorboard:
             watch = _with_events(home.path, watch, stack)
         return loop(
@@ -86,26 +96,28 @@ def execute(
             home,
             checkpoint_every=checkpoint_every,
             watch=watch,
-            ranks=us,
-            tell=tell,
+            ranks=ranks,
+            notify=notify,
             patience=patience,
         )
 
 
 def _with_events(path: Path, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:
+    """Return a watcher that writes TensorBoard events and then calls ``watch``."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError(
-            "--tensorboard needs the package tensorboard: pip install 'catlog[tensorboard]'."
+            "--tensorboard needs the package tensorboard. "
+            "Install it with: pip install 'catlog[tensorboard]'"
         ) from error
     writer = stack.enter_context(SummaryWriter(str(path)))
 
-    def both(done: int, total: int, row: Mapping[str, float]) -> None:
+    def write_and_watch(done: int, total: int, row: Mapping[str, float]) -> None:
         if done == row.get("iteration"):
             for key, value in row.items():
                 if key != "iteration":
                     writer.add_scalar(key, value, done)
         watch(done, total, row)
 
-    return both
+    return write_and_watch

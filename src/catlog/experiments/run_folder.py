@@ -1,11 +1,11 @@
 """A run on disk: a folder that survives crashes, full disks and Ctrl-C.
 
-run.lock              held by the process that runs it; never written to, never replaced
-config.json           what was asked for: the experiment and all its fields
-provenance.json       with what: versions, device, git commit, command, time
-sessions.jsonl        when, where and with what it began and went on: one line each
-metrics.jsonl         what was seen: one line per logged point
-checkpoint-<i>.pt     where it stands after i iterations (the last two are kept), each with its .sha256
+run.lock              locked by the process that runs it; never written to, never replaced
+config.json           the experiment and all its fields
+provenance.json       versions, device, git commit, command and time of the first start
+sessions.jsonl        one line per start or resumption: time, host, versions
+metrics.jsonl         one line per logged point
+checkpoint-<i>.pt     the state after i iterations, with its .sha256; the last two are kept
 summary.json          the last metrics, written when the run is complete
 """
 
@@ -32,35 +32,29 @@ from filelock import FileLock, Timeout
 
 from ..files.atomic import unfinished, write_atomically
 
-KEPT = 2
+KEPT = 2  # checkpoints, so that one is left if the newest is damaged
 LOCK = "run.lock"
 FILES = re.compile(
-    r"run\.lock|(config|provenance|summary)\.json|(sessions|metrics)\.jsonl|checkpoint-\d+\.(pt|sha256)"
+    r"run\.lock|(config|provenance|summary)\.json|(sessions|metrics)\.jsonl"
+    r"|checkpoint-\d+\.(pt|sha256)"
 )
-MADE_WITH = (
-    "catlog",
-    "commit",
-    "torch",
-    "python",
-    "device",
-    "threads",
-)  # where one of them differs, so may the last bits
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def say_nothing(note: str) -> None:
-    """Leave a note unsaid."""
+def ignore_note(note: str) -> None:
+    """Do nothing."""
 
 
 class Folder:
-    """The files of one run. Files are replaced whole or appended to, so that a reader never sees half of one as good."""
+    """The files of one run.
+
+    Files are written atomically or appended to, so a reader recognises half-written ones.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._good: list[Path] | None = (
-            None  # checkpoints that are known to be whole, the newest last
-        )
+        self._intact: list[Path] | None = None  # checkpoints known to be undamaged, newest last
 
     @property
     def config_path(self) -> Path:
@@ -75,57 +69,60 @@ class Folder:
         return self.path / "summary.json"
 
     @contextlib.contextmanager
-    def held(self, patience: float = 5.0) -> Iterator[None]:
-        """Make the folder and keep other processes out of it; the lock ends with its process, however that ends."""
-        with told_when_full(self.path):
+    def locked(self, patience: float = 5.0) -> Iterator[None]:
+        """Create the folder and lock it; raise if it stays locked for ``patience`` seconds.
+
+        The operating system releases the lock when its process ends, for whatever reason.
+        """
+        with explained_when_full(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / LOCK)
             try:
                 lock.acquire(timeout=patience, poll_interval=0.05)
             except Timeout as error:
                 raise ValueError(
-                    f"{self.path} is being run by another process. Wait for it, or stop it."
+                    f"{self.path} is in use by another process. Wait for it, or stop it."
                 ) from error
         try:
-            for part in unfinished(
-                self.path
-            ):  # of processes that were killed: only the holder writes here
+            for part in unfinished(self.path):  # left by killed processes: no other one writes now
                 part.unlink(missing_ok=True)
             yield
         finally:
             lock.release()
 
-    def accept(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Raise unless this configuration may be run here: nothing was done here yet, or it is the same run, to be resumed."""
-        if not self.begun():
+    def check_config(self, config: Mapping[str, Any], *, resume: bool) -> None:
+        """Raise if the folder holds another run, or holds this run and ``resume`` is False."""
+        if not self.has_progress():
             return
-        there, wanted = self.recorded(), json.loads(json.dumps(config))
-        if there is None:
+        recorded, wanted = self.recorded_config(), json.loads(json.dumps(config))
+        if recorded is None:
             raise ValueError(
-                f"{self.path} holds a run, but its config.json is lost or damaged, so that nobody knows which. "
-                "Give another --folder, or remove this one."
+                f"{self.path} holds a run, but its config.json is lost or damaged, so it is "
+                "unknown which run. Pass another --folder, or remove this one."
             )
-        if there != wanted:
-            keys = sorted(key for key in {*there, *wanted} if there.get(key) != wanted.get(key))
+        if recorded != wanted:
+            keys = {key for key in {*recorded, *wanted} if recorded.get(key) != wanted.get(key)}
             raise ValueError(
-                f"{self.path} holds another run (its {', '.join(keys)} differ). Give another --folder."
+                f"{self.path} holds another run (its {', '.join(sorted(keys))} differ). "
+                "Pass another --folder."
             )
         if not resume:
             raise ValueError(
-                f"{self.path} holds this run already. Pass --resume to go on with it, or another --folder."
+                f"{self.path} holds this run already. "
+                "Pass --resume to continue it, or another --folder."
             )
 
-    def create(self, config: Mapping[str, Any]) -> None:
-        """Write down what is run here, and with what, unless that is done."""
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write config.json and provenance.json, unless this configuration is there already."""
         if _json(self.config_path) == json.loads(json.dumps(config)):
             return
-        with told_when_full(self.path):
-            if not self.begun() or _json(self.path / "provenance.json") is None:
+        with explained_when_full(self.path):
+            if not self.has_progress() or _json(self.path / "provenance.json") is None:
                 self.write_json("provenance.json", provenance())
             self.write_json("config.json", config)
 
-    def begun(self) -> bool:
-        """Whether there is something to lose: a checkpoint, or metrics of more than the start."""
+    def has_progress(self) -> bool:
+        """Return True if there is a checkpoint, a summary, or a metric after iteration 0."""
         return (
             any(self._checkpoints())
             or self.summary_path.exists()
@@ -133,6 +130,7 @@ class Folder:
         )
 
     def config(self) -> dict[str, Any]:
+        """Return the content of config.json; raise if it cannot be read."""
         try:
             return json.loads(self.config_path.read_bytes())
         except (OSError, ValueError) as error:
@@ -140,47 +138,57 @@ class Folder:
                 f"{self.config_path} cannot be read ({error}). Is {self.path} the folder of a run?"
             ) from error
 
-    def recorded(self) -> dict[str, Any] | None:
-        """The configuration that is run here: config.json's, else that of the last session, else that of a checkpoint."""
+    def recorded_config(self) -> dict[str, Any] | None:
+        """Return the configuration in config.json, else of the last session or a checkpoint."""
         if (config := _json(self.config_path)) is not None:
             return config
         for session in reversed(self.sessions()):
             if "config" in session:
                 return session["config"]
-        found = (
-            saved.get("config")
-            for path in self._checkpoints()
-            if (saved := _load(path)) is not None
-        )
-        return next((config for config in found if config is not None), None)
+        for path in self._checkpoints():
+            saved = _load(path)
+            if saved is not None and saved.get("config") is not None:
+                return saved["config"]
+        return None
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file of the folder."""
         write_atomically(self.path / name, json.dumps(content, indent=1) + "\n")
 
-    def begin(self, iteration: int, iterations: int, ranks: int, tell: Tell = say_nothing) -> None:
-        """Note that a process goes on from here, and with what; tell where that is something else than before."""
-        using = made_with()
-        if iteration > 0 and (changes := self._changes(using)):
-            tell(
-                f"{self.path} goes on from iteration {iteration} with {', '.join(changes)}. From here on its numbers may differ "
-                "from those of a run that was not interrupted; sessions.jsonl has the record."
+    def begin_session(
+        self, iteration: int, iterations: int, ranks: int, notify: Notify = ignore_note
+    ) -> None:
+        """Append a session that starts at ``iteration``; notify if its environment has changed."""
+        current = environment()
+        if iteration > 0 and (changes := self._changes(current)):
+            notify(
+                f"{self.path} resumes from iteration {iteration} with {', '.join(changes)}. "
+                "From here on its numbers may differ from those of an uninterrupted run. "
+                "The change is recorded in sessions.jsonl."
             )
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        where = {"host": socket.gethostname(), "process": os.getpid(), "ranks": ranks}
-        session = {"began": now, "iteration": iteration, "iterations": iterations, **where, **using}
-        self._append("sessions.jsonl", {**session, "config": _json(self.config_path)})
+        session = {
+            "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "iteration": iteration,
+            "iterations": iterations,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "ranks": ranks,
+            **current,
+            "config": _json(self.config_path),
+        }
+        self._append("sessions.jsonl", session)
 
-    def _changes(self, using: Mapping[str, Any]) -> list[str]:
-        """What is not as it was in the last session, or at the beginning."""
+    def _changes(self, current: Mapping[str, Any]) -> list[str]:
+        """Describe what has changed since the last session, or since the first start."""
         before = {**(_json(self.path / "provenance.json") or {}), **(self.sessions() or [{}])[-1]}
         return [
-            f"{name} {using[name] or 'unknown'} (before: {before[name] or 'unknown'})"
-            for name in MADE_WITH
-            if name in before and before[name] != using[name]
+            f"{name} {value or 'unknown'} (before: {before[name] or 'unknown'})"
+            for name, value in current.items()
+            if name in before and before[name] != value
         ]
 
     def sessions(self) -> list[dict[str, Any]]:
-        """The lines that are whole."""
+        """Return the undamaged lines of sessions.jsonl."""
         return [
             row
             for row in _lines(self.path / "sessions.jsonl")
@@ -188,21 +196,21 @@ class Folder:
         ]
 
     def log(self, row: Mapping[str, float]) -> None:
-        """Append one line to the metrics; a number that is not finite is written as null."""
+        """Append one line to the metrics; numbers that are not finite become null."""
         self._append("metrics.jsonl", _finite(row))
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        with told_when_full(self.path), (self.path / name).open("a+b") as file:
+        with explained_when_full(self.path), (self.path / name).open("a+b") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 1))
             if size and file.read(1) != b"\n":
-                file.write(b"\n")  # the last line was cut: this one is to be whole
+                file.write(b"\n")  # the last line was cut: keep this one apart from it
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The complete lines; what follows the first damaged one is left out."""
+        """Return the lines of metrics.jsonl before the first damaged one."""
         rows: list[dict[str, Any]] = []
         for row in _lines(self.metrics_path):
             if row is None:
@@ -210,8 +218,8 @@ class Folder:
             rows.append(row)
         return rows
 
-    def last(self) -> dict[str, Any] | None:
-        """The last metrics, read from the end of the file."""
+    def last_metrics(self) -> dict[str, Any] | None:
+        """Return the last metrics, read from the end of the file."""
         try:
             with self.metrics_path.open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
@@ -224,100 +232,92 @@ class Folder:
         return None
 
     def _checkpoints(self) -> list[Path]:
-        """All of them, whole or not, the newest first."""
+        """Return the paths of all checkpoints, also damaged ones, newest first."""
         return sorted(self.path.glob("checkpoint-*.pt"), reverse=True)
 
     def checkpoint(self, iteration: int, state: Mapping[str, Any]) -> None:
-        """Save the state after ``iteration`` iterations, beside the number of metrics written so far.
+        """Save the state after ``iteration`` iterations, with the number of metrics so far.
 
-        Of the others the last one that is known to be whole stays; what is damaged goes, whatever its number.
+        The last undamaged one of the older checkpoints is kept, all others are removed.
         """
-        if self._good is None:
-            self._good = [each for each in reversed(self._checkpoints()) if _load(each) is not None]
+        if self._intact is None:
+            paths = reversed(self._checkpoints())
+            self._intact = [path for path in paths if _load(path) is not None]
+        saved = {
+            "iteration": iteration,
+            "lines": len(self.metrics()),
+            "config": _json(self.config_path),
+            "state": state,
+        }
         buffer = io.BytesIO()
-        lines = len(self.metrics())
-        torch.save(
-            {
-                "iteration": iteration,
-                "lines": lines,
-                "config": _json(self.config_path),
-                "state": state,
-            },
-            buffer,
-        )
+        torch.save(saved, buffer)
         content = buffer.getvalue()
         path = self.path / f"checkpoint-{iteration:09d}.pt"
-        with told_when_full(self.path):
+        with explained_when_full(self.path):
             write_atomically(path, content)
             write_atomically(path.with_suffix(".sha256"), hashlib.sha256(content).hexdigest())
-        self._good = [*(each for each in self._good if each != path), path][-KEPT:]
+        self._intact = [*(old for old in self._intact if old != path), path][-KEPT:]
         for old in self._checkpoints():
-            if old not in self._good:
+            if old not in self._intact:
                 _remove(old)
 
-    def restore(self, tell: Tell = say_nothing) -> tuple[int, dict[str, Any] | None]:
-        """The newest state that is whole, this run's, and whose metrics are there; the metrics are cut back to it.
+    def restore(self, notify: Notify = ignore_note) -> tuple[int, dict[str, Any] | None]:
+        """Return the newest usable iteration and state, and cut the metrics back to it.
 
-        (0, None): from scratch. ``tell`` gets what had to be passed over.
+        A checkpoint is usable if it is undamaged, of this run, and its metrics are there. Without
+        one the result is (0, None). ``notify`` gets the checkpoints that were skipped.
         """
-        rows, config, passed = self.metrics(), _json(self.config_path), list[str]()
-        iteration, state, lines, self._good = 0, None, 0, []
+        rows, config, skipped = self.metrics(), _json(self.config_path), list[str]()
+        iteration, state, lines, self._intact = 0, None, 0, []
         for path in self._checkpoints():
             saved = _load(path)
             if saved is None:
-                passed.append(f"{path.name} is damaged")
+                skipped.append(f"{path.name} is damaged")
             elif config is not None and saved.get("config") not in (None, config):
-                passed.append(f"{path.name} is of another run")
+                skipped.append(f"{path.name} is of another run")
             elif saved["lines"] > len(rows):
-                passed.append(f"the metrics of {path.name} are lost")
-                _remove(
-                    path
-                )  # else it would fit again as soon as there are as many metrics, made in another way
+                skipped.append(f"the metrics of {path.name} are lost")
+                _remove(path)  # else it would seem to fit once the new run has as many metrics
             else:
-                iteration, state, lines, self._good = (
-                    saved["iteration"],
-                    saved["state"],
-                    saved["lines"],
-                    [path],
-                )
+                iteration, state, lines = saved["iteration"], saved["state"], saved["lines"]
+                self._intact = [path]
                 break
-        self._rewrite(rows[:lines])
-        if passed:
-            where = f"goes on from iteration {iteration}" if iteration else "begins again"
-            tell(f"{self.path} {where}: {', '.join(passed)}.")
+        self._rewrite_metrics(rows[:lines])
+        if skipped:
+            what = f"resumes from iteration {iteration}" if iteration else "starts from scratch"
+            notify(f"{self.path} {what}: {', '.join(skipped)}.")
         return iteration, state
 
-    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
+    def _rewrite_metrics(self, rows: list[dict[str, Any]]) -> None:
         if self.metrics_path.exists() or rows:
-            with told_when_full(self.path):
+            with explained_when_full(self.path):
                 write_atomically(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, row: Mapping[str, float]) -> None:
-        with told_when_full(self.path):
+        """Write the summary."""
+        with explained_when_full(self.path):
             self.write_json("summary.json", _finite(row))
 
     def summary(self) -> dict[str, Any] | None:
-        """The last metrics of a complete run; None where it is not complete, or its end is damaged and has to be run again."""
-        summary, last = _json(self.summary_path), self.last()
-        whole = (
-            summary is not None
-            and last is not None
-            and summary.get("iteration") == last.get("iteration")
-        )
-        return summary if whole else None
+        """Return the last metrics of a complete run, or None if it is incomplete or damaged."""
+        summary, last = _json(self.summary_path), self.last_metrics()
+        if summary is None or last is None:
+            return None
+        return summary if summary.get("iteration") == last.get("iteration") else None
 
     def finished(self) -> bool:
+        """Return True if the run is complete."""
         return self.summary() is not None
 
 
 def refuse_run_file(path: Path | str) -> None:
-    """Raise where ``path``, to be written to, is a file of a run."""
+    """Raise if writing to ``path`` would overwrite a file of a run."""
     path = Path(path).resolve()
-    if FILES.fullmatch(path.name) and any(
-        (path.parent / name).exists() for name in (LOCK, "config.json", "metrics.jsonl")
-    ):
+    markers = (LOCK, "config.json", "metrics.jsonl")
+    if FILES.fullmatch(path.name) and any((path.parent / name).exists() for name in markers):
         raise ValueError(
-            f"{path} is a file of the run in {path.parent}, which would be lost. Give another file to write to."
+            f"{path} is a file of the run in {path.parent}, which would be lost. "
+            "Pass another file to write to."
         )
 
 
@@ -329,7 +329,7 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """A line of JSON, or None where it is damaged."""
+    """Parse a line of JSON; return None if it is damaged."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -338,7 +338,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _lines(path: Path) -> list[dict[str, Any] | None]:
-    """The lines of a file of JSON, None for each that is damaged."""
+    """Parse the lines of a JSONL file, None for each damaged line."""
     try:
         return [_row(line) for line in path.read_bytes().splitlines(keepends=True)]
     except FileNotFoundError:
@@ -346,7 +346,7 @@ def _lines(path: Path) -> list[dict[str, Any] | None]:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """What a JSON file holds, or None where it is lost or damaged."""
+    """Return the content of a JSON file, or None if it is missing or damaged."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -355,7 +355,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _load(path: Path) -> dict[str, Any] | None:
-    """A checkpoint, or None where it is damaged."""
+    """Return the content of a checkpoint, or None if it is damaged."""
     try:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest().encode() != path.with_suffix(".sha256").read_bytes():
@@ -371,8 +371,8 @@ def _remove(checkpoint: Path) -> None:
 
 
 @contextlib.contextmanager
-def told_when_full(path: Path) -> Iterator[None]:
-    """Say it plainly where the disk is full."""
+def explained_when_full(path: Path) -> Iterator[None]:
+    """Explain the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -380,47 +380,46 @@ def told_when_full(path: Path) -> Iterator[None]:
             raise
         raise OSError(
             error.errno,
-            f"The disk is full: {path} could not be written to. What was written before is kept; make room and run the same "
-            "command with --resume.",
+            f"The disk is full: {path} could not be written to. Earlier files are intact. "
+            "Free some space and run the same command with --resume.",
         ) from error
 
 
 def provenance() -> dict[str, Any]:
-    """With what a run was made, by whom, and when."""
+    """Return the versions, the machine, the command and the time of a run."""
     return {
-        **made_with(),
+        **environment(),
         "platform": platform.platform(),
         "command": " ".join(["catlog", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def made_with() -> dict[str, Any]:
-    """What the last bits of a run's numbers depend on."""
+def environment() -> dict[str, Any]:
+    """Return what the last bits of a run's numbers depend on."""
     from .. import __version__
 
+    on_gpu = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU"
     return {
         "catlog": __version__,
         "commit": _commit(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else platform.processor() or "CPU",
+        "device": device,
         "threads": torch.get_num_threads(),
     }
 
 
 @cache
 def _commit() -> str:
-    """The commit of the source tree, where this is one."""
+    """Return the commit of the source tree, or "" if catlog was not imported from one."""
     source = Path(__file__).resolve().parents[3]
     if not (source / ".git").exists():
         return ""
     try:
-        asked = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
-        return subprocess.run(
-            asked, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
+        command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return result.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

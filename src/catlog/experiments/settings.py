@@ -1,23 +1,29 @@
-"""The fields that all experiments share; each is a flag on the command line and an entry of config.json."""
+"""The fields that all experiments share: flags on the command line and entries of config.json."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
+from .loop import Task
 from .ranges import Checked, Count, Seed
+
+# label of the paper -> name in the registry, settings
+Labels = Mapping[str, tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Checked):
-    """How to estimate, and where."""
+class Settings(Checked, ABC):
+    """The estimator, the seed and the device of an experiment."""
 
     estimator: str = "IndeCateR"
-    """An estimator of the registry (see `catlog list`), or a label of the paper such as IndeCateR-D, RLOO-F, RLOO-S, GS-F."""
+    """An estimator (see `catlog list`), or a label of the paper such as IndeCateR-D or RLOO-F."""
     samples: Count | None = None
-    """Number of draws; None: the paper's for this experiment."""
+    """Number of draws; None: the paper's number for this experiment."""
     options: tuple[str, ...] = ()
-    """Further settings of the estimator, such as draws=latin variables=4."""
+    """More settings of the estimator, such as draws=latin variables=4."""
     seed: Seed = 0
     """Seed of the parameters, the draws and the order of the data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -25,15 +31,22 @@ class Settings(Checked):
     compile: Literal["auto", "yes", "no"] = "auto"
     """Compile the training step; auto: on a GPU."""
     tf32: bool = True
-    """On a GPU, matrix products in TF32."""
+    """On a GPU, compute matrix products in TF32."""
 
-    divides: ClassVar[bool] = False  # whether it trains on batches, which several ranks can divide
+    name: ClassVar[str]  # of the experiment
+    labels: ClassVar[Labels]  # the paper's methods
+    sizes: ClassVar[tuple[str, ...]]  # the fields that name a run's folder
+    divides: ClassVar[bool] = False  # whether several ranks can divide its batches
+
+    @abstractmethod
+    def task(self) -> Task:
+        """Return what the loop runs."""
 
     @property
     def torch_device(self) -> torch.device:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError(
-                "--device cuda was given, but torch sees no GPU. Use --device cpu, or auto."
+                "--device must be cpu or auto, but it is cuda, and torch sees no GPU here."
             )
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -44,7 +57,7 @@ class Settings(Checked):
         return {"auto": None, "yes": True, "no": False}[self.compile]
 
     def prepare(self) -> torch.device:
-        """Set torch up for this run: precision and, for convolutions, the choice of algorithm."""
+        """Set torch's precision and choice of convolution algorithms, and return the device."""
         device = self.torch_device
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")

@@ -1,55 +1,58 @@
-"""A grid of runs: what is done is skipped, what was cut is resumed, several at a time where asked."""
+"""Grids of runs: complete runs are skipped, and interrupted ones are resumed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from .engines import Job, in_processes, in_turn, on_ray
-from .ranges import Count, Counted, NotNegative, annotations, check, converted
-from .ranks import launched
+from .engines import Job, run_in_processes, run_in_turn, run_on_ray
+from .ranges import Count, Counted, NotNegative, annotations, check, convert
+from .ranks import launched_ranks
 from .run import folder_for, warn
-from .run_folder import Folder, Tell
+from .run_folder import Folder, Notify
+from .settings import Settings
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
-def grid(base: Any, axes: list[str]) -> list[Any]:
-    """Every combination of the axes, each given as ``field=value,value,...``; the last axis turns fastest.
+def grid(base: AnySettings, axes: list[str]) -> list[AnySettings]:
+    """Return every combination of the axes ``field=value,value,...``; the last varies fastest.
 
-    Of ``options`` a value may hold several, with spaces between them.
+    A value of ``options`` may hold several options with spaces between them.
 
     >>> from catlog.experiments import Addition
-    >>> [(each.digits, each.seed) for each in grid(Addition(), ["digits=4,8", "seed=0,1"])]
+    >>> [(config.digits, config.seed) for config in grid(Addition(), ["digits=4,8", "seed=0,1"])]
     [(4, 0), (4, 1), (8, 0), (8, 1)]
     """
-    known, hints = [field.name for field in fields(base)], annotations(type(base))
+    names, hints = [field.name for field in fields(base)], annotations(type(base))
     values: dict[str, list[Any]] = {}
     for axis in axes:
-        name, equals, given = axis.partition("=")
-        if not equals or name not in known:
+        name, equals, listed = axis.partition("=")
+        if not equals or name not in names:
             raise ValueError(
-                f"--grid: {axis!r} must be field=value,value,... with a field of {', '.join(known)}."
+                f"--grid: {axis!r} must be field=value,value,... with a field of "
+                f"{', '.join(names)}."
             )
         if name in values:
             raise ValueError(
-                f"--grid: {name} is given twice. Give all of its values in one axis: {name}=value,value,..."
+                f"--grid: {name} is given twice. "
+                f"Give all of its values in one axis: {name}=value,value,..."
             )
-        values[name] = [
-            converted(f"--grid: {name}", each, hints[name]) for each in given.split(",")
-        ]
+        values[name] = [convert(f"--grid: {name}", text, hints[name]) for text in listed.split(",")]
         if len(set(values[name])) < len(values[name]):
             raise ValueError(f"--grid: {axis!r} has a value twice.")
     return [
-        replace(base, **dict(zip(values, chosen, strict=True)))
-        for chosen in product(*values.values())
+        replace(base, **dict(zip(values, combination, strict=True)))
+        for combination in product(*values.values())
     ]
 
 
 def sweep(
-    configs: list[Any],
+    configs: Sequence[Settings],
     root: Path | str = "runs",
     *,
     engine: Literal["local", "ray"] = "local",
@@ -60,27 +63,38 @@ def sweep(
     retries: int = 3,
     deadline: float | None = None,
     checkpoint_every: float = 30.0,
-    watch: Callable[[list[Any]], None] = lambda configs: None,
-    tell: Tell = warn,
+    watch: Callable[[Sequence[Settings]], None] = lambda configs: None,
+    notify: Notify = warn,
 ) -> list[str]:
-    """Run all ``configs`` and return what went wrong (nothing, if all is well).
+    """Run all ``configs`` and return what went wrong, an empty list if all runs are complete.
 
-    Runs are idempotent: their folders follow from their configurations, and a lock in the folder keeps a second process out.
-    A run whose process died is tried again, ``retries`` times, from its last checkpoint. ``deadline`` (seconds from now) stops
-    the sweep: no new run begins after it, and a running one is cut at its last checkpoint. ``watch`` is called now and then, and
-    ``tell`` gets what should be known of runs that are resumed.
+    A sweep can be repeated: the folder of a run follows from its configuration, complete runs are
+    skipped, and a lock in the folder keeps other processes out.
 
-    engine: "local" runs here: one after another in this process, or ``jobs`` at a time in processes of their own, where one that
-    dies does not harm the others. They stop at Ctrl-C, and when this process is killed. "ray" runs on a Ray cluster: the one at
-    ``address`` (or RAY_ADDRESS), which must see the same ``root``, or one started here for ``jobs`` runs at a time.
+    Args:
+        configs: the experiments; equal ones are run once.
+        root: the folder below which the runs are stored.
+        engine: "local": this machine; "ray": a Ray cluster, which must see the same ``root``.
+        jobs: the number of runs at a time. Local runs then have separate processes, so one that
+            dies does not affect the others, and all stop at Ctrl-C and when this process is killed.
+            None: one run after another in this process; on a cluster, as many as fit.
+        address: the Ray cluster to join (or RAY_ADDRESS); None: start one for this sweep.
+        cpus_per_run: Ray: the number of cores of a run.
+        gpus_per_run: Ray: the number of GPUs of a run; None: one if the cluster has GPUs.
+        retries: how often a run whose process died is resumed from its last checkpoint.
+        deadline: stop after this many seconds: no further run starts, and running ones are cut at
+            their last checkpoint.
+        checkpoint_every: seconds between the checkpoints of a run.
+        watch: called regularly with ``configs``.
+        notify: called with notes about resumed runs.
     """
-    if launched() > 1:
+    if launched_ranks() > 1:
         raise ValueError(
-            "A sweep is started without torchrun: its runs are processes of their own (--jobs, --engine ray)."
+            "A sweep starts its runs itself (--jobs, --engine ray). Start it without torchrun."
         )
     if engine == "local" and (address is not None or gpus_per_run is not None):
         raise ValueError(
-            "--address and --gpus-per-run need --engine ray: runs that are local share what is here."
+            "--address and --gpus-per-run need --engine ray: local runs share this machine."
         )
     check("--jobs", jobs, Count | None)
     check("--cpus-per-run", cpus_per_run, Count)
@@ -88,42 +102,52 @@ def sweep(
     check("--retries", retries, Counted)
     check("--deadline", deadline, NotNegative | None)
     check("--checkpoint-every", checkpoint_every, NotNegative)
-    until = None if deadline is None else time.time() + deadline
-    folders = {
-        folder_for(config, Path(root).resolve()): config for config in configs
-    }  # equal ones once
+    stop_at = None if deadline is None else time.time() + deadline
+    by_folder = {folder_for(config, Path(root).resolve()): config for config in configs}
     todo = [
-        Job(config, path, until, checkpoint_every)
-        for path, config in folders.items()
+        Job(config, path, stop_at, checkpoint_every)
+        for path, config in by_folder.items()
         if not Folder(path).finished()
     ]
+
+    def tick() -> None:
+        watch(configs)
+
     if engine == "ray":
-        outcomes = on_ray(
-            todo, lambda: watch(configs), jobs, retries, address, cpus_per_run, gpus_per_run
-        )
+        outcomes = run_on_ray(todo, tick, jobs, retries, address, cpus_per_run, gpus_per_run)
     elif jobs is None:
-        outcomes = in_turn(todo, lambda: watch(configs))
+        outcomes = run_in_turn(todo, tick)
     else:
-        outcomes = in_processes(todo, lambda: watch(configs), jobs, retries)
+        outcomes = run_in_processes(todo, tick, jobs, retries)
     problems = []
     with closing(outcomes):
         for outcome in outcomes:
-            problems += [] if outcome.problem is None else [outcome.problem]
+            if outcome.problem is not None:
+                problems.append(outcome.problem)
             for note in outcome.notes:
-                tell(note)
+                notify(note)
     return problems
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a run is: its last metrics, the number of its iterations, and the seconds it still needs, where they are known."""
+class RunProgress:
+    """The progress of one run.
+
+    Attributes:
+        experiment: the name of the experiment.
+        path: the folder of the run.
+        state: whether it waits, runs or is complete.
+        row: its last metrics.
+        iterations: the number of iterations of the complete run, if known.
+        seconds_left: the estimated time to its end, if known.
+    """
 
     experiment: str
     path: Path
     state: Literal["waiting", "running", "done"]
     row: dict[str, Any] | None
     iterations: int | None = None
-    left: float | None = None
+    seconds_left: float | None = None
 
     @property
     def fraction(self) -> float:
@@ -132,42 +156,47 @@ class Progress:
         return self.row["iteration"] / self.iterations if self.row and self.iterations else 0.0
 
 
-class Standing:
-    """A sweep seen from outside, by what its runs write, wherever they are."""
+class SweepProgress:
+    """The progress of a sweep, read from the files of its runs, wherever they are executed."""
 
-    def __init__(self, configs: list[Any], root: Path | str) -> None:
-        self.began = time.time()
-        self.folders = {folder_for(config, root): config.name for config in configs}
-        self._done: dict[Path, Progress] = {}
-        self.at_first = sum(run.fraction for run in self.look())
+    def __init__(self, configs: Sequence[Settings], root: Path | str) -> None:
+        self.started_at = time.time()
+        self.experiments = {folder_for(config, root): config.name for config in configs}
+        self._done: dict[Path, RunProgress] = {}
+        self.initial_fraction = sum(run.fraction for run in self.runs())
 
-    def look(self) -> list[Progress]:
+    def runs(self) -> list[RunProgress]:
+        """Return the present progress of all runs."""
         return [
-            self._done.get(path) or self._look(path, name) for path, name in self.folders.items()
+            self._done.get(path) or self._read(path, name)
+            for path, name in self.experiments.items()
         ]
 
-    def left(self, runs: list[Progress]) -> float | None:
-        """Seconds until all are done, at the speed so far."""
-        now = sum(run.fraction for run in runs)
-        if now <= self.at_first or now == len(runs):
+    def seconds_left(self, runs: list[RunProgress]) -> float | None:
+        """Estimate the time until all runs are done, at the speed so far."""
+        fraction = sum(run.fraction for run in runs)
+        if fraction <= self.initial_fraction or fraction == len(runs):
             return None
-        return (time.time() - self.began) * (len(runs) - now) / (now - self.at_first)
+        elapsed = time.time() - self.started_at
+        return elapsed * (len(runs) - fraction) / (fraction - self.initial_fraction)
 
-    def _look(self, path: Path, name: str) -> Progress:
+    def _read(self, path: Path, name: str) -> RunProgress:
         folder = Folder(path)
         if (summary := folder.summary()) is not None:
-            self._done[path] = Progress(name, path, "done", summary)
+            self._done[path] = RunProgress(name, path, "done", summary)
             return self._done[path]
-        row, sessions = folder.last(), folder.sessions()
+        row, sessions = folder.last_metrics(), folder.sessions()
         if not sessions:
-            return Progress(name, path, "waiting", row)
+            return RunProgress(name, path, "waiting", row)
         session = sessions[-1]
-        began, total = datetime.fromisoformat(session["began"]).timestamp(), session["iterations"]
-        if began < self.began:
-            return Progress(name, path, "waiting", row, total)
-        left = None
+        total = session["iterations"]
+        began = datetime.fromisoformat(session["began"]).timestamp()
+        if began < self.started_at:
+            return RunProgress(name, path, "waiting", row, total)
+        seconds_left = None
         if row is not None and row["iteration"] > session["iteration"]:
             logged = folder.metrics_path.stat().st_mtime
             speed = (row["iteration"] - session["iteration"]) / max(1e-3, logged - began)
-            left = max(0.0, (total - row["iteration"]) / speed - (time.time() - logged))
-        return Progress(name, path, "running", row, total, left)
+            seconds_left = (total - row["iteration"]) / speed - (time.time() - logged)
+            seconds_left = max(0.0, seconds_left)
+        return RunProgress(name, path, "running", row, total, seconds_left)

@@ -1,4 +1,4 @@
-"""A model in training: shuffled batches, the compiled step, and the state of it all."""
+"""Training of a model: shuffled batches, the compiled step, and their state."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,18 +16,19 @@ from .ranks import training_group
 def adam(
     parameters: Iterable[Tensor], learning_rate: float, E: Estimator, device: torch.device
 ) -> torch.optim.Adam:
-    """Adam with Keras' epsilon; the own parameters of an estimator that learns are a second group."""
+    """Return Adam with Keras' epsilon; parameters of the estimator are a second group."""
     groups: list[dict[str, Any]] = [{"params": list(parameters)}]
-    if own := own_parameters(E):
-        groups.append({"params": own, "lr": 1e-3})
+    if learned := own_parameters(E):
+        groups.append({"params": learned, "lr": 1e-3})
     return torch.optim.Adam(groups, learning_rate, eps=1e-7, capturable=device.type == "cuda")
 
 
 class Training:
-    """Minibatch steps on ``loss(index)``, where ``index`` picks the examples; the last, smaller batch is dropped.
+    """Minibatch steps on ``loss(index)``, where ``index`` selects the examples.
 
-    Every epoch has its own permutation, made from (seed, epoch), so that step i always sees the same examples. Several ranks
-    (see :mod:`.ranks`) take equal parts of every batch, and the mean of their gradients.
+    The last, smaller batch of an epoch is dropped. The permutation of an epoch depends on
+    (seed, epoch) alone, so step i always sees the same examples. Several ranks (see :mod:`.ranks`)
+    take equal parts of every batch and average their gradients.
     """
 
     def __init__(
@@ -47,14 +48,20 @@ class Training:
             raise ValueError(
                 f"--batch must be between 1 and the {examples} examples, but {batch} was given."
             )
-        self.model, self.E, self.optimiser = model, E, optimiser
-        self.examples, self.batch, self.seed, self.device = examples, batch, seed, device
+        self.model = model
+        self.E = E
+        self.optimiser = optimiser
+        self.examples = examples
+        self.batch = batch
+        self.seed = seed
+        self.device = device
         self.per_epoch = examples // batch
         self.group = training_group()
         self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
         if batch % self.ranks:
             raise ValueError(
-                f"--batch must be a multiple of the number of ranks, {self.ranks}, but {batch} was given."
+                f"--batch must be a multiple of the number of ranks, {self.ranks}, "
+                f"but {batch} was given."
             )
         self.compiled = compiled_step(loss, optimiser, compile=compile, group=self.group)
         self.total = torch.zeros((), device=device)
@@ -63,12 +70,13 @@ class Training:
         self._order = torch.empty(0)
 
     def step(self, i: int) -> None:
+        """Train on the batch of iteration i."""
         part = self.batch // self.ranks
         self.total += self.compiled(self.index(i)[self.rank * part : (self.rank + 1) * part])
         self.steps += 1
 
     def index(self, i: int) -> Tensor:
-        """Which examples iteration i sees."""
+        """Return the examples of iteration i."""
         epoch, j = divmod(i, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
@@ -77,7 +85,7 @@ class Training:
         return self._order[j * self.batch : (j + 1) * self.batch]
 
     def mean_loss(self) -> float:
-        """Mean over the steps since the last call, and over ranks (NaN for none)."""
+        """Return the mean over ranks and over the steps since the last call, NaN without steps."""
         mean = float(self._mean_total()) / self.steps if self.steps else float("nan")
         self.total.zero_()
         self.steps = 0
@@ -107,38 +115,30 @@ class Training:
         self.steps = state["steps"]
 
 
-def glorot(*modules: nn.Module) -> None:
-    """Keras' default start: uniform Glorot weights, zero biases."""
-    for module in (each for root in modules for each in root.modules()):
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-
 def gradient_statistics(
     loss: Callable[[], Tensor],
     parameters: list[nn.Parameter],
-    others: list[nn.Parameter],
+    more_parameters: list[nn.Parameter],
     repeats: int,
 ) -> dict[str, float]:
-    r"""The gradient of one minibatch, estimated ``repeats`` times: noise over draws, and what the paper calls variance.
+    r"""Estimate the gradient of one minibatch ``repeats`` times and return three statistics.
 
-    gradient_variance: :math:`\sum_j \operatorname{Var} g_j` over the draws of the estimator, the minibatch held fixed, for
-    ``parameters``.
-    gradient_norm2: :math:`\lVert\bar g\rVert^2` of the same, less the variance left in the mean: the signal.
-    gradient_spread: the variance over the *entries* of each parameter's gradient, averaged over repeats and all parameters, also
-    ``others``: the published "gradient variance", which holds signal as well (it would not vanish for the exact gradient).
+    gradient_variance: :math:`\sum_j \operatorname{Var} g_j` over the draws of the estimator, for
+    ``parameters`` and a fixed minibatch.
+    gradient_norm2: the signal :math:`\lVert\bar g\rVert^2`, less the variance of the mean.
+    gradient_spread: the variance over the *entries* of each parameter's gradient, averaged over
+    repeats and all parameters, also ``more_parameters``. This is the published "gradient variance".
+    It contains signal as well, and would not vanish for the exact gradient.
     """
-    total = [torch.zeros_like(p) for p in parameters]
+    totals = [torch.zeros_like(parameter) for parameter in parameters]
     square, spread = 0.0, 0.0
     for _ in range(repeats):
-        gradients = torch.autograd.grad(loss(), [*parameters, *others])
+        gradients = torch.autograd.grad(loss(), [*parameters, *more_parameters])
         spread += float(torch.stack([g.var(correction=0) for g in gradients]).mean())
-        for sum_, g in zip(total, gradients[: len(parameters)], strict=True):
-            sum_ += g
+        for total, g in zip(totals, gradients[: len(parameters)], strict=True):
+            total += g
             square += float(g.square().sum())
-    mean_norm2 = sum(float((t / repeats).square().sum()) for t in total)
+    mean_norm2 = sum(float((total / repeats).square().sum()) for total in totals)
     variance = (square - repeats * mean_norm2) / (repeats - 1)
     return {
         "gradient_variance": variance,

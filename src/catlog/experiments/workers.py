@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them, however that ends, and die one by one."""
+"""Worker processes that stop with their parent, and whose deaths do not affect each other."""
 
 import _thread
 import contextlib
@@ -14,23 +14,27 @@ from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-GRACE = 60.0  # seconds that a worker has to stop after it was asked to
+GRACE = 60.0  # seconds between the request to stop and the kill
 
 
 class Died:
-    """In place of a result: the worker died."""
+    """The result of a call whose worker died."""
 
 
 class Workers:
-    """``count`` processes that call ``work(*arguments)``; each is started when it is first needed, and again when it died.
+    """``count`` processes that call ``work(*arguments)``.
 
-    As a context: at its end, and at Ctrl-C or SIGTERM inside, every worker is asked to stop (by SIGTERM, a KeyboardInterrupt in
-    ``work`` unless it has a handler of its own) and waited for; a second Ctrl-C, or ``GRACE`` seconds, and they are killed. A
-    worker whose parent was killed stops by itself in the same way.
+    A process is started when it is first needed, and replaced if it died.
+
+    Use it as a context manager. At the end of the context, and at Ctrl-C or SIGTERM inside, every
+    worker gets a SIGTERM, which is a KeyboardInterrupt in ``work`` unless ``work`` handles it. A
+    second Ctrl-C, or ``GRACE`` seconds, and the workers are killed. A worker whose parent was
+    killed stops by itself in the same way.
     """
 
     def __init__(self, count: int, work: Callable[..., Any]) -> None:
-        self.count, self.work = count, work
+        self.count = count
+        self.work = work
         self._all: list[_Worker] = []
         self._idle: list[_Worker] = []
         self._busy: dict[Any, _Worker] = {}
@@ -38,32 +42,31 @@ class Workers:
 
     @property
     def free(self) -> int:
-        """How many more can be given something."""
+        """Return the number of workers that can take a call."""
         return self.count - len(self._busy)
 
     @property
     def busy(self) -> bool:
         return bool(self._busy)
 
-    def give(self, key: Any, *arguments: Any) -> None:
-        """Have a free worker do this; its result comes under ``key``."""
+    def submit(self, key: Any, *arguments: Any) -> None:
+        """Call ``work(*arguments)`` in a free worker; its result is returned under ``key``."""
         while self._idle and not self._idle[-1].process.is_alive():
             self._end(self._idle.pop())
         if not self._idle:
             self._all.append(_Worker(self.work))
             self._idle.append(self._all[-1])
         worker = self._busy[key] = self._idle.pop()
-        with contextlib.suppress(OSError):  # it died just now: results() will tell
+        with contextlib.suppress(OSError):  # it died just now: results() reports it
             worker.connection.send(arguments)
 
     def results(self, timeout: float) -> Iterator[tuple[Any, Any]]:
-        """What has come in, after at most so many seconds of waiting: results under their keys, or ``Died()``."""
-        watched = {
-            each: key
-            for key, worker in self._busy.items()
-            for each in (worker.connection, worker.process.sentinel)
-        }
-        for key in dict.fromkeys(watched[each] for each in wait_for(list(watched), timeout)):  # type: ignore[index]
+        """Wait at most ``timeout`` seconds; yield keys with their results, or with ``Died()``."""
+        watched: dict[Any, Any] = {}
+        for key, worker in self._busy.items():
+            watched[worker.connection] = watched[worker.process.sentinel] = key
+        ready = wait_for(list(watched), timeout)
+        for key in dict.fromkeys(watched[handle] for handle in ready):
             worker = self._busy.pop(key)
             try:
                 result = worker.connection.recv()
@@ -90,9 +93,9 @@ class Workers:
         try:
             for worker in self._all:
                 worker.process.terminate()
-            until = time.monotonic() + GRACE
+            limit = time.monotonic() + GRACE
             for worker in self._all:
-                worker.process.join(max(0.0, until - time.monotonic()))
+                worker.process.join(max(0.0, limit - time.monotonic()))
         finally:
             for worker in list(self._all):
                 self._end(worker)
@@ -107,11 +110,11 @@ class _Worker:
 
     def __init__(self, work: Callable[..., Any]) -> None:
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, work))
-        with _ctrl_c_held_back():
+        self.connection, remote_end = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(remote_end, work))
+        with _ctrl_c_blocked():
             self.process.start()
-        theirs.close()
+        remote_end.close()
 
     def kill(self) -> None:
         self.process.kill()
@@ -120,8 +123,8 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """Have Ctrl-C wait: the process that is started here inherits that, and has no traceback of its imports to show."""
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Block Ctrl-C. A process started here inherits that, so its imports print no traceback."""
     if sys.platform == "win32":
         yield
         return
@@ -137,7 +140,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _serve(connection: Connection, work: Callable[..., Any]) -> None:
-    """A worker's life: what comes through the pipe is done, and its result sent back."""
+    """Call ``work`` with arguments from the pipe and send back its results, until the pipe ends."""
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -146,11 +149,11 @@ def _serve(connection: Connection, work: Callable[..., Any]) -> None:
         while True:
             connection.send(work(*connection.recv()))
     except (KeyboardInterrupt, EOFError, OSError):
-        os._exit(1)  # nothing to clean up, and nobody to tell
+        os._exit(1)  # nothing to clean up, and nobody to report to
 
 
 def _end_with_parent() -> None:
-    """Stop this process when its parent is gone: politely, then not."""
+    """Stop this process when its parent is gone: by SIGTERM, then by force."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for([parent.sentinel])

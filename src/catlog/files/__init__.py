@@ -1,1 +1,1 @@
-"""How files are written, cached and guarded."""
+"""Files: atomic writes, a cache of tensors, and safe cells of CSV files."""

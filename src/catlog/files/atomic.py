@@ -1,4 +1,4 @@
-"""Files that are replaced whole: a reader, and the next process after a crash, sees the old content or the new one."""
+"""Atomic writes: a reader, also after a crash, sees the old content of a file or the new one."""
 
 import contextlib
 import os
@@ -6,20 +6,21 @@ import secrets
 import time
 from pathlib import Path
 
-ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any more
+ABANDONED = 3600.0  # seconds; no write takes that long, so the writer of an older part is dead
 
 
 def write_atomically(path: Path | str, content: bytes | str) -> None:
-    """Write ``content`` (text as UTF-8) to ``path``, whole or not at all, and onto the disk.
+    """Replace the file at ``path`` by ``content`` (text as UTF-8) in one step, flushed to the disk.
 
-    What is written first lies beside ``path``, under a name of its own that ends in ``.part``, so that several processes may
-    write at once: the last one counts. A process that is killed in between leaves that file; a later write removes it.
+    The content is first written beside ``path``, to a file with a unique name that ends in
+    ``.part``. So several processes may write at once, and the last one wins. A killed process
+    leaves its part behind, and a later write removes it.
     """
     path, data = Path(path), content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():  # a device or a pipe such as /dev/stdout
         path.write_bytes(data)
         return
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # a link stays a link
     _remove_abandoned(path)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -35,22 +36,20 @@ def write_atomically(path: Path | str, content: bytes | str) -> None:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """What killed processes left half-written in a folder."""
+    """Return the half-written files in a folder."""
     return list(folder.glob("*.part"))
 
 
 def _remove_abandoned(path: Path) -> None:
     for part in unfinished(path.parent):
         with contextlib.suppress(OSError):
-            if (
-                part.name.startswith(f"{path.name}.")
-                and part.stat().st_mtime < time.time() - ABANDONED
-            ):
+            is_old = part.stat().st_mtime < time.time() - ABANDONED
+            if is_old and part.name.startswith(f"{path.name}."):
                 part.unlink()
 
 
 def _flush_folder(folder: Path) -> None:
-    """Have the new name survive a loss of power, too; some systems cannot."""
+    """Make the new name survive a power failure. Some systems cannot open folders."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

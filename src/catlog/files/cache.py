@@ -1,6 +1,7 @@
-"""Tensors that took a while, kept in the user's cache folder."""
+"""The user's cache folder, and tensors kept in it."""
 
 import io
+import os
 import pickle
 import warnings
 import zipfile
@@ -13,34 +14,49 @@ from torch import Tensor
 from .atomic import write_atomically
 
 
-def remembered(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What ``path`` holds; where that is lost or damaged, what ``make`` gives, written there for the next time."""
-    if (kept := _whole(path)) is not None:
-        return kept
-    made = make()
-    content = io.BytesIO()
-    torch.save(made, content)
+def cache_folder() -> Path:
+    """Return the folder of downloads and cached tensors.
+
+    That is CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog.
+    """
+    chosen = os.environ.get("CATLOG_CACHE")
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog"
+    return Path(chosen or default).expanduser()
+
+
+def load_or_make(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the tensors in ``path``; if it is missing or damaged, call ``make`` and save them."""
+    if (tensors := _load(path)) is not None:
+        return tensors
+    tensors = make()
+    write_cache(path, lambda file: torch.save(tensors, file))
+    return tensors
+
+
+def write_cache(path: Path, save: Callable[[io.BytesIO], None]) -> None:
+    """Write to ``path`` what ``save`` writes to a file; warn if it cannot be written."""
     try:
+        content = io.BytesIO()
+        save(content)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content.getvalue())
     except OSError as error:
         warnings.warn(
-            f"{path} could not be written ({error}), so that it is computed each time. Name a folder that can be written to in "
-            "the environment variable CATLOG_CACHE.",
-            stacklevel=2,
+            f"{path} could not be written ({error}), so its content is computed every time. Set "
+            "the environment variable CATLOG_CACHE to a folder that can be written to.",
+            stacklevel=3,
         )
-    return made
 
 
-def _whole(path: Path) -> dict[str, Tensor] | None:
-    """The tensors in a file, or None where it is not there or not whole: torch writes checksums, but does not read them."""
+def _load(path: Path) -> dict[str, Tensor] | None:
+    """Return the tensors in a file, or None if it is missing or damaged."""
     try:
         content = io.BytesIO(path.read_bytes())
         with zipfile.ZipFile(content) as archive:
-            if archive.testzip() is not None:
+            if archive.testzip() is not None:  # torch writes checksums, but does not read them
                 return None
         content.seek(0)
-        kept = torch.load(content, weights_only=True)
+        tensors = torch.load(content, weights_only=True)
     except (
         OSError,
         RuntimeError,
@@ -51,5 +67,6 @@ def _whole(path: Path) -> dict[str, Tensor] | None:
         zipfile.BadZipFile,
     ):
         return None
-    tensors = isinstance(kept, dict) and all(isinstance(each, Tensor) for each in kept.values())
-    return kept if tensors else None
+    if isinstance(tensors, dict) and all(isinstance(value, Tensor) for value in tensors.values()):
+        return tensors
+    return None

@@ -1,12 +1,14 @@
-"""Text in the cells of a CSV file that no spreadsheet takes for a formula."""
+"""Text in the cells of CSV files, guarded against being read as a formula by a spreadsheet."""
 
 import re
 
-FORMULA = re.compile(r"'*[=+\-@\t\r]")  # how a cell begins that a spreadsheet would calculate
+FORMULA = re.compile(r"'*[=+\-@\t\r]")  # the beginning of a cell that a spreadsheet would calculate
 
 
 def guarded(text: str) -> str:
-    """The text behind an apostrophe where it begins like a formula: with = + - @, a tab or a carriage return.
+    """Return ``text`` behind an apostrophe if it begins like a formula, else unchanged.
+
+    Formulas begin with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return.
 
     >>> guarded("=1+1"), guarded("RLOO")
     ("'=1+1", 'RLOO')
@@ -15,5 +17,5 @@ def guarded(text: str) -> str:
 
 
 def unguarded(cell: str) -> str:
-    """The inverse of :func:`guarded`."""
+    """Invert :func:`guarded`."""
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell

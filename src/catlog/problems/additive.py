@@ -3,11 +3,12 @@
 from torch import Tensor
 
 from ..functions import Additive
-from .problem import Problem, Size, bits, normal, summary
+from .problem import Problem, Size, bits, normal, problem
 
 
-def additive(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Separate effects only: whoever sums out single variables is exact, whoever scores whole points pays for all of them.
+@problem("additive", interactions=False, relaxable=True)
+def additive(size: Size, seed: int) -> Problem:
+    r"""Separate effects only: summing out one variable at a time is exact.
 
     .. math:: f(x) = \sum_i c_i(x_i), \qquad x \text{ bits}
     """
@@ -22,16 +23,4 @@ def additive(size: Size = "small", seed: int = 0) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.sigmoid())
 
-    return Problem(
-        "additive",
-        summary(additive),
-        f,
-        (logits.requires_grad_(),),
-        bits,
-        interactions=False,
-        relaxable=True,
-        structured=Additive(costs),
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (logits,), bits, structured=Additive(costs), expectation=expectation)

@@ -1,7 +1,10 @@
-"""A briefly trained discrete autoencoder of MNIST digits. Its images need ``pip install 'catlog[experiments]'``."""
+"""A briefly trained discrete autoencoder of MNIST digits.
+
+Its images need ``pip install 'catlog[experiments]'``.
+"""
 
 import hashlib
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,99 +13,74 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ..estimators import GumbelSoftmax, IndeCateR
-from ..files.cache import remembered
+from ..files.cache import cache_folder, load_or_make
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
-from .problem import Problem, Size, bits, black_box, summary
+from .mlp import glorot, mlp
+from .problem import Problem, Size, bits, black_box, problem
 
-VERSION = 2  # of what is kept in the cache
-WIDTHS = {
-    "small": (784, 64, 10),
-    "large": (784, 384, 256, 200),
-}  # of the encoder; the decoder is its mirror image
-EPOCHS = {
-    "small": 1,
-    "large": 10,
-}  # ten bits soon are all but certain, and then there is nothing left to estimate
+VERSION = 2  # of the files in the cache
+# The layers of the encoder; the decoder is its mirror image.
+WIDTHS = {"small": (784, 64, 10), "large": (784, 384, 256, 200)}
+# Ten bits soon become almost certain, and a certain bit leaves nothing to estimate.
+EPOCHS = {"small": 1, "large": 10}
 IMAGES = 4
 POOLED, CALLS = IndeCateR(samples=64, variables=20, draws="latin"), 300
 
 
-def dvae(size: Size = "small", seed: int = 0) -> Problem:
-    r"""A trained decoder: many bits, strong interactions, an f that costs something, a batch of four images.
+@problem("dvae", interactions=True, relaxable=True)
+def dvae(size: Size, seed: int) -> Problem:
+    r"""A trained decoder: many bits, strong interactions, an expensive f, a batch of four images.
 
-    .. math:: f(x) = -\log p(\text{image} \mid \text{decoder}(x)), \qquad x \sim \operatorname{Bernoulli}(\sigma(\text{logits}))
+    .. math:: f(x) = -\log p(\text{image} \mid \text{decoder}(x)), \qquad
+        x \sim \operatorname{Bernoulli}(\sigma(\text{logits}))
 
-    The parameters are the encoder's logits of four test images. The autoencoder is trained at the first call (some seconds) and
-    kept in the cache folder, ``CATLOG_CACHE`` or ``~/.cache/catlog``. Small: 10 bits, in float64. Large: the paper's 200 bits, in
-    float32; its reference is pooled (about a minute), and kept as well.
+    The parameters are the encoder's logits of four test images. The autoencoder is trained at the
+    first call (a few seconds) and kept in the cache folder, ``CATLOG_CACHE`` or
+    ``~/.cache/catlog``. Small: 10 bits, in float64. Large: the paper's 200 bits, in float32. Its
+    reference is pooled (about a minute) and also kept.
     """
-    encoder, f, images, where = _trained(size, seed)
-    logits = encoder(images).detach().requires_grad_()
-    return Problem(
-        "dvae",
-        summary(dvae),
-        black_box(f),
-        (logits,),
-        bits,
-        interactions=True,
-        relaxable=True,
-        structured=f,
-        pooled=POOLED,
-        calls=CALLS,
-        cache=where,
-        size=size,
-        seed=seed,
-    )
+    encoder, f, images, folder = _trained(size, seed)
+    return _of_decoder(f, (encoder(images),), bits, folder)
 
 
-def dvae_encoder(size: Size = "small", seed: int = 0) -> Problem:
-    r"""The trained decoder once more, its gradient in the encoder's last layer: the chain rule through shared parameters.
+@problem("dvae-encoder", interactions=True, relaxable=True)
+def dvae_encoder(size: Size, seed: int) -> Problem:
+    r"""The trained decoder, differentiated in the encoder's last layer: weights are shared.
 
-    .. math:: x \sim \operatorname{Bernoulli}(\sigma(W h + b)), \qquad h \text{ the encoder's last hidden layer}
+    .. math:: x \sim \operatorname{Bernoulli}(\sigma(W h + b)), \qquad
+        h \text{ the encoder's last hidden layer}
 
     The parameters are W and b. See :func:`dvae`.
     """
-    encoder, f, images, where = _trained(size, seed)
+    encoder, f, images, folder = _trained(size, seed)
     hidden = encoder[:-1](images)
     last = encoder[-1]
     assert isinstance(last, nn.Linear)
-    weight, bias = (each.detach().clone().requires_grad_() for each in (last.weight, last.bias))
 
     def law(weight: Tensor, bias: Tensor) -> Distribution:
         return bits(hidden @ weight.mT + bias.unsqueeze(-2))
 
+    return _of_decoder(f, (last.weight, last.bias), law, folder)
+
+
+def _of_decoder(
+    f: FirstLayerLinear,
+    parameters: tuple[Tensor, ...],
+    law: Callable[..., Distribution],
+    folder: Path,
+) -> Problem:
     return Problem(
-        "dvae-encoder",
-        summary(dvae_encoder),
-        black_box(f),
-        (weight, bias),
-        law,
-        interactions=True,
-        relaxable=True,
-        structured=f,
-        pooled=POOLED,
-        calls=CALLS,
-        cache=where,
-        size=size,
-        seed=seed,
+        black_box(f), parameters, law, structured=f, pooled=POOLED, calls=CALLS, cache=folder
     )
 
 
-def _mlp(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
-    """The encoder, minus the decoder's log-likelihood of the images as a function of the bits, the images, and a cache folder."""
-    from ..data.files import cache_folder
+    """Return the encoder, minus the log-likelihood as f, the images and the cache folder."""
     from ..data.images import for_autoencoder, load
 
     train, test = for_autoencoder(load("mnist-5000"))
     folder = cache_folder() / "problems"
-    state = remembered(
+    state = load_or_make(
         folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed)
     )
     model = _model(size)
@@ -112,37 +90,28 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
     encoder, decoder = model
     assert isinstance(encoder, nn.Sequential)
     assert isinstance(decoder, nn.Sequential)
-    trained = hashlib.sha256(
-        b"".join(each.numpy().tobytes() for each in state.values())
-    ).hexdigest()[:16]
-    return (
-        encoder,
-        FirstLayerLinear(decoder, BernoulliCrossEntropy(images)),
-        images,
-        folder / trained,
-    )
+    weights = b"".join(tensor.numpy().tobytes() for tensor in state.values())
+    f = FirstLayerLinear(decoder, BernoulliCrossEntropy(images))
+    return encoder, f, images, folder / hashlib.sha256(weights).hexdigest()[:16]
 
 
 def _model(size: Size) -> nn.ModuleList:
     widths = WIDTHS[size]
-    return nn.ModuleList([_mlp(*widths), _mlp(*widths[::-1])])
+    return nn.ModuleList([mlp(*widths), mlp(*widths[::-1])])
 
 
 def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
-    """A few passes over the images on the evidence lower bound, by straight-through Gumbel-Softmax."""
+    """Train on the evidence lower bound by straight-through Gumbel-Softmax; return the weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _model(size)
-        for layer in model.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        glorot(model)
     encoder, decoder = model
     assert isinstance(decoder, nn.Sequential)
     first, last = decoder[0], decoder[-1]
     assert isinstance(first, nn.Linear)
     assert isinstance(last, nn.Linear)
-    with torch.no_grad():  # as if it read 2x - 1, and the mean image to begin with
+    with torch.no_grad():  # as if the decoder read 2x - 1 and started at the mean image
         first.bias.copy_(-first.weight.sum(1))
         first.weight *= 2
         last.bias.copy_(images.mean(0).clamp(0.01, 0.99).logit())
@@ -153,9 +122,8 @@ def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
         for index in torch.randperm(len(images), generator=generator).split(50):
             logits = encoder(images[index])
             f = FirstLayerLinear(decoder, BernoulliCrossEntropy(images[index]))
-            divergence = (logits.sigmoid() * logits - softplus(logits)).sum(
-                -1
-            )  # from the uniform prior, up to a constant
+            # The divergence from the uniform prior, up to a constant.
+            divergence = (logits.sigmoid() * logits - softplus(logits)).sum(-1)
             optimiser.zero_grad()
             (E(f, bits(logits), generator=generator) + divergence).mean().backward()
             optimiser.step()

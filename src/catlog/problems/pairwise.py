@@ -1,4 +1,7 @@
-"""Sums over pairs of variables: in expectation, a pairwise function of independent variables is itself at their probabilities."""
+"""Sums over pairs of variables.
+
+The expectation of such a function of independent variables is its value at their probabilities.
+"""
 
 import torch
 from torch import Tensor
@@ -6,11 +9,12 @@ from torch.distributions import Distribution
 
 from ..functions import Potts
 from ..functions import ising as spins
-from .problem import Problem, Size, bits, normal, one_hot, summary
+from .problem import Problem, Size, bits, normal, one_hot, problem
 
 
-def ising(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Every pair of bits interacts, weakly: noise grows with the number of pairs, no variable matters much alone.
+@problem("ising", interactions=True, relaxable=True)
+def ising(size: Size, seed: int) -> Problem:
+    r"""Weak interactions of all pairs of bits: noise grows with the number of pairs.
 
     .. math:: f(x) = \sum_i b_i s_i + \sum_{i<j} A_{ij} (s_i s_j + 1), \qquad s = 2x - 1
     """
@@ -26,32 +30,21 @@ def ising(size: Size = "small", seed: int = 0) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.sigmoid())
 
-    return Problem(
-        "ising",
-        summary(ising),
-        f,
-        (logits.requires_grad_(),),
-        bits,
-        interactions=True,
-        relaxable=True,
-        structured=spins(couplings, fields),
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (logits,), bits, structured=spins(couplings, fields), expectation=expectation)
 
 
-def potts(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Pairs of categorical variables on a ring agree or not: many categories, few neighbours, each of much weight.
+@problem("potts", interactions=True, relaxable=True)
+def potts(size: Size, seed: int) -> Problem:
+    r"""Agreement of neighbours on a ring: many categories, few pairs, each with a large weight.
 
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_i J_i\, [x_i = x_{i+1}]
     """
     d, k = {"small": (5, 4), "large": (60, 8)}[size]
     logits, fields, strengths = normal(seed, (d, k), (d, k), (d,))
     fields, strengths = fields / 2, 2 * strengths
-    at = torch.arange(d - 1)
+    first = torch.arange(d - 1)
     couplings = torch.zeros(d, d, dtype=torch.float64)
-    couplings[at, at + 1], couplings[0, -1] = strengths[:-1], strengths[-1]
+    couplings[first, first + 1], couplings[0, -1] = strengths[:-1], strengths[-1]
 
     def f(x: Tensor) -> Tensor:
         return (x * fields).sum((-1, -2)) + (x * x.roll(-1, -2)).sum(-1) @ strengths
@@ -60,31 +53,27 @@ def potts(size: Size = "small", seed: int = 0) -> Problem:
         return f(logits.softmax(-1))
 
     return Problem(
-        "potts",
-        summary(potts),
         f,
-        (logits.requires_grad_(),),
+        (logits,),
         one_hot,
-        interactions=True,
-        relaxable=True,
         structured=Potts(couplings, fields, one_hot=True),
         expectation=expectation,
-        size=size,
-        seed=seed,
     )
 
 
-def xor(size: Size = "small", seed: int = 0) -> Problem:
-    r"""All bits share one logit: errors of different variables add up in it, so they must cancel, not just be small.
+@problem("xor", interactions=True, relaxable=True)
+def xor(size: Size, seed: int) -> Problem:
+    r"""One logit for all bits: the errors of the variables add up, so they must cancel.
 
-    .. math:: f(x) = \sum_i x_i \oplus x_{i+1} \text{ on a ring}, \qquad x_i \sim \operatorname{Bernoulli}(\sigma(\theta))
+    .. math:: f(x) = \sum_i x_i \oplus x_{i+1} \text{ on a ring}, \qquad
+        x_i \sim \operatorname{Bernoulli}(\sigma(\theta))
     """
     d = {"small": 8, "large": 100}[size]
     (theta,) = normal(seed, (1,))
     theta = theta.abs() + 0.5  # away from 0, where the gradient is zero
-    at = torch.arange(d - 1)
+    first = torch.arange(d - 1)
     couplings = torch.zeros(d, d, dtype=torch.float64)
-    couplings[at, at + 1] = couplings[0, -1] = -1.0
+    couplings[first, first + 1] = couplings[0, -1] = -1.0
 
     def f(x: Tensor) -> Tensor:
         following = x.roll(-1, -1)
@@ -98,15 +87,9 @@ def xor(size: Size = "small", seed: int = 0) -> Problem:
         return 2 * d * p * (1 - p)
 
     return Problem(
-        "xor",
-        summary(xor),
         f,
-        (theta.requires_grad_(),),
+        (theta,),
         law,
-        interactions=True,
-        relaxable=True,
         structured=Potts(couplings, torch.ones(d, 2, dtype=torch.float64)),
         expectation=expectation,
-        size=size,
-        seed=seed,
     )

@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 from ..functions import OfSum
-from .problem import Problem, Size, bits, normal, summary
+from .problem import Problem, Size, bits, normal, problem
 
 
-def parity(size: Size = "small", seed: int = 0) -> Problem:
+@problem("parity", interactions=True, relaxable=True)
+def parity(size: Size, seed: int) -> Problem:
     r"""Every bit flips the sign of f: an interaction of all variables at once and of no fewer.
 
     .. math:: f(x) = \prod_i (1 - 2 x_i), \qquad \mathbb{E}[f] = \prod_i (1 - 2 p_i)
     """
     d = {"small": 8, "large": 30}[size]
     (noise,) = normal(seed, (d,))
-    logits = (
-        log(2 * d) + noise / 2
-    ) * noise.sign()  # each bit rather sure, or the expectation would vanish
+    # Every bit is nearly certain; otherwise the expectation would vanish.
+    logits = (log(2 * d) + noise / 2) * noise.sign()
 
     def f(x: Tensor) -> Tensor:
         return (1 - 2 * x).prod(-1)
@@ -26,16 +26,5 @@ def parity(size: Size = "small", seed: int = 0) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.sigmoid())
 
-    return Problem(
-        "parity",
-        summary(parity),
-        f,
-        (logits.requires_grad_(),),
-        bits,
-        interactions=True,
-        relaxable=True,
-        structured=OfSum(lambda s: torch.cos(pi * s), categories=2),
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    known = OfSum(lambda s: torch.cos(pi * s), categories=2)
+    return Problem(f, (logits,), bits, structured=known, expectation=expectation)

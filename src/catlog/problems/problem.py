@@ -1,20 +1,22 @@
-"""A test problem: a function, a law with parameters, and the right gradient."""
+"""A test problem (a function, a distribution and the right gradient) and the registry."""
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from math import prod
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
+from ..diagnostics.moments import Moments
 from ..distributions.conditionals import view
 from ..estimator import Estimator, Function
 from ..estimators import Exact
-from ..files.cache import remembered
+from ..files.cache import load_or_make
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
@@ -22,13 +24,14 @@ SIZES = ("small", "large")
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    r"""The expectation and its gradient, with what is known of their error.
+    r"""The expectation and its gradient, with their errors.
 
-    value: :math:`\mathbb{E}[f(x)]`, ``[*batch]``.
-    gradient: of its sum over the batch, in each parameter.
-    error: the standard error of every entry of ``gradient``; zeros where it is exact.
-    how: "closed form" (from the structure of f and q, at any size), "enumeration" (every point), or "pooled" (the mean of many
-        unbiased estimates).
+    Attributes:
+        value: :math:`\mathbb{E}[f(x)]`, ``[*batch]``.
+        gradient: the gradient of its sum over the batch, one tensor per parameter.
+        error: the standard error of every entry of ``gradient``; zeros where the gradient is exact.
+        how: "closed form" (from the structure of f and q, at any size), "enumeration" (every point)
+            or "pooled" (the mean of many unbiased estimates).
     """
 
     value: Tensor
@@ -41,18 +44,17 @@ class Reference:
         return self.how != "pooled"
 
     def packed(self) -> dict[str, Tensor]:
-        """A pooled reference as named tensors."""
-        pairs = enumerate(zip(self.gradient, self.error, strict=True))
-        return {"value": self.value} | {
-            f"{what}{i}": each for i, both in pairs for what, each in zip("ge", both, strict=True)
-        }
+        """Return a pooled reference as named tensors."""
+        gradient = {f"g{i}": tensor for i, tensor in enumerate(self.gradient)}
+        error = {f"e{i}": tensor for i, tensor in enumerate(self.error)}
+        return {"value": self.value} | gradient | error
 
     @staticmethod
     def unpacked(packed: dict[str, Tensor]) -> "Reference":
-        """The inverse of :meth:`packed`."""
-        gradient, error = (
-            tuple(packed[f"{what}{i}"] for i in range(len(packed) // 2)) for what in "ge"
-        )
+        """Invert :meth:`packed`."""
+        parameters = range(len(packed) // 2)
+        gradient = tuple(packed[f"g{i}"] for i in parameters)
+        error = tuple(packed[f"e{i}"] for i in parameters)
         return Reference(packed["value"], gradient, error, "pooled")
 
 
@@ -60,44 +62,53 @@ class Reference:
 class Problem:
     r"""f, q and the gradient of :math:`\mathbb{E}_{x \sim q}[f(x)]` in the parameters of q.
 
-    A problem comes in one encoding, which suits every estimator that can be used on it at all: bits (Bernoulli) or one-hot
-    vectors where the variables are independent and have equally many categories, since whoever takes numbers takes those, too;
-    numbers only where the categories differ (``mixed``) or the variables depend on each other.
+    A problem comes in one encoding, the one that most estimators accept. Independent variables with
+    equally many categories are bits (Bernoulli) or one-hot vectors. Variables are integers only
+    where the numbers of categories differ (``mixed``) or where the variables depend on each other.
 
-    name: as given to :func:`catlog.problems.make`, and so are size and seed.
-    tests: which structure it tests, in one line.
-    f: points ``[..., *batch, *event]`` as ``q.sample()`` gives them to values ``[..., *batch]``; a black box.
-    parameters: leaves with ``requires_grad``.
-    law: maps the parameters to q, with a fresh graph at each call. Parameters with further dimensions in front, the same for
-        all, give a law with these in front of its batch.
-    interactions: f is not additive.
-    relaxable: f takes relaxed points (between 0 and 1) and has a derivative in them.
-    structured: f once more, as a function that knows its own table (:mod:`catlog.functions`), where there is one.
-    expectation: the exact E[f] as a differentiable function of the parameters, where the structure gives it at any size.
-    pooled: the estimator behind the reference where there is neither a closed form nor few enough points, called ``calls`` times.
-    limit: the largest number of points that is enumerated.
-    cache: a folder in which a pooled reference is kept, where it takes long.
+    Attributes:
+        f: maps points ``[..., *batch, *event]``, as ``q.sample()`` returns them, to values ``[...,
+            *batch]``; a black box.
+        parameters: leaves with ``requires_grad``.
+        law: maps the parameters to q, with a new graph at every call. Parameters with the same
+            further dimensions in front give a distribution with these dimensions in front of its
+            batch.
+        structured: the same f as a function that knows its table (:mod:`catlog.functions`), where
+            there is one.
+        expectation: the exact E[f] as a differentiable function of the parameters, where the
+            structure of the problem gives it at any size.
+        pooled: the estimator behind the reference where there is neither a closed form nor few
+            enough points.
+        calls: the number of its estimates.
+        cache: a folder in which a pooled reference is kept, where computing it takes long.
+        limit: the largest number of points that is enumerated.
+        name: as given to :func:`catlog.problems.make`, like size and seed.
+        summary: the structure that the problem tests, in one sentence.
+        interactions: f is not additive.
+        relaxable: f accepts relaxed points (between 0 and 1) and has a derivative there.
+        size: "small" or "large".
+        seed: the seed of the random numbers that define the problem.
     """
 
-    name: str
-    tests: str
     f: Function
     parameters: tuple[Tensor, ...]
     law: Callable[..., Distribution]
-    interactions: bool
-    relaxable: bool
     structured: Function | None = None
     expectation: Callable[..., Tensor] | None = None
     pooled: Estimator | None = None
     calls: int = 100
     cache: Path | None = None
+    limit: int = 2**14
+    name: str = "problem"
+    summary: str = ""
+    interactions: bool = True
+    relaxable: bool = False
     size: Size = "small"
     seed: int = 0
-    limit: int = 2**14
     _kept: dict[str, Reference] = field(default_factory=dict, init=False, repr=False)
 
     def q(self) -> Distribution:
-        """The law at the problem's parameters."""
+        """Return the distribution at the problem's parameters."""
         return self.law(*self.parameters)
 
     @property
@@ -106,9 +117,10 @@ class Problem:
         return prod(view(self.q(), validate=False).cardinalities)
 
     def reference(self, watch: Callable[[int, int], None] | None = None) -> Reference:
-        """The right answer, computed at the first call: in closed form, else by enumeration, else pooled.
+        """Return the right answer: in closed form, else by enumeration, else pooled.
 
-        ``watch`` is told how many of how many estimates are pooled, which can take a minute.
+        It is computed at the first call. Pooling can take a minute; ``watch`` is called after every
+        estimate with the number of estimates so far and in total.
         """
         if "reference" not in self._kept:
             self._kept["reference"] = self._computed(watch)
@@ -116,77 +128,106 @@ class Problem:
 
     def _computed(self, watch: Callable[[int, int], None] | None) -> Reference:
         if self.expectation is not None:
-            return self._exactly(self.expectation(*self.parameters), "closed form")
+            return self._differentiated(self.expectation(*self.parameters), "closed form")
         if self.points <= self.limit:
-            return self._exactly(Exact(limit=self.limit)(self.f, self.q()), "enumeration")
+            value = Exact(limit=self.limit)(self.f, self.q())
+            return self._differentiated(value, "enumeration")
         E = self.pooled
         if E is None:
             raise ValueError(
-                f"{self.name}: {self.points} points are too many to enumerate; give `expectation` or `pooled`."
+                f"{self.name}: {self.points} points are too many to enumerate; "
+                "give `expectation` or `pooled`."
             )
         if self.cache is None:
             return self.pool(E, self.calls, watch)
-        told = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
-        path = self.cache / f"{self.name}-{self.calls}-{told}.pt"
-        return Reference.unpacked(
-            remembered(path, lambda: self.pool(E, self.calls, watch).packed())
-        )
+        settings = hashlib.sha256(repr(E).encode()).hexdigest()[:8]
+        path = self.cache / f"{self.name}-{self.calls}-{settings}.pt"
+        packed = load_or_make(path, lambda: self.pool(E, self.calls, watch).packed())
+        return Reference.unpacked(packed)
 
-    def _exactly(self, value: Tensor, how: Literal["closed form", "enumeration"]) -> Reference:
+    def _differentiated(
+        self, value: Tensor, how: Literal["closed form", "enumeration"]
+    ) -> Reference:
         gradient = torch.autograd.grad(value.sum(), self.parameters)
-        return Reference(
-            value.detach(), gradient, tuple(torch.zeros_like(each) for each in gradient), how
-        )
+        error = tuple(torch.zeros_like(tensor) for tensor in gradient)
+        return Reference(value.detach(), gradient, error, how)
 
     def pool(
         self, E: Estimator, calls: int, watch: Callable[[int, int], None] | None = None
     ) -> Reference:
-        """The mean of ``calls`` estimates by E (at least 2), and its standard error."""
+        """Return the mean of ``calls`` estimates by E (at least 2), with its standard error."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         f = self.f if self.structured is None else self.structured
         value = torch.zeros(self.q().batch_shape, dtype=torch.float64)
-        mean, squares = (
-            [torch.zeros_like(each, dtype=torch.float64) for each in self.parameters]
-            for _ in range(2)
-        )
+        moments = [Moments() for _ in self.parameters]
         for call in range(1, calls + 1):
             estimate = E(f, self.q(), generator=generator)
             value += (estimate.detach() - value) / call
-            for i, gradient in enumerate(torch.autograd.grad(estimate.sum(), self.parameters)):
-                change = gradient - mean[i]
-                mean[i] += change / call
-                squares[i] += change * (gradient - mean[i])
+            gradients = torch.autograd.grad(estimate.sum(), self.parameters)
+            for moment, gradient in zip(moments, gradients, strict=True):
+                moment.add(gradient.flatten().unsqueeze(0))
             if watch is not None:
                 watch(call, calls)
-        error = tuple((each / (calls * (calls - 1))).sqrt() for each in squares)
-        return Reference(value, tuple(mean), error, "pooled")
+        pairs = list(zip(moments, self.parameters, strict=True))
+        mean = tuple(moment.mean.view_as(leaf) for moment, leaf in pairs)
+        error = tuple((moment.variances / calls).sqrt().view_as(leaf) for moment, leaf in pairs)
+        return Reference(value, mean, error, "pooled")
 
 
-def summary(maker: Callable[..., Problem]) -> str:
-    """Which structure a problem tests: the first line of its maker's docstring."""
-    return (maker.__doc__ or "").split("\n")[0]
+PROBLEMS: dict[str, Callable[..., Problem]] = {}
+
+
+def problem(
+    name: str, *, interactions: bool, relaxable: bool
+) -> Callable[[Callable[[Size, int], Problem]], Callable[..., Problem]]:
+    """Register a function ``(size, seed) -> Problem``, and complete the problems that it returns.
+
+    The summary is the first line of the function's docstring. The parameters become leaves with
+    ``requires_grad``.
+    """
+
+    def register(make: Callable[[Size, int], Problem]) -> Callable[..., Problem]:
+        @wraps(make)
+        def complete(size: Size = "small", seed: int = 0) -> Problem:
+            draft = make(size, seed)
+            return replace(
+                draft,
+                parameters=tuple(tensor.detach().requires_grad_() for tensor in draft.parameters),
+                name=name,
+                summary=summary(make),
+                interactions=interactions,
+                relaxable=relaxable,
+                size=size,
+                seed=seed,
+            )
+
+        PROBLEMS[name] = complete
+        return complete
+
+    return register
+
+
+def summary(make: Callable[..., Problem]) -> str:
+    """Return the structure that a problem tests: the first line of its function's docstring."""
+    return (make.__doc__ or "").split("\n")[0]
 
 
 def bits(logits: Tensor) -> Distribution:
-    """Independent bits: ``[*batch, d]``."""
-    return torch.distributions.Independent(
-        torch.distributions.Bernoulli(logits=logits, validate_args=False), 1
-    )
+    """Return independent bits: ``[*batch, d]``."""
+    return Independent(Bernoulli(logits=logits, validate_args=False), 1)
 
 
 def one_hot(logits: Tensor) -> Distribution:
-    """Independent one-hot variables: ``[*batch, d, k]``."""
-    return torch.distributions.Independent(
-        torch.distributions.OneHotCategorical(logits=logits, validate_args=False), 1
-    )
+    """Return independent one-hot variables: ``[*batch, d, k]``."""
+    return Independent(OneHotCategorical(logits=logits, validate_args=False), 1)
 
 
 def normal(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Standard normal tensors of these shapes in float64, the same for the same seed."""
+    """Draw standard normal tensors of these shapes in float64, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
 def black_box(f: Function) -> Function:
-    """f without its table."""
+    """Return f without its table."""
     return lambda x: f(x)

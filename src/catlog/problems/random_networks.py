@@ -6,11 +6,12 @@ from torch.distributions import Distribution
 
 from ..estimators import IndeCateR
 from ..functions import FirstLayerLinear
-from .problem import Problem, Size, bits, black_box, normal, one_hot, summary
+from .problem import Problem, Size, bits, black_box, normal, one_hot, problem
 
 
-def random_network(size: Size = "small", seed: int = 0) -> Problem:
-    r"""A smooth function of all bits with interactions of every order: what slopes of f and critics can learn.
+@problem("random-network", interactions=True, relaxable=True)
+def random_network(size: Size, seed: int) -> Problem:
+    r"""A smooth function of all bits with learnable interactions of every order.
 
     .. math:: f(x) = v^\top \tanh(W x + b)
 
@@ -29,28 +30,24 @@ def random_network(size: Size = "small", seed: int = 0) -> Problem:
         parameter.copy_(value)
     f = FirstLayerLinear(network)
     return Problem(
-        "random-network",
-        summary(random_network),
         black_box(f),
-        (logits.requires_grad_(),),
+        (logits,),
         bits,
-        interactions=True,
-        relaxable=True,
         structured=f,
         pooled=IndeCateR(samples=256, draws="latin"),
         calls=100,
-        size=size,
-        seed=seed,
     )
 
 
-def vq(size: Size = "small", seed: int = 0) -> Problem:
-    r"""A code of one-hot vectors times a codebook, through a convolutional decoder; the chain rule runs through distances.
+@problem("vq", interactions=True, relaxable=True)
+def vq(size: Size, seed: int) -> Problem:
+    r"""Codes read by a convolutional decoder: the chain rule runs through distances.
 
     .. math:: q(x_i = k) \propto \exp(-\|z_i - c_k\|^2 / 2), \qquad
         f(x) = \sum_j \bigl\|t_j - V \tanh(W (C x_j, C x_{j+1}, C x_{j+2}) + b)\bigr\|^2
 
-    The parameters are the encoder's vectors z. Each output sees three codes, so the expectation is a sum over such windows.
+    The parameters are the encoder's vectors z. Every output sees three codes, so the expectation is
+    a sum over windows of three.
     """
     d, k = {"small": (5, 4), "large": (32, 16)}[size]
     width, hidden, pixels, window = 4, 16, 8, 3
@@ -66,7 +63,7 @@ def vq(size: Size = "small", seed: int = 0) -> Problem:
     first, last = first / (window * width) ** 0.5, last / hidden**0.5
 
     def costs(windows: Tensor) -> Tensor:
-        """Of every output, from the vectors that it sees: ``[..., outputs, width, window]``."""
+        """Return every output's cost from its vectors, ``[..., outputs, width, window]``."""
         out = (windows.flatten(-2) @ first + bias).tanh() @ last
         return (out - targets).square().sum(-1)
 
@@ -79,10 +76,8 @@ def vq(size: Size = "small", seed: int = 0) -> Problem:
     def law(z: Tensor) -> Distribution:
         return one_hot(logits(z))
 
-    seen = codebook[torch.cartesian_prod(*[torch.arange(k)] * window)].mT.unsqueeze(
-        1
-    )  # every window of three codes
-    table = costs(seen.expand(-1, d - window + 1, -1, -1)).mT.unflatten(-1, (k, k, k))
+    windows = codebook[torch.cartesian_prod(*[torch.arange(k)] * window)].mT.unsqueeze(1)
+    table = costs(windows.expand(-1, d - window + 1, -1, -1)).mT.unflatten(-1, (k, k, k))
 
     def expectation(z: Tensor) -> Tensor:
         p = logits(z).softmax(-1)
@@ -90,15 +85,4 @@ def vq(size: Size = "small", seed: int = 0) -> Problem:
             "...ja,...jb,...jc,jabc->...", p[..., :-2, :], p[..., 1:-1, :], p[..., 2:, :], table
         )
 
-    return Problem(
-        "vq",
-        summary(vq),
-        f,
-        (z.requires_grad_(),),
-        law,
-        interactions=True,
-        relaxable=True,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (z,), law, expectation=expectation)

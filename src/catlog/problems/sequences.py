@@ -1,18 +1,20 @@
-"""Laws whose variables depend on each other. What is needed of their past is finite, so dynamic programming is exact."""
+"""Distributions whose variables depend on each other.
+
+The relevant past has finitely many states, so dynamic programming gives the expectation.
+"""
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from ..distributions.autoregressive import Autoregressive
-from ..distributions.bayesian_network import BayesianNetwork, Node
-from ..distributions.markov_chain import MarkovChain
-from .problem import Problem, Size, normal, summary
+from ..distributions import Autoregressive, BayesianNetwork, MarkovChain, Node
+from .problem import Problem, Size, normal, problem
 
 
-def chain(size: Size = "small", seed: int = 0) -> Problem:
-    r"""A Markov chain with one transition for all steps: every choice changes the future, and its effect fades.
+@problem("chain", interactions=True, relaxable=False)
+def chain(size: Size, seed: int) -> Problem:
+    r"""A Markov chain with one transition for all steps: the effect of a choice fades.
 
     .. math:: f(z) = \sum_t r_t(z_t) + \sum_t J(z_t, z_{t+1})
     """
@@ -34,24 +36,15 @@ def chain(size: Size = "small", seed: int = 0) -> Problem:
             total = total + (joint * pairs).sum((-1, -2)) + marginal @ rewards[t]
         return total
 
-    return Problem(
-        "chain",
-        summary(chain),
-        f,
-        (initial.requires_grad_(), transition.requires_grad_()),
-        law,
-        interactions=True,
-        relaxable=False,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (initial, transition), law, expectation=expectation)
 
 
-def bayesian_network(size: Size = "small", seed: int = 0) -> Problem:
-    r"""A directed graph with two parents per node, a ladder: independent within a rung, dependent along the rails.
+@problem("bayesian-network", interactions=True, relaxable=False)
+def bayesian_network(size: Size, seed: int) -> Problem:
+    r"""A ladder with two parents per node: independent within a rung, dependent along the rails.
 
-    .. math:: q(a, b) = \prod_t q(a_t \mid a_{t-1}, b_{t-1})\, q(b_t \mid a_{t-1}, b_{t-1}), \qquad f(a, b) = \sum_t g_t(a_t, b_t)
+    .. math:: q(a, b) = \prod_t q(a_t \mid a_{t-1}, b_{t-1})\, q(b_t \mid a_{t-1}, b_{t-1}), \qquad
+        f(a, b) = \sum_t g_t(a_t, b_t)
 
     The event is :math:`a_1, b_1, a_2, b_2, \dots`
     """
@@ -81,29 +74,22 @@ def bayesian_network(size: Size = "small", seed: int = 0) -> Problem:
             total = total + (joint * costs[t]).sum((-1, -2))
         return total
 
-    return Problem(
-        "bayesian-network",
-        summary(bayesian_network),
-        f,
-        (roots.requires_grad_(), tables.requires_grad_()),
-        law,
-        interactions=True,
-        relaxable=False,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (roots, tables), law, expectation=expectation)
 
 
 class ByDepth:
-    """Logits of the next token from how many brackets are open: ``table [*batch, 2 * deepest + 1, 3]``."""
+    """A network that looks up the next token's logits by the number of open brackets.
+
+    Args:
+        table: ``[*batch, 2 * deepest + 1, 3]``.
+    """
 
     def __init__(self, table: Tensor) -> None:
         self.table = table
         self.deepest = table.shape[-2] // 2
 
     def rows(self, depth: Tensor) -> Tensor:
-        """Which row of the table serves this depth, as a one-hot vector; the last ones serve what is beyond."""
+        """Return the one-hot row of the table for a depth; larger depths share the last row."""
         return one_hot(
             depth.clamp(-self.deepest, self.deepest) + self.deepest, self.table.shape[-2]
         ).to(self.table.dtype)
@@ -121,19 +107,22 @@ class ByDepth:
 
 
 def change(token: Tensor) -> Tensor:
-    """Of the depth: token 0 is another letter, 1 opens a bracket, 2 closes one."""
+    """Return the change of depth: token 0 is a letter, 1 opens a bracket, 2 closes one."""
     return (token == 1).long() - (token == 2).long()
 
 
-def autoregressive(size: Size = "small", seed: int = 0) -> Problem:
-    r"""A sequence model with a reward for the whole sequence: each token depends on all earlier ones, credit comes at the end.
+@problem("autoregressive", interactions=True, relaxable=False)
+def autoregressive(size: Size, seed: int) -> Problem:
+    r"""A sequence model with one reward at the end: every token depends on all earlier ones.
 
-    .. math:: f(x) = \alpha^{\text{steps with more brackets closed than opened}}\; \beta^{|\text{brackets left open}|}
+    .. math:: f(x) = \alpha^{\text{steps with more brackets closed than opened}}\;
+        \beta^{|\text{brackets left open}|}
 
-    Tokens are a letter, an opening and a closing bracket; the logits depend on the number of brackets that are open.
+    Tokens are a letter, an opening and a closing bracket; the logits depend on the number of open
+    brackets.
     """
     length, deepest = {"small": (6, 2), "large": (30, 5)}[size]
-    below, left = 0.7, 0.6
+    below_zero, left_open = 0.7, 0.6
     (table,) = normal(seed, (2 * deepest + 1, 3))
 
     def law(table: Tensor) -> Distribution:
@@ -141,30 +130,20 @@ def autoregressive(size: Size = "small", seed: int = 0) -> Problem:
 
     def f(x: Tensor) -> Tensor:
         depth = change(x).cumsum(-1)
-        return below ** (depth < 0).sum(-1).double() * left ** depth[..., -1].abs().double()
+        return (
+            below_zero ** (depth < 0).sum(-1).double() * left_open ** depth[..., -1].abs().double()
+        )
 
     depths = torch.arange(-length, length + 1)
-    reward = below ** (depths < 0).double()
+    reward = below_zero ** (depths < 0).double()
 
     def expectation(table: Tensor) -> Tensor:
         steps = (ByDepth(table).rows(depths) @ table).softmax(-1)
-        weight = (depths == 0).to(
-            table.dtype
-        )  # of every depth: its probability times the reward so far
+        # The weight of a depth is its probability times the reward so far.
+        weight = (depths == 0).to(table.dtype)
         for _ in range(length):
-            other, opens, closes = (weight.unsqueeze(-1) * steps).unbind(-1)
-            weight = (other + opens.roll(1, -1) + closes.roll(-1, -1)) * reward
-        return weight @ left ** depths.abs().double()
+            letter, opens, closes = (weight.unsqueeze(-1) * steps).unbind(-1)
+            weight = (letter + opens.roll(1, -1) + closes.roll(-1, -1)) * reward
+        return weight @ left_open ** depths.abs().double()
 
-    return Problem(
-        "autoregressive",
-        summary(autoregressive),
-        f,
-        (table.requires_grad_(),),
-        law,
-        interactions=True,
-        relaxable=False,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (table,), law, expectation=expectation)

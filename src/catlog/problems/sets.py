@@ -1,14 +1,18 @@
-"""Unions: an element counts once, however many chose it. Products over independent variables have products as expectations."""
+"""Unions: an element counts once, however many variables choose it.
+
+The expectation of a product over independent variables is the product of their expectations.
+"""
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .problem import Problem, Size, bits, normal, one_hot, summary
+from .problem import Problem, Size, bits, normal, one_hot, problem
 
 
-def max_coverage(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Diminishing returns: what a bit adds is lost where another one covers the same, so effects are local and submodular.
+@problem("max-coverage", interactions=True, relaxable=True)
+def max_coverage(size: Size, seed: int) -> Problem:
+    r"""Diminishing returns: a bit adds nothing where another covers the same, so effects are local.
 
     .. math:: f(x) = \sum_u w_u \Bigl(1 - \prod_{i \text{ covers } u} (1 - x_i)\Bigr)
     """
@@ -16,7 +20,9 @@ def max_coverage(size: Size = "small", seed: int = 0) -> Problem:
     logits, weights = normal(seed, (d,), (elements,))
     weights = weights.abs()
     generator = torch.Generator().manual_seed(seed)
-    covers = torch.rand(elements, d, generator=generator).argsort(-1)[:, :4]  # by four sets each
+    covers = torch.rand(elements, d, generator=generator).argsort(-1)[
+        :, :4
+    ]  # four sets per element
 
     def f(x: Tensor) -> Tensor:
         return (1 - (1 - x[..., covers]).prod(-1)) @ weights
@@ -24,27 +30,19 @@ def max_coverage(size: Size = "small", seed: int = 0) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.sigmoid())
 
-    return Problem(
-        "max-coverage",
-        summary(max_coverage),
-        f,
-        ((logits - 1).requires_grad_(),),
-        bits,
-        interactions=True,
-        relaxable=True,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (logits - 1,), bits, expectation=expectation)
 
 
-def subset_selection(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Several draws from one categorical law choose features: shared logits, many categories, and a feature counts once.
+@problem("subset-selection", interactions=True, relaxable=True)
+def subset_selection(size: Size, seed: int) -> Problem:
+    r"""Several draws from one distribution choose features, and a feature counts once.
 
-    .. math:: f(x) = \frac1n \Bigl\| y - \sum_{j \text{ chosen}} \beta_j a_j \Bigr\|^2, \qquad y = \sum_j \beta_j a_j
+    .. math:: f(x) = \frac1n \Bigl\| y - \sum_{j \text{ chosen}} \beta_j a_j \Bigr\|^2, \qquad
+        y = \sum_j \beta_j a_j
 
-    Slot s chooses feature :math:`x_s \sim \operatorname{softmax}(\theta)`. With :math:`u_j = \prod_s (1 - x_{sj})` this is a
-    quadratic form in u, and :math:`\mathbb{E}[u_i u_j] = (1 - p_i - p_j)^{\text{slots}}`.
+    Slot s chooses feature :math:`x_s \sim \operatorname{softmax}(\theta)`. With
+    :math:`u_j = \prod_s (1 - x_{sj})` this is a quadratic form in u, and
+    :math:`\mathbb{E}[u_i u_j] = (1 - p_i - p_j)^{\text{slots}}`.
     """
     slots, k = {"small": (3, 8), "large": (10, 50)}[size]
     theta, features, beta = normal(seed, (k,), (2 * k, k), (k,))
@@ -54,24 +52,13 @@ def subset_selection(size: Size = "small", seed: int = 0) -> Problem:
         return one_hot(theta.unsqueeze(-2).expand(theta.shape[:-1] + (slots, k)))
 
     def f(x: Tensor) -> Tensor:
-        left = (1 - x).prod(-2)
-        return ((left @ gram) * left).sum(-1)
+        unchosen = (1 - x).prod(-2)
+        return ((unchosen @ gram) * unchosen).sum(-1)
 
     def expectation(theta: Tensor) -> Tensor:
         p = theta.softmax(-1)
         single, both = (1 - p) ** slots, (1 - p.unsqueeze(-1) - p.unsqueeze(-2)) ** slots
-        own = torch.eye(k, dtype=torch.bool)
-        return (gram * torch.where(own, single.unsqueeze(-1), both)).sum((-1, -2))
+        diagonal = torch.eye(k, dtype=torch.bool)
+        return (gram * torch.where(diagonal, single.unsqueeze(-1), both)).sum((-1, -2))
 
-    return Problem(
-        "subset-selection",
-        summary(subset_selection),
-        f,
-        (theta.requires_grad_(),),
-        law,
-        interactions=True,
-        relaxable=True,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (theta,), law, expectation=expectation)

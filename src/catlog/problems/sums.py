@@ -1,4 +1,4 @@
-"""Functions of sums of integers: the law of a sum of independent variables is a convolution."""
+"""Functions of sums of integers; the distribution of such a sum is a convolution."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,15 @@ from torch.nn.functional import pad
 
 from ..distributions.categoricals import Categoricals
 from ..functions import OfSum
-from .problem import Problem, Size, bits, black_box, normal, one_hot, summary
+from .problem import Problem, Size, bits, black_box, normal, one_hot, problem
 
 
-def law_of_sum(probs: Tensor, weights: Sequence[int] | None = None) -> Tensor:
-    r"""P(sum = s) for s = 0, 1, ..., where variable i adds ``weights[i]`` (None: 1) times its category: ``[*batch, d, k]``.
+def distribution_of_sum(probs: Tensor, weights: Sequence[int] | None = None) -> Tensor:
+    r"""Return P(sum = s) for s = 0, 1, ... from the probabilities ``[*batch, d, k]``.
 
-    >>> law_of_sum(torch.tensor([[0.5, 0.5], [0.5, 0.5]]))
+    Variable i adds ``weights[i]`` (None: 1) times its category.
+
+    >>> distribution_of_sum(torch.tensor([[0.5, 0.5], [0.5, 0.5]]))
     tensor([0.2500, 0.5000, 0.2500])
     """
     d, k = probs.shape[-2:]
@@ -28,8 +30,9 @@ def law_of_sum(probs: Tensor, weights: Sequence[int] | None = None) -> Tensor:
     return total
 
 
-def digit_sum(size: Size = "small", seed: int = 0) -> Problem:
-    r"""An indicator that is seldom one: almost every draw says nothing, and there is no derivative.
+@problem("digit-sum", interactions=True, relaxable=False)
+def digit_sum(size: Size, seed: int) -> Problem:
+    r"""A rare event: f is 0 at almost every draw, and it has no derivative.
 
     .. math:: f(x) = \Bigl[\sum_i x_i = s\Bigr], \qquad x_i \in \{0, \dots, 9\}
     """
@@ -42,25 +45,14 @@ def digit_sum(size: Size = "small", seed: int = 0) -> Problem:
     f = OfSum(lambda s: (s.round() == target).double(), categories=10, one_hot=True)
 
     def expectation(logits: Tensor) -> Tensor:
-        return law_of_sum(logits.softmax(-1))[..., target]
+        return distribution_of_sum(logits.softmax(-1))[..., target]
 
-    return Problem(
-        "digit-sum",
-        summary(digit_sum),
-        black_box(f),
-        (logits.requires_grad_(),),
-        one_hot,
-        interactions=True,
-        relaxable=False,
-        structured=f,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(black_box(f), (logits,), one_hot, structured=f, expectation=expectation)
 
 
-def knapsack(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Values add up until a constraint binds: a kink that couples all variables on one side only.
+@problem("knapsack", interactions=True, relaxable=True)
+def knapsack(size: Size, seed: int) -> Problem:
+    r"""Values add up until a constraint binds: a kink couples all variables on one side only.
 
     .. math:: f(x) = \sum_i v_i x_i - \lambda \max\Bigl(0, \sum_i w_i x_i - C\Bigr)
     """
@@ -78,25 +70,15 @@ def knapsack(size: Size = "small", seed: int = 0) -> Problem:
         p = logits.sigmoid()
         over = (torch.arange(int(weights.sum()) + 1) - capacity).relu().double()
         return p @ values - penalty * (
-            law_of_sum(torch.stack([1 - p, p], -1), weights.tolist()) @ over
+            distribution_of_sum(torch.stack([1 - p, p], -1), weights.tolist()) @ over
         )
 
-    return Problem(
-        "knapsack",
-        summary(knapsack),
-        f,
-        (logits.requires_grad_(),),
-        bits,
-        interactions=True,
-        relaxable=True,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(f, (logits,), bits, expectation=expectation)
 
 
-def mixed(size: Size = "small", seed: int = 0) -> Problem:
-    r"""Variables of 2 to 7 categories, some masked, in a batch of two laws with masks of their own.
+@problem("mixed", interactions=True, relaxable=False)
+def mixed(size: Size, seed: int) -> Problem:
+    r"""Variables of 2 to 7 categories in a batch of two distributions with different masks.
 
     .. math:: f(x) = \Bigl|\sum_i x_i - t\Bigr|
     """
@@ -105,7 +87,7 @@ def mixed(size: Size = "small", seed: int = 0) -> Problem:
     sizes = [2 + i % 6 for i in range(d)]
     k = max(sizes)
     (logits,) = normal(seed, (2, d, k))
-    # One category of every variable with three or more is masked, another one in each of the two laws.
+    # In every variable with three or more categories one is masked, drawn for each batch element.
     masked = (
         torch.rand(2, d, k, generator=generator) * (torch.arange(k) < torch.tensor(sizes)[:, None])
     ).argmax(-1)
@@ -119,20 +101,8 @@ def mixed(size: Size = "small", seed: int = 0) -> Problem:
     f = OfSum(lambda s: (s - target).abs(), categories=k)
 
     def expectation(logits: Tensor) -> Tensor:
-        total = law_of_sum(law(logits).probs)
+        total = distribution_of_sum(law(logits).probs)
         sums = torch.arange(total.shape[-1], dtype=torch.float64)
         return (total * (sums - target.unsqueeze(-1)).abs()).sum(-1)
 
-    return Problem(
-        "mixed",
-        summary(mixed),
-        black_box(f),
-        (logits.requires_grad_(),),
-        law,
-        interactions=True,
-        relaxable=False,
-        structured=f,
-        expectation=expectation,
-        size=size,
-        seed=seed,
-    )
+    return Problem(black_box(f), (logits,), law, structured=f, expectation=expectation)

@@ -1,0 +1,6 @@
+"""Benchmarks, run as modules from the root of the repository (`python -m benchmarks.NAME`).
+
+quality: bias and variance at equal evaluations; bias: the verdicts of the test battery; advice: the
+choices of `catlog.advise`; speed: time and memory; scaling: several processes; interventions: the
+cost of SCateR's sweep; race: training in wall time; peers: another library's step.
+"""

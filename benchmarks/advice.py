@@ -1,0 +1,196 @@
+"""How good is the advice of `catlog.advise`, compared with everything it could have chosen?
+
+    python -m benchmarks.advice     # an hour of one quiet core; writes results/quality/advise.csv
+    python -m benchmarks.advice --sizes small --repeats 50 --rounds 5 --output advise.csv  # minutes
+
+On every problem, three pilots with seeds 500, 501 and 502 choose an estimator. Then
+`catlog.compare` measures, with another seed, every candidate of the pilots and, unless
+--candidates-only is given, every unbiased estimator of the registry except MemoryCateR, with as
+many draws as the budget allows. `ratio` is the variance x time of the choice relative to the lowest
+(`best`), with a 95 % interval. Where the best has no variance, it is the ratio of times, or
+infinite if the choice has some variance. Small problems have a budget of 64 evaluations, large ones
+the default. An f that also exists as a function with a table is a separate problem ("with table").
+`measured` counts the estimators.
+
+`pilot_steps` is the pilot's time in steps with the chosen estimator (the gradient without an
+optimiser): 50 are 5 % of a training run of 1000 steps. Problems that the file has are not repeated.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import exp, hypot, inf, log
+from pathlib import Path
+from statistics import median_low
+
+import torch
+
+import catlog
+from catlog import ESTIMATORS, problems
+from catlog.diagnostics import CANDIDATES, Row
+from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.sizing import why_over_budget, why_unsuitable, within_budget
+from catlog.diagnostics.structure import Structure, probe
+from catlog.diagnostics.trials import shortlist
+from catlog.estimator import label
+from catlog.problems.problem import Size
+
+from . import tables
+
+# MemoryCateR assumes that f never changes, and may know f completely where there are few points.
+EXCLUDED = (catlog.MemoryCateR,)
+MEASURING_SEED = 20_000
+PILOT_SEEDS = (500, 501, 502)  # seeds up to 416 were used in the development of the pilot
+
+
+@dataclass(frozen=True)
+class Settings:
+    repeats: int
+    rounds: int
+    candidates_only: bool
+    clock: Callable[[], float]
+
+
+def rivals(
+    task: GradientSampler, structure: Structure, candidates_only: bool
+) -> dict[str, catlog.Estimator]:
+    """Return everything that could have been chosen, with the draws that the budget allows."""
+    trials = shortlist(task, structure, CANDIDATES, biased=False)[0]
+    listed = {trial.name: trial.estimator for trial in trials}
+    for cls in () if candidates_only else ESTIMATORS.values():
+        E = cls()
+        if (
+            E.unbiased
+            and cls not in EXCLUDED
+            and (structure.has_slope or not E.differentiates_f)
+            and why_unsuitable(E, task.kind) is None
+            and why_over_budget(E, task.q, structure.budget) is None
+        ):
+            E = within_budget(E, task.q, structure.budget)
+            listed.setdefault(label(E), E)
+    return listed
+
+
+def merit_ratio(chosen: Row, best: Row) -> tuple[float, float, float]:
+    """Return how many times worse the choice is, with a 95 % interval."""
+    if chosen is best:
+        return 1.0, 1.0, 1.0
+    if best.variance == 0:
+        ratio = chosen.seconds / best.seconds if chosen.variance == 0 else inf
+        return ratio, ratio, ratio
+    ratio = chosen.merit / best.merit
+    spread = exp(hypot(*(log(row.merit_high / row.merit) for row in (chosen, best))))
+    return ratio, ratio / spread, ratio * spread
+
+
+def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list[tables.Row]:
+    """Return a row for every pilot on one problem."""
+    problem = problems.make(name, size)
+    f = problem.structured if with_table else problem.f
+    assert f is not None
+    budget = 64 if size == "small" else None
+
+    def advise(seed: int) -> catlog.Advice:
+        return catlog.advise(
+            f, problem.law, problem.parameters, budget=budget, seed=seed, clock=settings.clock
+        )
+
+    advise(99)  # to warm up: the first calls in a process are slow
+    pilots = [advise(seed) for seed in PILOT_SEEDS]
+    task = GradientSampler(f, problem.law, problem.parameters)
+    structure = probe(task, budget, settings.clock)
+    choices = {advice.trials[0].name: advice.estimator for advice in pilots}
+    comparison = catlog.compare(
+        f,
+        problem.law,
+        rivals(task, structure, settings.candidates_only) | choices,
+        problem.parameters,
+        repeats=settings.repeats,
+        rounds=settings.rounds,
+        limit=1,
+        seed=MEASURING_SEED,
+        clock=settings.clock,
+    )
+    best = min(comparison.rows, key=lambda row: (row.merit, row.seconds))
+    rows: list[tables.Row] = []
+    for pilot, advice in enumerate(pilots):
+        chosen = comparison[advice.trials[0].name]
+        ratio, low, high = merit_ratio(chosen, best)
+        rows.append(
+            {
+                "problem": name,
+                "size": size,
+                "table": "with table" if with_table else None,
+                "budget": structure.budget,
+                "pilot": pilot,
+                "chosen": chosen.name,
+                "best": best.name,
+                "ratio": ratio,
+                "ratio_low": low,
+                "ratio_high": high,
+                "variance": chosen.variance,
+                "seconds": chosen.seconds,
+                "best_variance": best.variance,
+                "best_seconds": best.seconds,
+                "pilot_seconds": advice.seconds,
+                "step_seconds": advice.step_seconds,
+                "pilot_steps": advice.seconds / advice.step_seconds,
+                "measured": len(comparison.rows),
+            }
+        )
+    return rows
+
+
+def print_summary(rows: list[tables.Row]) -> None:
+    """Print how often the advice is good, for all pilots and for the median pilot of a problem."""
+    by_problem: dict[tuple[str, str, str | None], list[float]] = {}
+    for row in rows:
+        key = (row["problem"], row["size"], row["table"])
+        by_problem.setdefault(key, []).append(row["ratio"])
+    medians = [median_low(ratios) for ratios in by_problem.values()]
+    ratios = [row["ratio"] for row in rows]
+    steps = [row["pilot_steps"] for row in rows]
+    print(f"\n{len(medians)} problems, {len(rows)} pilots; worst ratio {max(ratios):.2f}")
+    for text, values in (("problems (median pilot)", medians), ("pilots", ratios)):
+        good, bad = sum(ratio <= 1.3 for ratio in values), sum(ratio > 2 for ratio in values)
+        print(f"{text}: {good} within 1.3 of the best, {bad} beyond 2")
+    quick = sum(count < 50 for count in steps)
+    print(f"pilot: at most {max(steps):.0f} steps, {quick} of {len(steps)} under 50")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
+    parser.add_argument("--sizes", nargs="*", default=["small", "large"])
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--candidates-only", action="store_true", help="compare with the pilot's candidates only"
+    )
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="CPU seconds, for a machine that is not quiet"
+    )
+    parser.add_argument("--output", type=Path, help="the CSV file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    settings = Settings(args.repeats, args.rounds, args.candidates_only, clock)
+    path = args.output or tables.RESULTS / "quality" / "advise.csv"
+    table = tables.Table(path, ("problem", "size", "table"), digits=5)
+    for size, name in product(args.sizes, args.problems):
+        has_table = problems.make(name, size).structured is not None
+        for with_table in (False, True) if has_table else (False,):
+            if (name, size, "with table" if with_table else "") not in table:
+                rows = measure(name, size, with_table, settings)
+                table.add(rows)
+                shown = ("problem", "size", "table", "chosen", "best", "ratio", "pilot_steps")
+                tables.show(name, [{key: row[key] for key in shown} for row in rows])
+    print_summary(table.rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The bias of every estimator, as the test battery judges it.
+
+    python -m benchmarks.bias             # minutes; writes results/quality/estimators.csv
+    python -m benchmarks.bias --quick     # some seconds; writes only to a given --output
+
+One row per setting and distribution of the battery (`catlog.testing`), with its cases, functions
+and judge. `how` "enumeration": the largest absolute error of the estimator's expectation, a finite
+sum over all outcomes of its sampler, over three functions. "z-test", where the noise is continuous
+or the draws are not draws of q: the largest z-score of the mean over 20,000 estimates, with another
+seed than the battery's. `unbiased` is the verdict from that number alone. VIMCO is compared with
+its own target, the bound. The file's rows of networks are written by `python -m benchmarks.quality
+networks`.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+import catlog
+from catlog import ESTIMATORS
+from catlog.estimator import Kind
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
+from catlog.testing.battery import applies, z_limit, z_scores
+from catlog.testing.settings import VARIANTS, continuous
+
+from .settings import NETWORK, Options, make_estimator, options_text
+from .tables import RESULTS, Row, Table
+
+LARGEST_ERROR = 1e-10
+LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
+SEED = 20240601
+# Settings that are judged besides those of the battery.
+FURTHER: dict[str, list[Options]] = {
+    "NVIL": [{"samples": 2, "network": NETWORK}],
+    "RELAX": [{"samples": 2, "network": NETWORK}],
+    "RODEO": [{"samples": 2, "alpha": 0.3, "beta": -0.4, "network": NETWORK}],
+}
+
+
+def bound_case(case: Case, rows: int) -> Case:
+    """Return the joint distribution of ``rows`` independent draws as a case."""
+    return Case(
+        case.name,
+        case.theta,
+        lambda theta: Independent(case.law(theta.expand(rows, *theta.shape)), 1),
+        outcomes(case, rows)[0].movedim(0, 1),
+        case.features,
+    )
+
+
+def expectation_error(E: catlog.Estimator, case: Case) -> float:
+    """Return the largest absolute error in expectation, of the value and of all gradients."""
+    errors = []
+    for f in FUNCTIONS.values():
+        ours = expectation(E, case, f, PARAMETER)
+        target, g = case, f
+        if E.target == "bound":
+            n = E.rows(case.law(case.theta))
+            target = bound_case(case, n)
+            g = lambda x, c, f=f, n=n: f(x, c).logsumexp(-1) - log(n)  # noqa: E731
+        exact = expected(target, g, PARAMETER)
+        errors += [(a - b).abs().max().item() for a, b in zip(ours, exact, strict=True)]
+    return max(errors)
+
+
+@dataclass(frozen=True)
+class Reseeded:
+    """E with a given source of randomness in place of the battery's."""
+
+    E: catlog.Estimator
+    generator: torch.Generator
+
+    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, **_: object) -> Tensor:
+        return self.E(f, q, generator=self.generator)
+
+
+def judge(name: str, options: Options, case: Case) -> Row | None:
+    """Return the row of one setting on one case; None where the setting does not apply."""
+    E = make_estimator(name, options, case.law(case.theta), torch.float64)
+    if not applies(E, case) or (continuous(E) and case.kind == Kind.INDEX):  # noise as for one-hot
+        return None
+    row: Row = {
+        "estimator": name,
+        "settings": options_text(options),
+        "problem": f"tests: {case.name}",
+    }
+    if continuous(E):
+        seeded = Reseeded(E, torch.Generator().manual_seed(SEED))
+        functions = FUNCTIONS.values()
+        z = max(z_scores(seeded, case, f).max().item() for f in functions)
+        is_unbiased = z < LIMIT
+        row |= {"how": "z-test", "z": z}
+    else:
+        error = expectation_error(E, case)
+        is_unbiased = error < LARGEST_ERROR
+        row |= {"how": "enumeration", "error": error}
+    return row | {"unbiased": "yes" if is_unbiased else "no"}
+
+
+def judge_all(name: str, quick: bool) -> list[Row]:
+    """Return the rows of all settings of one estimator."""
+    settings = VARIANTS[name] + FURTHER.get(name, [])
+    kinds = ["bits"] if quick else ["bits", "integers", "one-hot"]
+    rows = []
+    for options in settings[:1] if quick else settings:
+        for kind in kinds:
+            row = judge(name, options, CASES[kind])
+            if row is None:
+                continue
+            rows.append(row)
+            number = f"z {row['z']:.1f}" if "z" in row else f"error {row['error']:.1e}"
+            print(
+                f"{name:20} {row['settings']:40} {row['problem']:18} {number:16} {row['unbiased']}",
+                flush=True,
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one setting on bits, for the tests")
+    parser.add_argument(
+        "--names",
+        nargs="+",
+        choices=list(ESTIMATORS),
+        default=list(ESTIMATORS),
+        help="judge these; other rows of the file stay",
+    )
+    parser.add_argument("--output", type=Path, default=None, help="the CSV file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    path = args.output or (None if args.quick else RESULTS / "quality" / "estimators.csv")
+    table = Table(path, ("estimator", "problem"))
+    for name in args.names:
+        table.add(judge_all(name, args.quick))
+
+
+if __name__ == "__main__":
+    main()

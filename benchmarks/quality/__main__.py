@@ -1,0 +1,47 @@
+"""Bias and variance of estimators at equal evaluations of f.
+
+    python -m benchmarks.quality suite        # every estimator on every problem, hours of one core
+    python -m benchmarks.quality contest      # at about 40 evaluations, some minutes
+    python -m benchmarks.quality decoder      # on a trained decoder, 25 minutes
+    python -m benchmarks.quality structured   # dependent variables, 4 minutes
+    python -m benchmarks.quality networks     # on two random networks, 5 minutes
+    python -m benchmarks.quality SECTION --help
+
+A section writes its table to results/quality/. With --quick it takes seconds, and writes only to a
+given --output. The sections suite and contest resume where they were interrupted.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from . import contest, decoder, networks, structured, suite
+
+SECTIONS = {
+    "suite": suite,
+    "contest": contest,
+    "decoder": decoder,
+    "structured": structured,
+    "networks": networks,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    program = "python -m benchmarks.quality"
+    parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=raw)
+    sections = parser.add_subparsers(dest="section", required=True)
+    for name, module in SECTIONS.items():
+        section = sections.add_parser(name, description=module.__doc__, formatter_class=raw)
+        section.add_argument("--quick", action="store_true", help="small sizes, for the tests")
+        section.add_argument("--output", type=Path, help="the CSV file, or the folder of several")
+        module.add_arguments(section)
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # problems are small
+    torch.manual_seed(0)
+    SECTIONS[args.section].main(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Moments of gradient estimates, by `catlog.diagnostics`, and ratios of their variances."""
+
+from math import exp, hypot
+
+import torch
+from torch import nn
+from torch.distributions import Distribution
+
+import catlog
+from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.measuring import NORMAL, train_estimator
+from catlog.diagnostics.moments import Moments
+
+
+def observe(
+    task: GradientSampler,
+    E: catlog.Estimator,
+    repeats: int,
+    generator: torch.Generator,
+    together: int = 100,
+) -> Moments:
+    """Return the moments of independent estimates, of which ``together`` are one call."""
+    moments = Moments()
+    while moments.count < repeats:
+        count = min(together, repeats - moments.count)
+        moments.add(task.gradients(E, count, generator)[0])
+    return moments
+
+
+def train(
+    E: catlog.Estimator,
+    task: GradientSampler,
+    steps: int,
+    generator: torch.Generator,
+    together: int = 1,
+) -> int:
+    """Let an estimator with parameters or a memory learn, freeze it, and return the steps made."""
+    modules = [m for m in (E, getattr(E, "baseline", None)) if isinstance(m, nn.Module)]
+    learns = any([*module.parameters(), *module.buffers()] for module in modules)
+    if learns:
+        train_estimator(E, task, steps, together, generator)
+    for module in modules:
+        module.eval().requires_grad_(False)
+    return steps if learns else 0
+
+
+def backward_passes(E: catlog.Estimator, q: Distribution) -> int:
+    """Return the number of evaluations at which f is differentiated in x."""
+    if not E.differentiates_f:
+        return 0
+    return E.evaluations(q) if isinstance(E, catlog.SlopeCateR) else E.rows(q)
+
+
+def variance_ratio(ours: Moments, theirs: Moments) -> tuple[float, float, float]:
+    """Return the ratio of total variances and its 95 % interval (delta method on the logarithm)."""
+    if ours is theirs:
+        return 1.0, 1.0, 1.0
+    ratio = ours.variance / theirs.variance
+    factor = exp(NORMAL * hypot(ours.error, theirs.error))
+    return ratio, ratio / factor, ratio * factor

@@ -1,0 +1,1 @@
+"""Time and memory; every module has functions ``(bench) -> rows``, one per section."""
