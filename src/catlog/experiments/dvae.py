@@ -10,6 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from torch.nn.functional import softplus
 
 from ..data import for_autoencoder, load
+from ..estimator import Estimator
 from ..estimators import GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
 from ..problems.mlp import glorot, mlp
@@ -140,7 +141,7 @@ class DVAETask:
             return FirstLayerLinear(self.decoder, head, one_hot=True)
         return FirstLayerLinear(self.decoder, head, categories=k)
 
-    def bound(self, images: Tensor, E: Any, *, relaxed: bool) -> Tensor:
+    def bound(self, images: Tensor, E: Estimator, *, relaxed: bool) -> Tensor:
         """Return the negated evidence lower bound of each image."""
         logits = self.encoder(images)
         f = self.reconstruction(images, relaxed=relaxed)
@@ -179,15 +180,13 @@ class DVAETask:
     @torch.no_grad()
     def mean_bound(self, images: Tensor, samples: int) -> float:
         """Return the mean negated bound of the images, with ``samples`` draws for each."""
-
-        def mean(f: nn.Module, q: Distribution) -> Tensor:
-            return f(q.sample((samples,))).mean(0)
-
-        parts = [
-            self.bound(part, mean, relaxed=False).sum()
-            for part in images.split(max(1, 10_000 // samples))
-        ]
-        return float(torch.stack(parts).sum()) / len(images)
+        totals = []
+        for part in images.split(max(1, 10_000 // samples)):
+            logits = self.encoder(part)
+            points = self.distribution(logits, relaxed=False).sample((samples,))
+            losses = self.reconstruction(part, relaxed=False)(points).mean(0)
+            totals.append((losses + self.divergence(logits)).sum())
+        return float(torch.stack(totals).sum()) / len(images)
 
     def state_dict(self) -> dict[str, Any]:
         return {"training": self.training.state_dict(), "temperature": self.temperature}
