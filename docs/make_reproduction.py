@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 from catlog.experiments import records
-from catlog.report.claims import Times, verdicts
-from catlog.report.page import SECTIONS, Table
-from catlog.report.runs import collect, section_of, step_times
+from catlog.report.claims import judge
+from catlog.report.page import SECTIONS
+from catlog.report.runs import Evidence, collect, section_of
+from catlog.report.step_times import StepTimes
+from catlog.report.tables import Table
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "paper"
@@ -32,16 +34,16 @@ def markdown(table: Table) -> str:
     return "\n".join(lines)
 
 
-def times() -> Times:
+def times() -> StepTimes:
     path = RESULTS.parent / "speed" / "step_times_cuda.csv"
-    return step_times(records.read(path)) if path.exists() else None
+    return StepTimes.from_rows(records.read(path) if path.exists() else [])
 
 
 def results() -> str:
     """Verdicts, figures and tables of every experiment that was run."""
     rows = records.read_all(path for name in SOURCES if (path := RESULTS / f"{name}.csv").exists())
     runs, taken = collect(rows), times()
-    judged = verdicts(runs, taken)
+    judged = judge(Evidence(runs, taken))
     parts = ["## Results", "", "| claim | verdict | why |", "|---|---|---|"]
     parts += [
         f"| {cell(claim.says)} | **{verdict.outcome}** | {cell(verdict.why)} |"
@@ -59,7 +61,9 @@ def results() -> str:
                 if section.key != "dvae" or "categorical" not in figure.name:
                     parts += ["", f"![{section.title}](figures/{figure.name})"]
             parts += [
-                line for table in section.tables(here, taken) for line in ("", markdown(table))
+                line
+                for table in section.tables(Evidence(here, taken))
+                for line in ("", markdown(table))
             ]
     return "\n".join([BEGIN, "", *parts, "", END])
 

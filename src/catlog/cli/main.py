@@ -31,6 +31,7 @@ from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.settings import Settings
 from ..experiments.sweep import SweepProgress, grid, sweep
+from ..report.step_times import StepTimes
 from .compare import Advise, Compare
 
 Chosen = (
@@ -226,7 +227,8 @@ class ReportCommand(Checked):
     """CSV file with the columns method and ms, as for `catlog plot`."""
 
     def __call__(self) -> int:
-        from ..report.page import report, summary
+        from ..report.page import report
+        from ..report.tables import summary
 
         rows = records.read_all(self.sources)
         report(rows, self.output, step_times=_read_step_times(self.step_times))
@@ -362,7 +364,5 @@ def _clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _read_step_times(path: Path | None) -> dict[str, float] | None:
-    from ..report.runs import step_times
-
-    return None if path is None else step_times(records.read(path))
+def _read_step_times(path: Path | None) -> StepTimes:
+    return StepTimes.from_rows([] if path is None else records.read(path))

@@ -1,12 +1,15 @@
-"""What the paper's own code reported: numbers to set beside a reproduction.
+"""Numbers that the paper's code reported, to be set beside a reproduction.
 
-The paper has no table of results. Its public repository, ML-KULeuven/catlog at 367a4d0, holds notebooks with some of the
-pictures: the curves below were read off those (``error`` is the reading error), the times were printed there. Not available
-anywhere: the autoencoder on MNIST and Fashion-MNIST with bits, the addition of 4 and 8 digits, shared-sample IndeCateR and
-RLOO-S on addition, the synthetic gradients of D=12 and D=6, the optimisation beyond 145 steps of one run.
+The paper has no table of results. Its public repository, ML-KULeuven/catlog at 367a4d0, holds
+notebooks with some of the pictures. The curves below were read off those pictures. The times were
+printed in the notebooks. Not available anywhere are the autoencoder with bits on MNIST and
+Fashion-MNIST, the addition of 4 and 8 digits, IndeCateR with shared draws and RLOO-S on addition,
+the synthetic gradients of D=12 and D=6, and the optimisation beyond 145 steps of one run.
 """
 
 from dataclasses import dataclass
+
+import numpy as np
 
 SOURCE = "ML-KULeuven/catlog at 367a4d0"
 
@@ -15,11 +18,11 @@ SOURCE = "ML-KULeuven/catlog at 367a4d0"
 class Curve:
     """Points of a published curve.
 
-    Args:
-        x: iterations, or epochs for the addition.
-        y: the values.
-        error: of reading y off the picture: absolute, or as a share of y where ``relative``.
-        relative: see ``error``.
+    Attributes:
+        x: Iterations, or epochs for the addition.
+        y: The values.
+        error: The error of reading y off the picture, absolute or as a share of y.
+        relative: Whether the error is a share of y.
 
     >>> curve = Curve((0.0, 10.0), (4.0, 2.0), error=0.1)
     >>> curve.at(5.0), curve.at(11.0)
@@ -32,30 +35,23 @@ class Curve:
     relative: bool = False
 
     def at(self, x: float) -> float | None:
-        """The value at ``x``, on the straight line between two points that were read; None beyond the last one."""
-        for i in range(len(self.x) - 1):
-            if self.x[i] <= x <= self.x[i + 1]:
-                share = (x - self.x[i]) / (self.x[i + 1] - self.x[i])
-                return self.y[i] + share * (self.y[i + 1] - self.y[i])
-        return None
+        """Return the value at ``x``, interpolated between points; None outside of them."""
+        return float(np.interp(x, self.x, self.y)) if self.x[0] <= x <= self.x[-1] else None
 
 
 def _curves(
-    x: tuple[float, ...],
-    rows: dict[str, tuple[float, ...]],
-    error: float,
-    *,
-    relative: bool = False,
+    x: tuple[float, ...], rows: dict[str, tuple[float, ...]], error: float, relative: bool = False
 ) -> dict[str, Curve]:
-    return {label: Curve(x[-len(y) :], y, error, relative) for label, y in rows.items()}
+    return {method: Curve(x[-len(y) :], y, error, relative) for method, y in rows.items()}
 
 
 _K = 1000.0
 _OMNIGLOT = (10 * _K, 25 * _K, 50 * _K, 75 * _K, 100 * _K, 125 * _K, 150 * _K, 175 * _K, 190 * _K)
 
-# (data, categories, metric) -> label -> curve. Mean of 5 runs. Omniglot: DVAE/plots.ipynb, cells 5 and 6 (its source cell says
-# MNIST, but its limits and its number of iterations are Omniglot's). Fashion-MNIST with 10 categories: DVAE/cat_plots.ipynb,
-# cells 4 and 5; that experiment is in the repository and not in the paper.
+# (data, categories, metric) -> method -> curve. Mean of 5 runs. Omniglot: DVAE/plots.ipynb, cells 5
+# and 6 (the source cell says MNIST, but the limits and the number of iterations are Omniglot's).
+# Fashion-MNIST with 10 categories: DVAE/cat_plots.ipynb, cells 4 and 5. That experiment is in the
+# repository, not in the paper.
 DVAE: dict[tuple[str, int, str], dict[str, Curve]] = {
     ("omniglot", 2, "train"): _curves(
         _OMNIGLOT,
@@ -75,16 +71,8 @@ DVAE: dict[tuple[str, int, str], dict[str, Curve]] = {
             "RLOO-F": (146.5, 136.8, 129.8, 127.6, 127.0, 127.6, 128.7, 130.4, 131.3),
             "GS-F": (149.2, 140.0, 134.3, 131.5, 129.7, 128.8, 128.1, 127.8, 127.7),
             "GS-S": (153.4, 144.9, 138.3, 135.1, 133.3, 131.9, 131.0, 130.3, 129.9),
-            "RLOO-S": (
-                155.8,
-                151.4,
-                148.1,
-                145.8,
-                144.2,
-                142.9,
-                142.0,
-                141.5,
-            ),  # at 10K: above the picture's 160
+            # RLOO-S is above the picture's upper limit, 160, at 10K.
+            "RLOO-S": (155.8, 151.4, 148.1, 145.8, 144.2, 142.9, 142.0, 141.5),
         },
         error=0.15,
     ),
@@ -122,7 +110,8 @@ DVAE: dict[tuple[str, int, str], dict[str, Curve]] = {
     ),
 }
 
-# Milliseconds per iteration, on one GTX 1080 Ti (Omniglot); from the same curve drawn against iterations and against time, +-2 %.
+# Milliseconds per iteration, on one GTX 1080 Ti (Omniglot), +-2 %. From the same curve drawn
+# against iterations and against time.
 DVAE_MS: dict[tuple[str, int], dict[str, float]] = {
     ("omniglot", 2): {
         "IndeCateR": 12.95,
@@ -136,8 +125,9 @@ DVAE_MS: dict[tuple[str, int], dict[str, float]] = {
 
 _EPOCHS = (1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 20.0, 50.0, 100.0)
 
-# digits -> label -> accuracy by epoch. ADDITION/plots.ipynb, cell 2, mean of 5 runs; the last column was read at epoch 95 to 100.
-# The legend of that picture and the order in its source differ; this is the reading that agrees with the paper's text.
+# digits -> method -> accuracy by epoch. ADDITION/plots.ipynb, cell 2, mean of 5 runs. The last
+# column was read at epoch 95 to 100. The legend of that picture and the order in its source differ.
+# This is the reading that agrees with the paper's text.
 ADDITION: dict[int, dict[str, Curve]] = {
     12: _curves(
         _EPOCHS,
@@ -158,17 +148,8 @@ ADDITION: dict[int, dict[str, Curve]] = {
     20: _curves(
         _EPOCHS,
         {
-            "IndeCateR-D": (
-                0.035,
-                0.06,
-                0.09,
-                0.435,
-                0.745,
-                0.77,
-                0.80,
-                0.82,
-                0.665,
-            ),  # one run of five fails after epoch 87
+            # One run of five fails after epoch 87.
+            "IndeCateR-D": (0.035, 0.06, 0.09, 0.435, 0.745, 0.77, 0.80, 0.82, 0.665),
             "RLOO-F": (0.04, 0.075, 0.08, 0.13, 0.26, 0.39, 0.66, 0.667, 0.68),
         },
         error=0.005,
@@ -176,17 +157,8 @@ ADDITION: dict[int, dict[str, Curve]] = {
     24: _curves(
         _EPOCHS,
         {
-            "IndeCateR-D": (
-                0.03,
-                0.05,
-                0.067,
-                0.085,
-                0.21,
-                0.47,
-                0.73,
-                0.76,
-                0.70,
-            ),  # the last: dips between 0.62 and 0.775
+            # The last value dips between 0.62 and 0.775.
+            "IndeCateR-D": (0.03, 0.05, 0.067, 0.085, 0.21, 0.47, 0.73, 0.76, 0.70),
             "RLOO-F": (0.04, 0.05, 0.06, 0.09, 0.115, 0.20, 0.39, 0.50, 0.51),
         },
         error=0.005,
@@ -196,15 +168,22 @@ ADDITION: dict[int, dict[str, Curve]] = {
 
 @dataclass(frozen=True)
 class Bar:
-    """One estimator in the picture of the synthetic gradients: mean(1 - cos), var(cos), milliseconds per estimate."""
+    """One estimator in the picture of the synthetic gradients.
+
+    Attributes:
+        cosine_distance: mean(1 - cos).
+        cosine_variance: var(cos).
+        milliseconds: Per estimate.
+    """
 
     cosine_distance: float
     cosine_variance: float
     milliseconds: float
 
 
-# (D, K) -> label -> bar. synthetic_gradients.ipynb, cells 7 to 12: distance +-0.0025, variance within a factor 1.2. The times
-# were printed; they are less their standard error, which is the share of the first, traced call.
+# (D, K) -> method -> bar. synthetic_gradients.ipynb, cells 7 to 12: distance +-0.0025, variance
+# within a factor 1.2. The times are the printed ones minus their standard error, which is the share
+# of the first, traced call.
 GRADIENTS: dict[tuple[int, int], dict[str, Bar]] = {
     (3, 100): {
         "IndeCateR": Bar(0.0, 2e-16, 0.21),
@@ -214,8 +193,9 @@ GRADIENTS: dict[tuple[int, int], dict[str, Bar]] = {
     }
 }
 
-# (update, metric) -> label -> curve. synthetic_optimisation.ipynb, cell 3: the printed log of one run that was cut after 145 of
-# 2000 iterations, with the mistaken update (all variables moved by the gradient of the first).
+# (update, metric) -> method -> curve. synthetic_optimisation.ipynb, cell 3: the printed log of one
+# run that was cut after 145 of 2000 iterations, with the mistaken update (all variables moved by
+# the gradient of the first).
 _LOGGED = (5.0, 10.0, 20.0, 50.0, 100.0, 145.0)
 OPTIMISATION: dict[tuple[str, str], dict[str, Curve]] = {
     ("published", "value"): {

@@ -1,4 +1,7 @@
-"""From logged rows to runs, methods, and means with standard errors: what figures, tables and verdicts are made of."""
+"""Logged rows as runs, methods, and means with standard errors.
+
+Figures, tables and verdicts are made of these.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,32 +14,33 @@ from numpy.typing import NDArray
 from ..experiments import EXPERIMENTS
 from ..experiments.ranges import annotations, check
 from ..experiments.records import Row
+from .formatting import format_number
+from .step_times import NO_STEP_TIMES, StepTimes
 
 Array = NDArray[np.float64]
 
 # The order in which methods are listed; others follow, by name.
 ORDER = (
-    "IndeCateR",
-    "IndeCateR-D",
-    "IndeCateR-Latin",
-    "IndeCateR-D-Latin",
-    "IndeCateR-Taylor",
-    "REINFORCE",
-    "RLOO",
-    "RLOO-F",
-    "RLOO-S",
-    "GS",
-    "GS-F",
-    "GS-S",
-)
+    "IndeCateR", "IndeCateR-D", "IndeCateR-Latin", "IndeCateR-D-Latin", "IndeCateR-Taylor",
+    "REINFORCE", "RLOO", "RLOO-F", "RLOO-S", "GS", "GS-F", "GS-S",
+)  # fmt: skip
 
-# Fields that make another method of the same estimator, shown in its label where they are not the default.
+# Settings that make another method of the same estimator. Its label shows those that are not the
+# default.
 SWITCHES = ("samples", "options", "learning_rate", "batch", "reads", "anneal")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: what was asked for, and its logged points in order."""
+    """One run of an experiment.
+
+    Attributes:
+        experiment: The name of the experiment.
+        method: The estimator, with the settings that differ from the paper's.
+        seed: The seed.
+        config: The first logged row, which holds the settings.
+        points: The logged rows, by iteration.
+    """
 
     experiment: str
     method: str
@@ -45,33 +49,54 @@ class Run:
     points: list[Row]
 
     def column(self, metric: str) -> Array:
-        """The metric at each point, NaN where it was not logged."""
-        return np.array(
-            [math.nan if point.get(metric) is None else point[metric] for point in self.points],
-            dtype=np.float64,
-        )
+        """Return the metric at each point, NaN where it was not logged."""
+        values = [point.get(metric) for point in self.points]
+        return np.array([math.nan if value is None else value for value in values], np.float64)
+
+    def finite(self, metric: str) -> Array:
+        """Return the logged values of the metric that are finite."""
+        column = self.column(metric)
+        return column[np.isfinite(column)]
+
+    def last(self, metric: str) -> float:
+        """Return the metric at the last point, NaN where it was not logged."""
+        return self.points[-1].get(metric, math.nan)
 
     @property
     def length(self) -> int:
-        """Iterations done."""
+        """The number of iterations."""
         return int(self.points[-1]["iteration"])
 
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean over seeds, standard error (sample standard deviation over the root of their number; NaN for one), number of seeds."""
+    """A mean over seeds.
 
-    mean: float
-    error: float
-    seeds: int
+    Attributes:
+        mean: The mean.
+        error: The standard error (sample standard deviation / sqrt(seeds)), NaN for one seed.
+        seeds: The number of seeds.
+    """
+
+    mean: float = math.nan
+    error: float = math.nan
+    seeds: int = 0
 
     def __str__(self) -> str:
-        return text(self.mean, self.error)
+        return format_number(self.mean, self.error)
 
 
 @dataclass(frozen=True)
 class Series:
-    """A metric of one method against x: mean and standard error over its seeds, at the points that all of them reached."""
+    """A metric of one method against x, at the points that all of its seeds reached.
+
+    Attributes:
+        method: The method.
+        x: The positions.
+        mean: The mean over seeds at each position.
+        error: Its standard error, NaN for one seed.
+        seeds: The number of seeds.
+    """
 
     method: str
     x: Array
@@ -80,24 +105,43 @@ class Series:
     seeds: int
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What figures, tables and verdicts are made from.
+
+    Attributes:
+        runs: The runs.
+        step_times: Step times measured separately; without them the clocks of the runs count.
+    """
+
+    runs: Sequence[Run]
+    step_times: StepTimes = NO_STEP_TIMES
+
+    def methods(self, experiment: str, **settings: Any) -> dict[str, list[Run]]:
+        """Return the runs of an experiment with these settings, by method."""
+        return by_method(pick(self.runs, experiment, **settings))
+
+
 def setting(row: Mapping[str, Any], field: str) -> Any:
-    """A field of the row's configuration; the experiment's default where the row does not tell.
+    """Return a field of the row's configuration, or the default if the row does not have it.
 
     >>> setting({"experiment": "addition"}, "digits")
     4
     """
     if row.get(field) is not None:
         return row[field]
-    known = {each.name: each for each in fields(EXPERIMENTS[row["experiment"]])}
+    known = {
+        known_field.name: known_field for known_field in fields(EXPERIMENTS[row["experiment"]])
+    }
     if field not in known or known[field].default is MISSING:
         return None
     return known[field].default
 
 
-def label(row: Mapping[str, Any]) -> str:
-    """What the run is called: its estimator, and what was set differently from the paper.
+def method_label(row: Mapping[str, Any]) -> str:
+    """Return the run's estimator with the settings that differ from the paper's.
 
-    >>> label({"experiment": "dvae", "estimator": "GS-F", "samples": 20, "anneal": False})
+    >>> method_label({"experiment": "dvae", "estimator": "GS-F", "samples": 20, "anneal": False})
     'GS-F samples=20 anneal=False'
     """
     defaults = {"experiment": row["experiment"]}
@@ -115,35 +159,35 @@ def label(row: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def estimator(method: str) -> str:
-    """The estimator of a method's label."""
+def estimator_of(method: str) -> str:
+    """Return the estimator of a method's label."""
     return method.split(" ")[0]
 
 
 def collect(rows: Iterable[Row]) -> list[Run]:
-    """The runs in the rows. Of several runs of one method, size and seed (a short trial, say) the longest counts."""
+    """Return the runs in the rows.
+
+    Of several runs of one method, size and seed (such as a short trial), the longest counts.
+    """
     groups: dict[tuple[str, ...], list[Row]] = {}
-    names: dict[str, tuple[str, ...]] = {}
+    settings = {
+        name: [field.name for field in fields(experiment)]
+        for name, experiment in EXPERIMENTS.items()
+    }
     for row in rows:
-        kind = row.get("experiment")
-        if kind not in EXPERIMENTS or row.get("iteration") is None or row.get("estimator") is None:
+        name = row.get("experiment")
+        if name not in settings or row.get("iteration") is None or row.get("estimator") is None:
             continue
-        if kind not in names:
-            names[kind] = tuple(field.name for field in fields(EXPERIMENTS[kind]))
-        groups.setdefault((kind, *(str(row.get(name)) for name in names[kind])), []).append(row)
+        key = (name, *(str(row.get(field)) for field in settings[name]))
+        groups.setdefault(key, []).append(row)
     longest: dict[tuple[str, ...], Run] = {}
     for group in groups.values():
-        points = list(
-            {
-                int(row["iteration"]): row
-                for row in sorted(group, key=lambda row: int(row["iteration"]))
-            }.values()
-        )
+        by_iteration = {int(row["iteration"]): row for row in group}
+        points = [by_iteration[iteration] for iteration in sorted(by_iteration)]
         first = points[0]
-        run = Run(
-            first["experiment"], label(first), int(setting(first, "seed") or 0), first, points
-        )
         check_sizes(first)
+        seed = int(setting(first, "seed") or 0)
+        run = Run(first["experiment"], method_label(first), seed, first, points)
         sizes = [str(setting(first, size)) for size in EXPERIMENTS[run.experiment].sizes]
         key = (run.experiment, run.method, str(run.seed), *sizes)
         if key not in longest or longest[key].length <= run.length:
@@ -152,19 +196,19 @@ def collect(rows: Iterable[Row]) -> list[Run]:
 
 
 def check_sizes(row: Row) -> None:
-    """Raise where a row has a size that its experiment does not have, such as a file written by hand may hold."""
+    """Raise if a row has a size that its experiment does not allow.
+
+    A file written by hand may hold one.
+    """
     experiment = EXPERIMENTS[row["experiment"]]
     hints = annotations(experiment)
     for size in experiment.sizes:
-        check(
-            f"{size} of a run of {experiment.name} with {row['estimator']}",
-            setting(row, size),
-            hints[size],
-        )
+        owner = f"{size} of a run of {experiment.name} with {row['estimator']}"
+        check(owner, setting(row, size), hints[size])
 
 
 def pick(runs: Iterable[Run], experiment: str, **settings: Any) -> list[Run]:
-    """The runs of an experiment with these settings."""
+    """Return the runs of an experiment with these settings."""
     return [
         run
         for run in runs
@@ -174,223 +218,168 @@ def pick(runs: Iterable[Run], experiment: str, **settings: Any) -> list[Run]:
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by method, the paper's first."""
-    found: dict[str, list[Run]] = {}
+    """Group the runs by method, the paper's methods first."""
+    groups: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.method, []).append(run)
+        groups.setdefault(run.method, []).append(run)
 
-    def place(method: str) -> tuple[int, str]:
-        base = estimator(method)
-        return ORDER.index(base) if base in ORDER else len(ORDER), method
+    def rank(method: str) -> tuple[int, str]:
+        estimator = estimator_of(method)
+        return ORDER.index(estimator) if estimator in ORDER else len(ORDER), method
 
-    return {method: found[method] for method in sorted(found, key=place)}
+    return {method: groups[method] for method in sorted(groups, key=rank)}
 
 
 def values(runs: Iterable[Run], *names: str) -> list[tuple[Any, ...]]:
-    """The combinations of settings that occur, sorted."""
+    """Return the combinations of settings that occur, sorted."""
     return sorted({tuple(setting(run.config, name) for name in names) for run in runs})
 
 
 def statistic(samples: Iterable[float]) -> Stat:
-    """Mean and standard error, of those that are numbers.
+    """Return mean and standard error of the samples that are not NaN.
 
     >>> statistic([1.0, 3.0])
     Stat(mean=2.0, error=1.0, seeds=2)
     """
-    kept = [each for each in samples if not math.isnan(each)]
+    kept = [sample for sample in samples if not math.isnan(sample)]
     if not kept:
-        return Stat(math.nan, math.nan, 0)
+        return Stat()
     if math.inf in kept:
         return Stat(math.inf, math.nan, len(kept))
     mean = math.fsum(kept) / len(kept)
     if len(kept) == 1:
         return Stat(mean, math.nan, 1)
-    variance = math.fsum((each - mean) ** 2 for each in kept) / (len(kept) - 1)
+    variance = math.fsum((sample - mean) ** 2 for sample in kept) / (len(kept) - 1)
     return Stat(mean, math.sqrt(variance / len(kept)), len(kept))
 
 
-def step_times(rows: Iterable[Row]) -> dict[str, float]:
-    """Step times as the functions here take them, from a table with the columns problem (may be missing), method and ms.
-
-    >>> step_times([{"problem": "addition, 16 digits", "method": "RLOO-F", "ms": 0.4}, {"method": "RLOO-F", "ms": 2.2}])
-    {'addition, 16 digits/RLOO-F': 0.4, 'RLOO-F': 2.2}
-    """
-    rows = list(rows)
-    for row in rows:
-        if not row.get("method") or not isinstance(row.get("ms"), int | float):
-            raise ValueError(
-                f"--step-times: columns method and ms (a number) are needed, but a line has {row}."
-            )
-    return {
-        "/".join(str(row[key]) for key in ("problem", "method") if row.get(key)): float(row["ms"])
-        for row in rows
-    }
-
-
-def step_time(times: Mapping[str, float] | None, problem: str, method: str) -> float | None:
-    """Milliseconds of one step, measured apart: under ``problem/method``, or ``method`` alone for the autoencoder with bits.
-
-    >>> step_time({"RLOO-F": 2.2, "addition, 16 digits/RLOO-F": 0.4}, "addition, 16 digits", "RLOO-F")
-    0.4
-    """
-    if not times:
-        return None
-    return times.get(f"{problem}/{method}", times.get(method) if problem == "dvae" else None)
-
-
 def problem_of(run: Run) -> str:
-    """What a run's step times are listed under: dvae (200 bits), "dvae, 10 categories", "addition, 16 digits", optimisation."""
-    size = {name: setting(run.config, name) for name in ("variables", "categories", "digits")}
+    """Return the problem under which a run's step times are listed.
+
+    Such as dvae (200 bits), "dvae, 10 categories", "addition, 16 digits", optimisation.
+    """
+    variables = setting(run.config, "variables")
+    size = "" if variables == 200 else f", {variables} variables"
     if run.experiment == "addition":
-        return f"addition, {size['digits']} digits"
-    if run.experiment == "optimisation" and size["variables"] != 200:
-        return f"optimisation, {size['variables']} variables"
-    if run.experiment == "dvae":
-        fewer = "" if size["variables"] == 200 else f", {size['variables']} variables"
-        return (
-            "dvae"
-            + fewer
-            + ("" if size["categories"] == 2 else f", {size['categories']} categories")
-        )
-    return run.experiment
+        return f"addition, {setting(run.config, 'digits')} digits"
+    if run.experiment == "dvae" and (categories := setting(run.config, "categories")) != 2:
+        size += f", {categories} categories"
+    return run.experiment + (size if run.experiment in ("dvae", "optimisation") else "")
 
 
 def section_of(run: Run) -> str:
-    """The part of a report that a run belongs to: its experiment, but ``categorical`` for a DVAE of more than two categories."""
-    return (
-        "categorical"
-        if run.experiment == "dvae" and setting(run.config, "categories") > 2
-        else run.experiment
-    )
+    """Return the section of a report that a run belongs to.
+
+    This is its experiment, but ``categorical`` for an autoencoder with more than two categories.
+    """
+    is_categorical = run.experiment == "dvae" and setting(run.config, "categories") > 2
+    return "categorical" if is_categorical else run.experiment
 
 
-def timed_apart(times: Mapping[str, float] | None, problem: str) -> bool:
-    """Whether there are step times for a problem."""
-    return any(
-        key.startswith(f"{problem}/") or (problem == "dvae" and "/" not in key)
-        for key in times or ()
-    )
+def axis(run: Run, x: str, times: StepTimes = NO_STEP_TIMES) -> Array:
+    """Return a run's x: ``iteration``, ``epoch`` or ``seconds``.
 
-
-def axis(run: Run, x: str, times: Mapping[str, float] | None = None) -> Array:
-    """A run's x: ``iteration``, ``epoch`` or ``seconds``; the latter from step times where the problem has any (else all NaN)."""
-    if x == "seconds" and timed_apart(times, problem_of(run)):
-        each = step_time(times, problem_of(run), run.method)
-        return run.column("iteration") * (math.nan if each is None else each / 1000)
+    Seconds follow the step times if the problem has any. They are then NaN for a method without.
+    """
+    problem = problem_of(run)
+    if x == "seconds" and times.covers(problem):
+        step_ms = times.get(problem, run.method)
+        return run.column("iteration") * (math.nan if step_ms is None else step_ms / 1000)
     return run.column(x)
 
 
 def series(
-    runs: Sequence[Run], metric: str, x: str = "iteration", times: Mapping[str, float] | None = None
+    runs: Sequence[Run], metric: str, x: str = "iteration", times: StepTimes = NO_STEP_TIMES
 ) -> Series | None:
-    """The curve of one method's runs; None where there is nothing to draw."""
-    columns = [
-        dict(
-            zip(
-                run.column("iteration"),
-                zip(axis(run, x, times), run.column(metric), strict=True),
-                strict=True,
-            )
-        )
-        for run in runs
-    ]
-    columns = [
-        {i: (a, y) for i, (a, y) in each.items() if math.isfinite(a) and math.isfinite(y)}
-        for each in columns
-    ]
-    columns = [each for each in columns if each]
-    if not columns:
-        return None
-    shared = sorted(set.intersection(*(set(each) for each in columns)))
+    """Return the curve of one method's runs, or None if there is nothing to draw."""
+    curves: list[dict[float, tuple[float, float]]] = []  # of each run: (x, y) by iteration
+    for run in runs:
+        points = zip(run.column("iteration"), axis(run, x, times), run.column(metric), strict=True)
+        curve = {i: (a, y) for i, a, y in points if math.isfinite(a) and math.isfinite(y)}
+        curves += [curve] if curve else []
+    shared = sorted(set(curves[0]).intersection(*curves)) if curves else []
     if not shared:
         return None
-    table = np.array([[each[i] for i in shared] for each in columns])  # [seed, point, (x, y)]
-    n = len(columns)
-    error = (
-        table[:, :, 1].std(0, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(shared), math.nan)
-    )
-    return Series(runs[0].method, table[:, :, 0].mean(0), table[:, :, 1].mean(0), error, n)
+    table = np.array([[curve[i] for i in shared] for curve in curves])  # [seed, point, (x, y)]
+    seeds = len(curves)
+    error = np.full(len(shared), math.nan)
+    if seeds > 1:
+        error = table[:, :, 1].std(0, ddof=1) / math.sqrt(seeds)
+    return Series(runs[0].method, table[:, :, 0].mean(0), table[:, :, 1].mean(0), error, seeds)
 
 
 def at(
     runs: Sequence[Run],
     metric: str,
-    where: float,
+    position: float,
     x: str = "iteration",
-    times: Mapping[str, float] | None = None,
+    times: StepTimes = NO_STEP_TIMES,
 ) -> Stat:
-    """The metric where x is ``where``, on the line between two logged points; seeds that did not get there do not count."""
-    found = []
+    """Return the metric at a position of x, interpolated between logged points.
+
+    Seeds that did not reach the position do not count.
+    """
+    samples = []
     for run in runs:
         a, y = axis(run, x, times), run.column(metric)
-        good = np.isfinite(a) & np.isfinite(y)
-        if good.any() and a[good][0] <= where <= a[good][-1] * (1 + 1e-9):
-            found.append(float(np.interp(where, a[good], y[good])))
-    return statistic(found)
+        finite = np.isfinite(a) & np.isfinite(y)
+        # The tolerance is for step times: iterations x milliseconds are rounded.
+        if finite.any() and a[finite][0] <= position <= a[finite][-1] * (1 + 1e-9):
+            samples.append(float(np.interp(position, a[finite], y[finite])))
+    return statistic(samples)
 
 
 def final(runs: Sequence[Run], metric: str) -> Stat:
-    """The last value of each run."""
-    return statistic(
-        float(column[-1]) if (column := finite(run.column(metric))).size else math.nan
-        for run in runs
-    )
+    """Return the mean of each run's last value."""
+    return statistic(float(column[-1]) for run in runs if (column := run.finite(metric)).size)
 
 
 def late(runs: Sequence[Run], metric: str, share: float = 0.25) -> Stat:
-    """The mean over the last quarter of each run."""
+    """Return the mean over the last quarter of each run."""
+    columns = [column for run in runs if (column := run.finite(metric)).size]
     return statistic(
-        float(column[-max(1, round(share * column.size)) :].mean())
-        if (column := finite(run.column(metric))).size
-        else math.nan
-        for run in runs
+        float(column[-max(1, round(share * column.size)) :].mean()) for column in columns
     )
 
 
-def end(runs: Sequence[Run], x: str, times: Mapping[str, float] | None = None) -> float:
-    """How far on the axis all of the method's runs got (NaN where that is not known)."""
-    ends = [float(column[-1]) for run in runs if (column := axis(run, x, times)).size]
+def end(runs: Sequence[Run], x: str, times: StepTimes = NO_STEP_TIMES) -> float:
+    """Return how far all runs of a method got on the axis, NaN if that is not known."""
+    ends = [float(axis(run, x, times)[-1]) for run in runs]
     return math.nan if not ends or any(map(math.isnan, ends)) else min(ends)
 
 
-def milliseconds(runs: Sequence[Run], times: Mapping[str, float] | None = None) -> Stat:
-    """Milliseconds of one step: measured apart where given, else by the runs' own clock (which leaves out the first step)."""
-    given = step_time(times, problem_of(runs[0]), runs[0].method)
-    if given is not None:
-        return Stat(given, math.nan, 1)
-    return statistic(
-        1000 * run.points[-1].get("seconds", math.nan) / (run.length - 1)
-        for run in runs
-        if run.length > 1
-    )
+def common_end(
+    methods: Mapping[str, Sequence[Run]], x: str, times: StepTimes = NO_STEP_TIMES
+) -> float:
+    """Return how far all methods got on the axis, apart from methods without a known end."""
+    ends = [end(runs, x, times) for runs in methods.values()]
+    return min((position for position in ends if not math.isnan(position)), default=math.nan)
 
 
-def finite(column: Array) -> Array:
-    return column[np.isfinite(column)]
+def at_common_end(
+    methods: Mapping[str, Sequence[Run]], metric: str, x: str, times: StepTimes = NO_STEP_TIMES
+) -> tuple[float, dict[str, Stat]]:
+    """Return the farthest position that all methods reached, and the metric of each there.
 
-
-def text(mean: float, error: float = math.nan, digits: int = 4) -> str:
-    """A number with its standard error, both to the error's second digit; a plain number has ``digits`` significant ones.
-
-    >>> text(103.3217, 0.1234), text(0.00000123, 0.0000002), text(0.25), text(float("inf"))
-    ('103.32 ± 0.12', '(1.23 ± 0.20)e-6', '0.25', 'never')
+    Methods whose step times were not measured are left out.
     """
-    if math.isnan(mean):
-        return "-"
-    if math.isinf(mean):
-        return "never"
-    if mean == 0 or math.isnan(error) or error < 1e-9 * abs(mean):
-        return _plain(mean, digits)
-    if abs(mean) < 1e-2 or abs(mean) >= 1e6:
-        power = math.floor(math.log10(max(abs(mean), error)))
-        return f"({text(mean / 10.0**power, error / 10.0**power)})e{power}"
-    decimals = min(9, max(0, 1 - math.floor(math.log10(error))))
-    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+    position = common_end(methods, x, times)
+    stats = {
+        method: at(runs, metric, position, x, times)
+        for method, runs in methods.items()
+        if not math.isnan(end(runs, x, times))
+    }
+    return position, stats
 
 
-def _plain(value: float, digits: int) -> str:
-    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
-        mantissa, power = f"{value:.{digits - 1}e}".split("e")
-        shortened = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-        return f"{shortened}e{int(power)}"
-    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+def milliseconds(runs: Sequence[Run], times: StepTimes = NO_STEP_TIMES) -> Stat:
+    """Return the milliseconds of one step.
+
+    They are the step times if the method has one, else the clock of the runs, which does not
+    count the first step.
+    """
+    step_ms = times.get(problem_of(runs[0]), runs[0].method)
+    if step_ms is not None:
+        return Stat(step_ms, math.nan, 1)
+    timed = [run for run in runs if run.length > 1]
+    return statistic(1000 * run.last("seconds") / (run.length - 1) for run in timed)

@@ -1,0 +1,40 @@
+"""Numbers as text: to a number of significant digits, or with a standard error."""
+
+import math
+
+# Rounding in double precision leaves about (2e-16)^2 per entry of a variance that is zero.
+# No measured quantity is as small as this.
+ZERO = 1e-25
+
+
+def format_number(mean: float, error: float = math.nan, digits: int = 4) -> str:
+    """Return a number with its standard error, both to the second digit of the error.
+
+    A number without an error has ``digits`` significant digits. Zero up to rounding is 0.
+
+    >>> format_number(103.3217, 0.1234), format_number(0.00000123, 0.0000002)
+    ('103.32 ± 0.12', '(1.23 ± 0.20)e-6')
+    >>> format_number(0.25), format_number(float("inf")), format_number(-7e-31)
+    ('0.25', 'never', '0')
+    """
+    if math.isnan(mean):
+        return "-"
+    if math.isinf(mean):
+        return "never"
+    if abs(mean) < ZERO:
+        return "0"
+    if math.isnan(error) or error < 1e-9 * abs(mean):
+        return _significant(mean, digits)
+    if abs(mean) < 1e-2 or abs(mean) >= 1e6:
+        power = math.floor(math.log10(max(abs(mean), error)))
+        return f"({format_number(mean / 10.0**power, error / 10.0**power)})e{power}"
+    decimals = min(9, max(0, 1 - math.floor(math.log10(error))))
+    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def _significant(value: float, digits: int) -> str:
+    if abs(value) < 1e-3 or abs(value) >= 1e6:
+        mantissa, power = f"{value:.{digits - 1}e}".split("e")
+        shortened = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{shortened}e{int(power)}"
+    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"

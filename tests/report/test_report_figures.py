@@ -1,0 +1,95 @@
+"""The paper's figures, from made-up rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_rows import (
+    PAPER,
+    WELL,
+    Row,
+    addition_rows,
+    dvae_rows,
+    gradients_rows,
+    optimisation_rows,
+)
+
+from catlog.report import figures
+from catlog.report.looks import LOOKS
+from catlog.report.runs import Evidence, collect
+from catlog.report.step_times import NO_STEP_TIMES, StepTimes
+
+
+def evidence(rows: list[Row], times: StepTimes = NO_STEP_TIMES) -> Evidence:
+    return Evidence(collect(rows), times)
+
+
+def test_every_figure_has_its_panels_and_one_legend() -> None:
+    pictures = figures.pictures(evidence(PAPER))
+    assert {picture.name: len(picture.figure.axes) for picture in pictures} == {
+        "gradients-additive": 12,
+        "gradients-pairwise": 12,
+        "optimisation": 4,
+        "dvae-iterations": 12,
+        "dvae-time": 12,
+        "dvae-categorical-iterations": 4,
+        "dvae-categorical-time": 4,
+        "addition": 8,  # two of them hidden
+    }
+    assert all(len(picture.figure.legends) == 1 for picture in pictures)
+
+
+def test_figures_are_written(tmp_path: Path) -> None:
+    rows = [*addition_rows(4, "RLOO-S", 0.5), *gradients_rows("additive", (3, 100), WELL)]
+    paths = figures.save_all(rows, tmp_path / "new")
+    assert [path.name for path in paths] == ["gradients-additive.png", "addition.png"]
+    assert all(path.stat().st_size > 10_000 for path in paths)
+
+
+def test_paper_methods_keep_their_colours_and_others_get_further_ones() -> None:
+    further = [*addition_rows(4, "Mine", 0.9), *addition_rows(4, "Yours", 0.8)]
+    (legend,) = figures.addition_figure(evidence([*PAPER, *further])).legends
+    colours = {line.get_label(): line.get_color() for line in legend.get_lines()}
+    known = {colour for colour, _ in LOOKS.values()}
+    assert colours["IndeCateR-D"] == LOOKS["IndeCateR-D"][0]
+    assert len({colours["Mine"], colours["Yours"]} - known) == 2
+
+
+def test_time_axes_follow_the_step_times() -> None:
+    rows = dvae_rows("mnist", "IndeCateR", 95.0, ms=7.0)
+
+    def reach(times: StepTimes) -> float:
+        axes = figures.dvae_figure(evidence(rows, times), "seconds").axes[0]
+        return max(float(np.max(line.get_xdata())) for line in axes.lines)
+
+    assert reach(NO_STEP_TIMES) == pytest.approx(60_000 * 0.007)
+    assert reach(StepTimes({("dvae", "IndeCateR"): 2.0})) == pytest.approx(60_000 * 0.002)
+    without = evidence(rows, StepTimes({("dvae", "RLOO-F"): 2.0}))
+    assert figures.dvae_figure(without, "seconds").axes[0].texts[0].get_text() == "not measured"
+
+
+def test_zero_variance_and_missing_metrics_are_drawn() -> None:
+    rows = optimisation_rows("IndeCateR", 0.02, 0.0) + optimisation_rows("RLOO-F", 0.02, 1e-9)
+    axes = figures.optimisation_figure(evidence(rows)).axes[2]
+    assert "IndeCateR" in axes.get_title(loc="right")
+    without = [
+        {name: value for name, value in row.items() if not name.startswith("gradient")}
+        for row in dvae_rows("mnist", "RLOO-S", 95.0, 1.0)
+    ]
+    figures.dvae_figure(evidence(without))
+
+
+def test_figures_without_runs_say_so() -> None:
+    for name in ("gradients", "optimisation", "dvae", "addition"):
+        figure = getattr(figures, f"{name}_figure")(Evidence([]))
+        assert figure.texts[0].get_text() == f"No run of {name} in these rows."
+
+
+def test_published_iterations_are_not_drawn_on_a_time_axis() -> None:
+    """The published curves are known by iteration only."""
+    config: dict[str, Any] = {"update": "published", "gradient_spread": 1e-12}
+    rows = [{**row, **config} for row in optimisation_rows("IndeCateR", 0.02, 0.0, seeds=2)]
+    figure = figures.optimisation_figure(evidence(rows), update="published")
+    by_iteration, by_time, *_ = figure.axes
+    assert len(by_iteration.lines) == len(by_time.lines) + 1
