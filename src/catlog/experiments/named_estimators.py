@@ -20,7 +20,8 @@ def make_estimator(
 ) -> Estimator:
     """Return the estimator ``name`` (one of ``labels``, or a class) with ``options``.
 
-    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), {"IndeCateR-D": ("IndeCateR", {"per_variable": True})})
+    >>> labels = {"IndeCateR-D": ("IndeCateR", {"per_variable": True})}
+    >>> make_estimator("IndeCateR-D", 3, ("draws=latin",), labels)
     IndeCateR(3, per_variable=True, draws=latin)
     """
     check_known(name, labels)
