@@ -76,7 +76,9 @@ def test_every_module_has_a_layer() -> None:
 
 @pytest.mark.parametrize("name", modules())
 def test_imports_point_upwards(name: str) -> None:
-    assert wrong_imports((PACKAGE / f"{name}.py").read_text("utf-8"), modules()[name]) == []
+    assert (
+        wrong_imports((PACKAGE / f"{name}.py").read_text(encoding="utf-8"), modules()[name]) == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     elif isinstance(base, Ordered):
         raise TypeError(
             f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "
-            "here. Use an estimator "
-            'whose `supports` names "structured", such as RLOO or SCateR.'
+            'here. Use an estimator whose `supports` names "structured", such as RLOO or SCateR.'
         )
     else:
         raise TypeError(
