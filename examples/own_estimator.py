@@ -17,8 +17,18 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog.building_blocks import attach, base_draws, check_count, evaluate, view
-from catlog.estimator import ANY, Function, Kind, Target, label
+from catlog.building_blocks import (
+    ANY,
+    Function,
+    Kind,
+    Target,
+    attach,
+    base_draws,
+    check_count,
+    evaluate,
+    label,
+    view,
+)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from .estimator import BITS as BITS
 from .estimator import INDEPENDENT as INDEPENDENT
 from .estimator import RELAXABLE as RELAXABLE
 from .estimator import Function as Function
+from .estimator import Kind as Kind
+from .estimator import Target as Target
 from .estimator import attach as attach
+from .estimator import label as label
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.evaluate import evaluate_chunked as evaluate_chunked
 from .evaluation.evaluate import value_and_grad as value_and_grad
