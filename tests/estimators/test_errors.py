@@ -328,7 +328,7 @@ def test_x_not_a_multiple_of_the_variables(q):
 
 
 def test_x_where_none_is_taken(q):
-    with pytest.raises(ValueError, match="x: Exact visits every point"):
+    with pytest.raises(ValueError, match="x: Exact evaluates f at every point of q"):
         Exact()(total, q, x=torch.zeros(8, 2, 3))
     with pytest.raises(
         ValueError,
