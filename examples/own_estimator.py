@@ -1,9 +1,12 @@
-"""An estimator of your own, complete: REINFORCE in two halves, each with the other half's mean as its baseline.
+"""A complete estimator to copy: REINFORCE in two halves, each with the other half's mean as its
+baseline.
 
-    python examples/own_estimator.py                                                # a gradient, beside the exact one
-    pytest --pyargs catlog.testing --estimator examples/own_estimator.py:TwoHalves    # the battery that judges every estimator
+Print a gradient beside the exact one, then run the tests that judge every estimator:
 
-Copy this file, rename the class, and replace what stands between the two comments.
+    python examples/own_estimator.py
+    pytest --pyargs catlog.testing --estimator examples/own_estimator.py:TwoHalves
+
+Copy this file, rename the class, and replace the lines between the two comments.
 """
 
 from dataclasses import dataclass
@@ -14,11 +17,18 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
-from catlog.checks import check_count
-from catlog.distributions.conditionals import view
-from catlog.estimator import ANY, Function, Kind, Target
-from catlog.evaluation.evaluate import evaluate
-from catlog.sampling.draw import base_draws
+from catlog.building_blocks import (
+    ANY,
+    Function,
+    Kind,
+    Target,
+    attach,
+    base_draws,
+    check_count,
+    evaluate,
+    label,
+    view,
+)
 
 
 @dataclass(frozen=True)
@@ -26,15 +36,17 @@ class TwoHalves:
     r"""REINFORCE whose baseline for each draw is the mean over the other half of the draws.
 
     .. math::
-        \frac1{2N} \sum_{h\in\{0,1\}} \sum_n \bigl(f(x^{(h,n)}) - \overline{f}_{1-h}\bigr)\, \partial \log q(x^{(h,n)})
+        \frac1{2N} \sum_{h\in\{0,1\}} \sum_n \bigl(f(x^{(h,n)}) - \overline{f}_{1-h}\bigr)\,
+        \partial \log q(x^{(h,n)})
 
-    Unbiased: the other half was drawn independently. RLOO leaves out one draw instead of a half.
+    Unbiased, because the other half is drawn independently. RLOO leaves out one draw instead of a
+    half.
 
     Cost: 2 N evaluations. Needs: nothing of f.
     Reference: none; an example.
 
     Args:
-        samples: number of draws N of a half.
+        samples: number of draws N in each half.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(1, requires_grad=True)
@@ -53,6 +65,8 @@ class TwoHalves:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     reference: ClassVar[str] = "an example"
+
+    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("TwoHalves", "samples", self.samples)
@@ -76,13 +90,13 @@ class TwoHalves:
             law, x, self.rows(q), generator=generator, validate=self.validate
         )  # [2 n, *batch, *event]
         fx = evaluate(f, x, law, validate=self.validate)  # [2 n, *batch]
-        # What makes this estimator: which points of f it looks at, and how it weighs them.
+        # What makes this estimator: where f is evaluated, and how the values are weighted.
         score = law.log_prob(law.index(x))
         halves = fx.unflatten(0, (2, -1))
         advantage = (halves - halves.mean(1, keepdim=True).flip(0)).flatten(0, 1).detach()
         value, surrogate = fx.mean(0), (fx + advantage * score).mean(0)
-        # A value that is right, with the gradient of the surrogate.
-        return catlog.estimator.attach(value, surrogate)
+        # The value, with the gradient of the surrogate.
+        return attach(value, surrogate)
 
 
 def main() -> None:
@@ -94,7 +108,7 @@ def main() -> None:
 
     for E in (TwoHalves(samples=10_000), catlog.Exact()):
         (gradient,) = torch.autograd.grad(E(f, Independent(Bernoulli(logits=logits), 1)), logits)
-        print(f"{type(E).__name__:10}", *(f"{each:8.4f}" for each in gradient))
+        print(f"{E!r:16}", *(f"{number:8.4f}" for number in gradient))
 
 
 if __name__ == "__main__":

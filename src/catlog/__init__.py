@@ -1,4 +1,4 @@
-"""catlog: differentiate through categorical sampling. ``E(f, q)`` is a differentiable expectation."""
+"""Differentiate through categorical sampling: ``E(f, q)`` is a differentiable expectation."""
 
 # ruff: noqa: F403  # every family lists its estimators in `__all__`
 from importlib import import_module

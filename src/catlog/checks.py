@@ -1,4 +1,4 @@
-"""Checks of arguments and values: what was given, what was expected, what to do."""
+"""Checks of arguments and values. Errors say what was expected, what was given and what to do."""
 
 from math import inf
 from sys import float_info
@@ -13,7 +13,7 @@ from .tracing import can_inspect
 
 @runtime_checkable
 class Known(Protocol):
-    """What the checks need to know of q, as every view of it tells."""
+    """What the checks need to know of q; every view of it has these."""
 
     @property
     def batch_shape(self) -> torch.Size: ...
@@ -52,7 +52,8 @@ def check_choice(owner: str, name: str, value: object, choices: tuple[str, ...])
     """Raise unless ``value`` is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
-            f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was given."
+            f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, but {value!r} was "
+            "given."
         )
 
 
@@ -63,7 +64,7 @@ def check_flag(owner: str, name: str, value: object) -> None:
 
 
 def check_validate(validate: object) -> None:
-    """Raise unless ``validate`` is True or False; every estimator gets here when it looks at q."""
+    """Raise unless ``validate`` is True or False. Every estimator gets here when it reads q."""
     if not isinstance(validate, bool):
         raise TypeError(f"validate must be True or False, but {validate!r} was given.")
 
@@ -78,7 +79,7 @@ def check_number(
     closed: bool = False,
     kind: str = "a number",
 ) -> None:
-    """Raise unless ``value`` is a finite int or float with ``least <= value < most`` (``closed``: ``<=``)."""
+    """Raise unless ``value`` is finite and ``least <= value < most`` (``closed``: ``<= most``)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.")
     if not (abs(value) <= float_info.max and least <= value <= most and (closed or value < most)):
@@ -94,34 +95,37 @@ def check_positive(owner: str, name: str, value: object) -> None:
 
 
 def check_temperature(owner: str, value: object) -> None:
-    """Raise unless ``value`` is a finite number above 0, or a 0-d tensor of floats that holds one."""
+    """Raise unless ``value`` is a finite number above 0, or a 0-d tensor of one."""
     if not isinstance(value, Tensor):
         return check_positive(owner, "temperature", value)
     if value.dim() > 0 or not value.is_floating_point():
-        given = f"one of {value.dtype} with shape {tuple(value.shape)}"
+        tensor = f"one of {value.dtype} with shape {tuple(value.shape)}"
         raise TypeError(
-            f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {given} was given."
+            f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {tensor} was "
+            "given."
         )
     if value.device.type != "meta" and can_inspect(True, value):
         check_positive(owner, "temperature", value.item())
 
 
 def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:
-    """What a callable baseline returned, if it is a number or a tensor of floats that broadcasts to f's values."""
+    """Return what a baseline returned, or raise unless it broadcasts to f's values."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        given = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        returned = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
-            f"Reinforce: `baseline` must return a number or a tensor of floats, but it returned {given}."
+            "Reinforce: `baseline` must return a number or a tensor of floats, but it returned "
+            f"{returned}."
         )
     tail = tuple(fx.shape)[max(0, fx.dim() - value.dim()) :]
     if value.dim() > fx.dim() or any(
-        size not in (1, own) for size, own in zip(value.shape, tail, strict=True)
+        size not in (1, full) for size, full in zip(value.shape, tail, strict=True)
     ):
         shape = f"{tuple(fx.shape)} ([n, *batch])"
         raise ValueError(
-            f"Reinforce: `baseline` must return a shape that broadcasts to {shape}, but it returned {tuple(value.shape)}."
+            f"Reinforce: `baseline` must return a shape that broadcasts to {shape}, but it "
+            f"returned {tuple(value.shape)}."
         )
     return value
 
@@ -141,27 +145,32 @@ def check_function(f: object) -> None:
 
 
 def check_generator(generator: object, device: torch.device | None = None) -> None:
-    """Raise unless ``generator`` is None or a generator of this device (None: of any)."""
+    """Raise unless ``generator`` is None or a generator on this device (None: on any)."""
     if generator is None or torch.compiler.is_compiling():
         return
     if not isinstance(generator, torch.Generator):
         raise TypeError(
-            f"generator must be a torch.Generator or None, but {type(generator).__name__} was given. With a seed, use "
-            "torch.Generator(device).manual_seed(seed)."
+            f"generator must be a torch.Generator or None, but {type(generator).__name__} was "
+            "given. With a seed, use torch.Generator(device).manual_seed(seed)."
         )
     if device is not None and not same_device(generator.device, device):
         raise ValueError(
-            f"generator must be on {device}, where q is, but it is on {generator.device}. Make it with torch.Generator(device)."
+            f"generator must be on {device}, where q is, but it is on {generator.device}. Make it "
+            "with torch.Generator(device)."
         )
 
 
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device
 ) -> Tensor:
-    """``value`` if it is a tensor of this shape (``form`` says what its dimensions are) on this device."""
+    """Return ``value``, or raise unless it is a tensor of this shape on this device.
+
+    ``form`` names the dimensions.
+    """
     if not isinstance(value, Tensor):
         raise TypeError(
-            f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was given."
+            f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was "
+            "given."
         )
     if value.shape != torch.Size(shape):
         raise ValueError(
@@ -172,7 +181,7 @@ def check_tensor(
 
 
 def check_device(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise unless the tensor is where q is."""
+    """Raise unless the tensor is on the device of q."""
     if not same_device(value.device, device):
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
 
@@ -188,9 +197,9 @@ def check_uniforms(
     closed: bool = False,
     simplex: int | None = None,
 ) -> Float[Tensor, "..."]:
-    """The uniforms in [0, 1) that were given, without autograd, in the type of the law's probabilities.
+    """Return the given uniforms in [0, 1), without autograd, in the dtype of q's probabilities.
 
-    ``closed``: 1 may be among them; ``simplex``: they add up to 1 along this dimension.
+    With ``closed``, 1 is allowed. With ``simplex``, they must add up to 1 along this dimension.
     """
     u = check_tensor(name, value, shape, form, law.device)
     closed = closed or simplex is not None
@@ -208,32 +217,34 @@ def check_uniforms(
     u = u.detach()
     if u.dtype == law.real or closed:
         return u.to(law.real)
-    return u.to(law.real).clamp(max=1 - torch.finfo(law.real).eps / 2)  # what is rounded up to 1
+    return u.to(law.real).clamp(max=1 - torch.finfo(law.real).eps / 2)  # where rounding gave 1
 
 
 def check_context(context: object, law: Known) -> Float[Tensor, "*batch features"]:
-    """The context of a network, if it is a tensor of floats ``[*batch, features]`` where q is."""
+    """Return the context of a network, or raise unless it holds floats ``[*batch, features]``."""
     if not isinstance(context, Tensor):
         raise TypeError(
-            f"context must be a tensor of shape [*batch, features], but {type(context).__name__} was given."
+            f"context must be a tensor of shape [*batch, features], but {type(context).__name__} "
+            "was given."
         )
     if not context.is_floating_point():
         raise TypeError(f"context must hold floats, but {context.dtype} was given.")
-    batch, given = tuple(law.batch_shape), tuple(context.shape)
-    if len(given) != len(batch) + 1 or given[:-1] != batch:
+    batch = tuple(law.batch_shape)
+    shape = tuple(context.shape)
+    if len(shape) != len(batch) + 1 or shape[:-1] != batch:
         raise ValueError(
-            f"context must have shape [*batch, features] with batch {batch}, but {given} was given."
+            f"context must have shape [*batch, features] with batch {batch}, but {shape} was given."
         )
     check_device("context", context, law.device)
     return context
 
 
-def same_device(one: torch.device, other: torch.device) -> bool:
-    """Whether both are the same; ``cuda`` is any ``cuda:i``.
+def same_device(first: torch.device, second: torch.device) -> bool:
+    """Return whether both are the same; ``cuda`` is any ``cuda:i``.
 
-    >>> same_device(torch.device("cuda"), torch.device("cuda:1")), same_device(torch.device("cpu"), torch.device("meta"))
-    (True, False)
+    >>> same_device(torch.device("cuda"), torch.device("cuda:1"))
+    True
     """
-    return one.type == other.type and (
-        one.index is None or other.index is None or one.index == other.index
+    return first.type == second.type and (
+        first.index is None or second.index is None or first.index == second.index
     )

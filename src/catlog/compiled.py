@@ -1,4 +1,4 @@
-"""One line for a fast training step: compiled and, on a GPU, captured in a CUDA graph with backward and optimiser."""
+"""A fast training step: compiled and, on a GPU, captured in a CUDA graph."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Sums over few draws or categories are written out: as loops, they would keep most of a GPU's threads idle.
+# Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
+# GPU's threads idle.
 OPTIONS: dict[str, bool | int | str | Callable[..., Any]] = {"unroll_reductions_threshold": 17}
 
 
 class CompiledStep:
-    """A training step ``step(*inputs) -> loss``, made by :func:`catlog.compiled_step`; ``mode`` and ``why`` tell how it runs."""
+    """A training step ``step(*inputs) -> loss``, made by :func:`catlog.compiled_step`.
+
+    Attributes:
+        mode: how it runs: "eager", "compiled", "captured" or "compiled, captured"; None before the
+            first call.
+        why: what prevented a faster mode.
+    """
 
     def __init__(
         self,
@@ -27,7 +34,10 @@ class CompiledStep:
         group: Any = None,
         warmup: int = 3,
     ) -> None:
-        self.loss, self.optimiser, self.group, self.warmup = loss, optimiser, group, warmup
+        self.loss = loss
+        self.optimiser = optimiser
+        self.group = group
+        self.warmup = warmup
         self.parameters: list[Tensor] = [
             p for group in optimiser.param_groups for p in group["params"]
         ]
@@ -45,13 +55,14 @@ class CompiledStep:
             self._prepare(inputs)
         if self._graph is None:
             return self._step(*inputs)
-        for buffer, given in zip(self._inputs, inputs, strict=True):
-            if buffer.shape != given.shape:
+        for buffer, value in zip(self._inputs, inputs, strict=True):
+            if buffer.shape != value.shape:
                 raise ValueError(
-                    f"compiled_step: an input of shape {tuple(given.shape)} was given, but the graph was captured with "
-                    f"{tuple(buffer.shape)}. Keep shapes fixed (drop the last, smaller batch) or make another step for them."
+                    f"compiled_step: an input of shape {tuple(value.shape)} was given, but the "
+                    f"graph was captured with {tuple(buffer.shape)}. Keep shapes fixed (drop the "
+                    "last, smaller batch) or make another step for them."
                 )
-            buffer.copy_(given)
+            buffer.copy_(value)
         self._graph.replay()
         assert self._loss is not None
         return self._loss
@@ -69,16 +80,15 @@ class CompiledStep:
         return loss.detach()
 
     def _average(self) -> None:
-        """The mean over ranks of all gradients, in one message per type of number: it can be captured, as all else here."""
+        """Average all gradients over ranks, in one message per dtype; a graph can capture it."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-            some = [gradient for gradient in gradients if gradient.dtype == dtype]
-            every = torch.cat([gradient.flatten() for gradient in some])
-            dist.all_reduce(every, group=self.group)
-            every /= dist.get_world_size(self.group)
-            for gradient, mean in zip(
-                some, every.split([gradient.numel() for gradient in some]), strict=True
-            ):
+            same_dtype = [gradient for gradient in gradients if gradient.dtype == dtype]
+            flat = torch.cat([gradient.flatten() for gradient in same_dtype])
+            dist.all_reduce(flat, group=self.group)
+            flat /= dist.get_world_size(self.group)
+            means = flat.split([gradient.numel() for gradient in same_dtype])
+            for gradient, mean in zip(same_dtype, means, strict=True):
                 gradient.copy_(mean.view_as(gradient))
 
     def _prepare(self, inputs: tuple[Tensor, ...]) -> None:
@@ -86,27 +96,25 @@ class CompiledStep:
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
             self._run = torch.compile(
-                _own_code(self._mean), fullgraph=True, dynamic=False, options=OPTIONS
+                _with_code_copy(self._mean), fullgraph=True, dynamic=False, options=OPTIONS
             )
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
             return
-        unfit = [
-            group for group in self.optimiser.param_groups if not group.get("capturable", False)
-        ]
-        if unfit:
-            self.why = f"{type(self.optimiser).__name__} was not made with capturable=True, so its step cannot be captured."
+        if not all(group.get("capturable", False) for group in self.optimiser.param_groups):
+            name = type(self.optimiser).__name__
+            self.why = f"{name} was not made with capturable=True, so it cannot be captured."
             return
-        if compiles and _plain(self.optimiser):
+        if compiles and _can_compile(self.optimiser):
             self._update = compiled_update(self.optimiser)
         self.mode = None  # until it is captured
         self._capture(inputs)
         self.mode = "compiled, captured" if compiles else "captured"
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
-        """Warm up on a side stream, put everything back, and record one step."""
-        self._inputs = tuple(given.clone() for given in inputs)
+        """Warm up on a side stream, restore parameters and optimiser state, and record one step."""
+        self._inputs = tuple(value.clone() for value in inputs)
         before = [parameter.detach().clone() for parameter in self.parameters]
         state = {parameter: deepcopy(slots) for parameter, slots in self.optimiser.state.items()}
         side = torch.cuda.Stream()
@@ -118,7 +126,8 @@ class CompiledStep:
         with torch.no_grad():
             for parameter, value in zip(self.parameters, before, strict=True):
                 parameter.copy_(value)
-            # The optimiser's state in place, so that the graph and the compiled update find it; where it had none, zeros.
+            # The optimiser's state is restored in place, where the graph and the compiled update
+            # find it. New state begins at zero.
             for parameter, slots in self.optimiser.state.items():
                 for name, slot in slots.items():
                     if isinstance(slot, Tensor):
@@ -131,15 +140,13 @@ class CompiledStep:
 
 @contextmanager
 def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture what follows in ``graph``; where that fails, leave torch as it was, so that later steps and captures run.
+    """Capture the body in ``graph``, and restore torch's state after a failure.
 
-    After a failure torch stays on the stream of the capture, and its generator refuses to draw because it still counts for the
-    graph.
+    After a failed capture torch stays on the capture's stream, and its generator refuses to draw
+    because it is still registered with the graph.
     """
-    stream, generator = (
-        torch.cuda.current_stream(),
-        torch.cuda.default_generators[torch.cuda.current_device()],
-    )
+    stream = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
     cause: Exception | None = None
     try:
         with torch.cuda.graph(graph):
@@ -154,14 +161,15 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         graph.reset()
         cause = cause or raised
         raise RuntimeError(
-            f"compiled_step: the step runs, but it could not be captured in a CUDA graph: {type(cause).__name__}: "
-            f"{str(cause).splitlines()[0] if str(cause) else ''} Take out what waits for the GPU (.item(), looks at values, some "
-            "calls of linear algebra), or make the optimiser without capturable=True for a step that is not captured."
+            "compiled_step: the step runs, but it could not be captured in a CUDA graph: "
+            f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''} Remove "
+            "what waits for the GPU (.item(), branches on values, some calls of linear algebra), "
+            "or make the optimiser without capturable=True for a step that is not captured."
         ) from cause
 
 
-def _plain(optimiser: torch.optim.Optimizer) -> bool:
-    """Whether the update may be compiled: it is no kernel of its own, and nothing else has to see it."""
+def _can_compile(optimiser: torch.optim.Optimizer) -> bool:
+    """Return whether the update may be compiled: not fused, not differentiable, no hooks."""
     hooks = optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks
     return not hooks and not any(
         group.get("fused") or group.get("differentiable") for group in optimiser.param_groups
@@ -169,19 +177,19 @@ def _plain(optimiser: torch.optim.Optimizer) -> bool:
 
 
 def compiled_update(optimiser: torch.optim.Optimizer) -> Callable[[], object]:
-    """The update as its author wrote it, without what torch puts around it: a record, and breaks of the graph."""
+    """Return the optimiser's compiled ``step``, without torch's profiling and graph breaks."""
     step = MethodType(unwrap(type(optimiser).step), optimiser)
-    return torch.no_grad()(torch.compile(_own_code(step), dynamic=False))
+    return torch.no_grad()(torch.compile(_with_code_copy(step), dynamic=False))
 
 
-def _own_code(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function with a code object of its own.
+def _with_code_copy(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the same function with a copy of its code object.
 
-    torch.compile counts recompilations per code object and gives up after eight; models that share a loss method (the runs of
-    a sweep, the rows of a benchmark) would use them up.
+    torch.compile counts recompilations per code object and gives up after eight. Models that share
+    a loss method (the runs of a sweep, the rows of a benchmark) would use them up.
     """
     if isinstance(loss, MethodType):
-        return MethodType(_own_code(loss.__func__), loss.__self__)
+        return MethodType(_with_code_copy(loss.__func__), loss.__self__)
     if not isinstance(loss, FunctionType):
         return loss
     copy = FunctionType(
@@ -202,18 +210,22 @@ def compiled_step(
     compile: bool | None = None,
     group: Any = None,
 ) -> CompiledStep:
-    """A training step as fast as the device allows: ``step = compiled_step(loss, optimiser)``, then ``step(batch)``.
+    """Return a training step as fast as the device allows.
 
-    ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are averaged). On a GPU the loss is
-    compiled with ``torch.compile(fullgraph=True)``, and so is the update; loss, backward and update are captured once in a CUDA
-    graph, and each call copies its inputs into the graph's buffers and replays it. The returned loss lives in a buffer that the
-    next call overwrites. On a CPU it runs as written, or compiled with ``compile=True``. ``step.mode`` tells what was done,
-    ``step.why`` what stood in the way of more. Make the optimiser with ``capturable=True``; schedules go into tensors. (An
-    update with ``fused=True`` or with hooks is captured as it is: for small models torch's fused Adam is slow, since it deals
-    65,536 numbers to each block of a GPU.)
+    Make it by ``step = compiled_step(loss, optimiser)``, then call ``step(batch)``.
+    ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are
+    averaged). On a GPU the loss is compiled with ``torch.compile(fullgraph=True)``, and so is the
+    update. Loss, backward and update are captured once in a CUDA graph; each call copies its inputs
+    into the graph's buffers and replays it. The returned loss lives in a buffer that the next call
+    overwrites. On a CPU the step runs in eager mode, or compiled with ``compile=True``.
+    ``step.mode`` says how it runs, ``step.why`` what prevented a faster mode. Make the optimiser
+    with ``capturable=True``, and put schedules into tensors. (An update with ``fused=True`` or with
+    hooks is captured without being compiled. For small models torch's fused Adam is slow, because
+    it gives each block of a GPU 65,536 numbers.)
 
-    ``group`` is a process group of torch.distributed whose ranks train one model: each calls the step with its part of the
-    batch (equally large parts), and the gradients are averaged before the update. Start all ranks with the same parameters.
+    ``group`` is a process group of torch.distributed whose ranks train one model: each calls the
+    step with its part of the batch (equally large parts), and the gradients are averaged before the
+    update. Start all ranks with the same parameters.
 
     >>> theta = torch.nn.Parameter(torch.zeros(2))
     >>> step = compiled_step(lambda x: (theta - x).square().sum(), torch.optim.SGD([theta], 0.5))

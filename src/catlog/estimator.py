@@ -1,4 +1,4 @@
-"""The contract of every estimator, and the one line that ties a value to a gradient."""
+"""The contract of every estimator, its label, and the tie between a value and a gradient."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -16,7 +16,7 @@ Target = Literal["expectation", "bound"]
 
 
 class Kind(StrEnum):
-    """The kinds of distribution that an estimator may support. The first three also say how f sees a point."""
+    """The kinds of distribution. The first three are also the forms in which f sees points."""
 
     BITS = "bits"  # Bernoulli: floats 0 and 1
     INDEX = "index"  # Categorical: integers
@@ -31,47 +31,54 @@ INDEPENDENT = RELAXABLE | {Kind.INDEX, Kind.MIXED}
 ANY = INDEPENDENT | {Kind.STRUCTURED}
 
 TWICE = (
-    "E(f, q): this estimate has an unbiased first derivative, but not a second one. For second derivatives (create_graph=True, "
-    "hessian) use Reinforce, RLOO or, where q has few points, Exact."
+    "E(f, q): this estimate has an unbiased first derivative, but not a second one. For second "
+    "derivatives (create_graph=True, hessian) use Reinforce, RLOO or, where q has few points, "
+    "Exact."
 )
 
 
 @runtime_checkable
 class Estimator(Protocol):
-    r"""An estimator *is* the expectation operator: ``E(f, q)`` estimates :math:`\mathbb{E}_{x\sim q}[f(x)]`.
+    r"""The contract of an estimator, which is an expectation operator: ``E(f, q)`` estimates
+    :math:`\mathbb{E}_{x\sim q}[f(x)]`.
 
-    - ``q``: a distribution with ``batch_shape = [*batch]`` (separate expectations) and ``event_shape = [*event]`` (the
-      random vector).
-    - ``f``: called with points ``[n, *batch, *event]``, in the format of ``q.sample()``; returns floats (or bools, for
-      indicators) ``[n, *batch]``. f may be a black box unless ``differentiates_f``, and it may have parameters. An f
-      with a method ``neighbours(x)`` computes its own table (see :mod:`catlog.functions`).
-    - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common random numbers, exact
-      tests.
+    - ``q``: a distribution with ``batch_shape = [*batch]`` (separate expectations) and
+      ``event_shape = [*event]`` (the random vector).
+    - ``f``: called with points ``[n, *batch, *event]``, in the format of ``q.sample()``; returns
+      floats (or bools, for indicators) ``[n, *batch]``. f may be a black box unless
+      ``differentiates_f``, and it may have parameters. An f with a method ``neighbours(x)``
+      computes its own table (see :mod:`catlog.functions`).
+    - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common
+      random numbers, exact tests.
     - ``generator``: the source of randomness; by default torch's global generator.
 
-    Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by ``backward``) is this
-    method's estimate of the expectation's gradient, in the parameters of q and of f. Values compose: ``E(f, q).log()``,
-    sums and products are differentiated by the ordinary chain rule. *Second* derivatives (``create_graph=True``,
-    ``hessian``) are right with Exact, Reinforce and RLOO. With GumbelSoftmax they are those of the relaxation that it
+    Returns ``[*batch]``: the *value* is an estimate of the expectation, and its *gradient* (by
+    ``backward``) is this method's estimate of the expectation's gradient, in the parameters of q
+    and of f. Values compose: ``E(f, q).log()``, sums and products are differentiated by the
+    ordinary chain rule. *Second* derivatives (``create_graph=True``, ``hessian``) are right with
+    Exact, Reinforce and RLOO. With GumbelSoftmax they are those of the relaxation that it
     differentiates. The other estimators refuse to be differentiated twice.
 
-    A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f and gets no gradient.
-    The probability of a variable that is certain gets none either: f is unknown at its other categories, so the one-sided
-    derivative is unknown, too. Gradients in the other parameters are those with the impossible held at zero. Finite logits
-    keep every category possible.
+    A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f
+    and gets no gradient. The probability of a variable that is certain gets none either: f is
+    unknown at its other categories, so the one-sided derivative is unknown, too. Gradients in the
+    other parameters are those with the impossible held at zero. Finite logits keep every category
+    possible.
 
-    An estimator that learns is an ``nn.Module``: ``backward`` also fills the ``grad`` of the estimator's parameters, with
-    the gradient of the variance of its estimate (see :func:`attach`). Give ``E.parameters()`` to a separate optimiser.
+    An estimator that learns is an ``nn.Module``: ``backward`` also fills the ``grad`` of the
+    estimator's parameters, with the gradient of the variance of its estimate (see :func:`attach`).
+    Give ``E.parameters()`` to a separate optimiser.
 
     Attributes:
-        target: "expectation", or "bound" for VIMCO, which estimates the importance-weighted bound of its draws instead of
-            E[f].
+        target: "expectation", or "bound" for VIMCO, which estimates the importance-weighted bound
+            of its draws instead of E[f].
         supports: the kinds of distribution that q may be.
-        randomness: the keyword arguments through which a call takes its randomness, in the order in which they are drawn.
-            A call that is given all of them is deterministic. ``()``: nothing is random. ``x``: points, as above;
-            ``chosen``: the variables that are summed out in each draw, ``[n, *batch, m]``; ``start``: uniforms
-            ``[1, *batch]``; ``noise``: further uniforms, of a shape that the class states. This holds for independent
-            variables. SCateR and RAM take ``noise`` as well, which matters for structured distributions only.
+        randomness: the keyword arguments through which a call takes its randomness, in the order in
+            which they are drawn. A call that is given all of them is deterministic. ``()``: nothing
+            is random. ``x``: points, as above; ``chosen``: the variables that are summed out in
+            each draw, ``[n, *batch, m]``; ``start``: uniforms ``[1, *batch]``; ``noise``: further
+            uniforms, of a shape that the class states. This holds for independent variables. SCateR
+            and RAM take ``noise`` as well, which matters for structured distributions only.
         reference: who proposed it.
     """
 
@@ -81,25 +88,25 @@ class Estimator(Protocol):
 
     @property
     def unbiased(self) -> bool:
-        """Whether value and gradient are right in expectation, with the present settings."""
+        """Return whether value and gradient are right in expectation, with the present settings."""
         ...
 
     @property
     def randomness(self) -> tuple[str, ...]:
-        """The names of the arguments that inject randomness, with the present settings."""
+        """Return the names of the arguments that inject randomness, with the present settings."""
         ...
 
     @property
     def differentiates_f(self) -> bool:
-        """Whether the derivative of f in its input is used."""
+        """Return whether the derivative of f in its input is used."""
         ...
 
     def rows(self, q: Distribution) -> int:
-        """Number of base draws: the leading dimension of ``x``."""
+        """Return the number of base draws: the leading dimension of ``x``."""
         ...
 
     def evaluations(self, q: Distribution) -> int:
-        """Number of evaluations of f per batch element."""
+        """Return the number of evaluations of f per batch element."""
         ...
 
     def __call__(
@@ -113,7 +120,7 @@ class Estimator(Protocol):
 
 
 def label(E: Estimator) -> str:
-    """Return the name of an estimator with its number of draws and the settings that are not the defaults.
+    """Return the name of an estimator, its number of draws and the settings away from the defaults.
 
     It is the ``__repr__`` of every estimator. Coefficients that an estimator learns are left out.
 
@@ -140,13 +147,15 @@ def attach(
     surrogate: Float[Tensor, "*batch"],
     objective: Float[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, "*batch"]:
-    r"""A tensor with the value of ``value`` and the gradient of ``surrogate``.
+    r"""Return a tensor with the value of ``value`` and the gradient of ``surrogate``.
 
-    ``objective`` is for estimators that learn: the squared norm of this call's gradient in the law's logits, as a function of
-    the estimator's own parameters and of nothing else that is differentiable. The estimate is unbiased whatever they are, so
-    the gradient of its squared norm is a gradient of its variance. Where the loss is :math:`\sum_b w_b E_b`, the variance
-    of its gradient is :math:`\sum_b w_b^2 \operatorname{Var} g_b`, and that is what is differentiated: the parameters are
-    trained to *lower* it, whatever the sign and scale of the loss.
+    ``objective`` is for estimators that learn: the squared norm of this call's gradient in the
+    logits of q, as a function of the estimator's parameters and of nothing else that is
+    differentiable. The estimate is unbiased for all parameters, so the gradient of its squared norm
+    is a gradient of its variance. Where the loss is :math:`\sum_b w_b E_b`, the variance of its
+    gradient is :math:`\sum_b w_b^2 \operatorname{Var} g_b`. This is what ``backward``
+    differentiates, so the parameters are trained to *lower* it, whatever the sign and scale of the
+    loss.
 
     >>> theta = torch.tensor(3.0, requires_grad=True)
     >>> y = attach(torch.tensor(10.0), theta**2)
@@ -155,20 +164,24 @@ def attach(
     (10.0, 6.0)
     """
     attached = tie(value, surrogate)
-    return once(attached if objective is None else _Objective.apply(attached, objective))  # type: ignore[no-untyped-call]
+    if objective is not None:
+        attached = _Objective.apply(attached, objective)  # type: ignore[no-untyped-call]
+    return once(attached)
 
 
 def tie(
     value: Float[Tensor, "*batch"], surrogate: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """A tensor with the value of ``value`` and all derivatives of ``surrogate``, the second ones too."""
+    """Return a tensor with the value of ``value`` and all derivatives of ``surrogate``."""
     return value.detach() + (surrogate - surrogate.detach())
 
 
 def likelihood_ratio(log_prob: Tensor) -> Tensor:
-    r""":math:`q(x) / q(x)`, the denominator held fixed: 1, with the derivatives of q(x) over q(x), of any order.
+    r"""Return :math:`q(x) / q(x)` with the denominator held fixed: 1, with the derivatives of q(x)
+    over q(x).
 
-    The first one is the score. A mean of f times this ratio has, in expectation, all derivatives of E[f].
+    The first derivative is the score. A mean of f times this ratio has, in expectation, all
+    derivatives of E[f].
 
     Reference: Foerster et al., "DiCE: The infinitely differentiable Monte Carlo estimator", 2018.
     """
@@ -176,16 +189,21 @@ def likelihood_ratio(log_prob: Tensor) -> Tensor:
 
 
 def once(estimate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """``estimate``, with a gradient that raises an error when it is differentiated again.
+    """Return ``estimate``, with a gradient that raises an error when it is differentiated again.
 
-    A surrogate is made to have the right first derivative; its second one is that of a formula in which the weights are
-    constants. Compiled code has no second derivatives anyway.
+    A surrogate has the right first derivative. Its second one is wrong, because it treats the
+    weights as constants. Compiled code has no second derivatives anyway.
     """
-    return estimate if torch.compiler.is_compiling() else _Once.apply(estimate)  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling():
+        return estimate
+    return _Once.apply(estimate)  # type: ignore[no-untyped-call]
 
 
 class _Once(torch.autograd.Function):
-    """Its argument; the gradient (or tangent) goes through :class:`_Refused`, which also hangs on all that the estimate does."""
+    """Identity on ``estimate``, whose gradient (or tangent) passes through :class:`_Refused`.
+
+    The estimate is passed along, so that differentiating again in anything behind it is refused.
+    """
 
     generate_vmap_rule = True
 
@@ -208,7 +226,7 @@ class _Once(torch.autograd.Function):
 
 
 class _Refused(torch.autograd.Function):
-    """Its first argument; an error where anything differentiates this."""
+    """Identity on ``gradient``, which raises an error when it is differentiated."""
 
     generate_vmap_rule = True
 
@@ -230,7 +248,7 @@ class _Refused(torch.autograd.Function):
 
 
 class _Objective(torch.autograd.Function):
-    """The first argument; backward, the second gets the *square* of what the first gets."""
+    """Identity on ``attached``. In the backward pass, ``objective`` gets the *squared* gradient."""
 
     generate_vmap_rule = True
 

@@ -1,4 +1,4 @@
-"""Discrete and continuous variables in one expectation: pathwise in the continuous ones, any estimator in the discrete ones."""
+"""Expectations over discrete and continuous variables: pathwise in the continuous ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,37 +14,44 @@ from .estimator import Estimator
 
 @dataclass(frozen=True)
 class Pathwise:
-    r"""The expectation over categorical x and continuous z: ``Pathwise(E)(f, q, p)`` estimates :math:`\mathbb{E}[f(x, z)]`.
+    r"""The expectation over categorical x and continuous z.
 
-    z is drawn from p by its reparameterisation, :math:`z = g_\phi(\varepsilon)`, and what is left is an expectation over x alone,
-    which E takes:
+    ``Pathwise(E)(f, q, p)`` estimates :math:`\mathbb{E}[f(x, z)]`.
+
+    z is drawn from p by its reparameterisation, :math:`z = g_\phi(\varepsilon)`. The remaining
+    expectation over x alone is estimated by E:
 
     .. math::
         \frac1M \sum_{m=1}^M E\bigl(x \mapsto f(x, z^{(m)}),\; q\bigr)
 
-    Its gradient in :math:`\phi` is the pathwise one, its gradient in q that of E; it is unbiased if E is. Every z is one more
-    batch element for E, so a draw of x and all its neighbours see the same z: common random numbers, without which the noise of
-    z would drown the differences between neighbours. Three cases:
+    The gradient in :math:`\phi` is pathwise, the gradient in q is that of E; the estimate is
+    unbiased if E is. Every z is one more batch element for E, so a draw of x and all its neighbours
+    see the same z. Without these common random numbers, the noise of z would drown the differences
+    between neighbours. Three cases:
 
     - x and z independent: ``E(f, q, p)``.
-    - z given x: p is the law of the noise, and f makes z of it, ``lambda x, noise: g(x, mu[x] + sigma[x] * noise)``.
-    - x given z: q is a function of z, ``E(f, lambda z: Categorical(logits=network(z)), p)``; the gradient reaches p through
-      the logits, too.
+    - z given x: p is the distribution of the noise, and f makes z from it,
+      ``lambda x, noise: g(x, mu[x] + sigma[x] * noise)``.
+    - x given z: q is a function of z, ``E(f, lambda z: Categorical(logits=network(z)), p)``; the
+      gradient reaches p through the logits, too.
 
-    ``f(x, z)`` gets points ``[n, samples, *batch, *event]`` of x and of z, and returns ``[n, samples, *batch]``.
+    ``f(x, z)`` gets points ``[n, samples, *batch, *event]`` of x and of z, and returns
+    ``[n, samples, *batch]``.
 
     Cost: ``samples`` times that of E.
-    Needs: ``p.rsample`` and p with the batch shape of q; f differentiable in z (in x: what E needs).
+    Needs: ``p.rsample`` and p with the batch shape of q; f differentiable in z (in x: what E
+    needs).
 
     Args:
         estimator: E, any estimator of catlog.
-        samples: number M of draws of z. Each gets draws of x of its own: ``Pathwise(IndeCateR(1), samples=8)`` pairs eight z
-            with eight x.
+        samples: number M of draws of z. Each has separate draws of x:
+            ``Pathwise(IndeCateR(1), samples=8)`` pairs eight z with eight x.
 
     >>> from torch.distributions import Bernoulli, Normal
     >>> from catlog import Exact
     >>> mu, logit = torch.tensor(1.0, requires_grad=True), torch.tensor(0.0, requires_grad=True)
-    >>> Pathwise(Exact(), samples=3)(lambda x, z: x * z, Bernoulli(logits=logit), Normal(mu, 1e-6)).backward()
+    >>> q, p = Bernoulli(logits=logit), Normal(mu, 1e-6)
+    >>> Pathwise(Exact(), samples=3)(lambda x, z: x * z, q, p).backward()
     >>> mu.grad, logit.grad
     (tensor(0.5000), tensor(0.2500))
     """
@@ -56,7 +63,8 @@ class Pathwise:
         check_count("Pathwise", "samples", self.samples)
         if not isinstance(self.estimator, Estimator):
             raise TypeError(
-                f"Pathwise: `estimator` must be an estimator such as IndeCateR(2), but {self.estimator!r} was given."
+                "Pathwise: `estimator` must be an estimator such as IndeCateR(2), but "
+                f"{self.estimator!r} was given."
             )
 
     @property
@@ -73,36 +81,43 @@ class Pathwise:
         x: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
-        """The estimate ``[*batch]``.
+        """Return the estimate ``[*batch]``.
 
         Args:
             f: the function of x and z.
-            q: the law of x, or a function from z ``[samples, *batch, *event]`` to the law of x given z.
-            p: the law of z.
-            z: to use instead of drawing, ``[samples, *batch, *event]`` as ``p.rsample((samples,))`` gives it, with its graph.
+            q: the distribution of x, or a function from z ``[samples, *batch, *event]`` to the
+                distribution of x given z.
+            p: the distribution of z.
+            z: to use instead of drawing, ``[samples, *batch, *event]`` as ``p.rsample((samples,))``
+                gives it, with its graph.
             x: to use instead of drawing, ``[estimator.rows(q), samples, *batch, *event]``.
-            generator: the source of randomness of z and of x; torch's default one where none is given.
+            generator: the source of randomness of z and of x; torch's default generator if None.
         """
         if not isinstance(p, Distribution):
             raise TypeError(
-                f"p must be a torch.distributions.Distribution of z, but {type(p).__name__} was given."
+                f"p must be a torch.distributions.Distribution of z, but {type(p).__name__} was "
+                "given."
             )
         if not isinstance(q, Distribution) and not callable(q):
             raise TypeError(
-                f"q must be a law of x or a function from z to one, but {type(q).__name__} was given."
+                "q must be a distribution of x or a function from z to one, but "
+                f"{type(q).__name__} was given."
             )
         check_function(f)
         check_generator(generator)
         if not p.has_rsample:
             raise ValueError(
-                f"p: {type(p).__name__} has no rsample, so z has no path for a gradient. Give a reparameterised law (Normal, "
-                "Gamma, Dirichlet, ...); categorical variables belong in q."
+                f"p: {type(p).__name__} has no rsample, so z has no path for a gradient. Give a "
+                "reparameterised distribution (Normal, Gamma, Dirichlet, ...); categorical "
+                "variables belong in q."
             )
         z = self._draw(p, generator) if z is None else self._given(p, z)
         batch = z.shape[: 1 + len(p.batch_shape)]
         law = q.expand((self.samples, *q.batch_shape)) if isinstance(q, Distribution) else q(z)
         if not isinstance(law, Distribution):
-            raise TypeError(f"q(z) must be a law of x, but {type(law).__name__} was returned.")
+            raise TypeError(
+                f"q(z) must be a distribution of x, but {type(law).__name__} was returned."
+            )
         if law.batch_shape != batch:
             raise ValueError(_wrong_batch(law, p, isinstance(q, Distribution), self.samples))
 
@@ -112,7 +127,11 @@ class Pathwise:
         return self.estimator(given_z, law, x=x, generator=generator).mean(0)
 
     def _draw(self, p: Distribution, generator: torch.Generator | None) -> Tensor:
-        """M draws of p; torch.distributions know the default generator only, which is left as it was where another is given."""
+        """Draw M reparameterised samples.
+
+        torch.distributions use the global generator only. For an explicit one, a fork of the global
+        generator is seeded from it, and the global state stays untouched.
+        """
         if generator is None:
             return p.rsample((self.samples,))
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
@@ -125,11 +144,13 @@ class Pathwise:
         expected = (self.samples, *p.batch_shape, *p.event_shape)
         if not isinstance(z, Tensor):
             raise TypeError(
-                f"z must be a tensor of shape {expected} ([samples, *batch, *event]), but {type(z).__name__} was given."
+                f"z must be a tensor of shape {expected} ([samples, *batch, *event]), but "
+                f"{type(z).__name__} was given."
             )
         if z.shape != expected:
             raise ValueError(
-                f"z must have shape {expected} ([samples, *batch, *event]), but {tuple(z.shape)} was given."
+                f"z must have shape {expected} ([samples, *batch, *event]), but {tuple(z.shape)} "
+                "was given."
             )
         return z
 
@@ -138,11 +159,14 @@ def _wrong_batch(law: Distribution, p: Distribution, fixed: bool, samples: int) 
     if not fixed:
         expected = (samples, *p.batch_shape)
         return (
-            f"q(z) must have batch shape {expected} ([samples, *batch]), as z has, but it has {tuple(law.batch_shape)}: wrap "
-            "laws of several variables in Independent(law, 1)."
+            f"q(z) must have batch shape {expected} ([samples, *batch]), as z has, but it has "
+            f"{tuple(law.batch_shape)}: wrap distributions of several variables in Independent(q, "
+            "1)."
         )
-    ours, theirs = tuple(law.batch_shape[1:]), tuple(p.batch_shape)
-    message = f"p must have q's batch shape {ours}, but it has {theirs}."
-    if len(theirs) > len(ours) and theirs[: len(ours)] == ours:
-        return f"{message} Wrap it as Independent(p, {len(theirs) - len(ours)}) if z is a vector."
-    return f"{message} p.expand({ours}) gives every batch element a z of its own."
+    batch_of_q = tuple(law.batch_shape[1:])
+    batch_of_p = tuple(p.batch_shape)
+    message = f"p must have q's batch shape {batch_of_q}, but it has {batch_of_p}."
+    extra = len(batch_of_p) - len(batch_of_q)
+    if extra > 0 and batch_of_p[: len(batch_of_q)] == batch_of_q:
+        return f"{message} Wrap it as Independent(p, {extra}) if z is a vector."
+    return f"{message} p.expand({batch_of_q}) gives every batch element a separate z."

@@ -5,22 +5,26 @@ from torch import Tensor
 
 
 def inside_functorch() -> bool:
-    """Whether this runs inside a transform of ``torch.func``, which forbids ``requires_grad_`` and has slow in-place scatters."""
+    """Return whether a transform of ``torch.func`` is active.
+
+    It forbids ``requires_grad_`` and makes in-place scatters slow.
+    """
     return (
         not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
     )
 
 
 def in_inference_mode() -> bool:
-    """Whether this runs under ``torch.inference_mode``, where nothing can be differentiated; compiled code cannot know."""
+    """Return whether ``torch.inference_mode`` is active; compiled code cannot know."""
     return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
 
 
 def can_inspect(validate: bool, *values: Tensor) -> bool:
-    """Whether Python may look at the numbers in ``values``.
+    """Return whether Python may look at the numbers in ``values``.
 
-    Looking costs a synchronisation, so it happens in eager mode only (like ``validate_args`` of torch.distributions): not
-    under ``torch.compile``, not while a CUDA graph is captured, not inside ``torch.func`` transforms.
+    Looking costs a synchronisation, so it happens in eager mode only, like ``validate_args`` of
+    torch.distributions: not under ``torch.compile``, not while a CUDA graph is captured, not inside
+    ``torch.func`` transforms.
     """
     if not validate or torch.compiler.is_compiling():
         return False

@@ -1,7 +1,8 @@
-"""Structured laws: SCateR, LEG, RAM and the whole-point estimators, by enumeration of every outcome of the sampler.
+"""Structured distributions: estimators judged by enumerating every outcome of the sampler.
 
-A draw by inverse CDF is a step function of its uniform, so the uniforms of one variable fall into finitely many cells, the
-same for all prefixes once the breakpoints of all prefixes are joined. Products of cells are all outcomes of the sampler.
+A draw by inverse CDF is a step function of its uniform, so the uniforms of one variable fall into
+finitely many cells, the same for all prefixes once the breakpoints of all prefixes are joined.
+Products of cells are all outcomes of the sampler.
 """
 
 import re
@@ -46,7 +47,7 @@ def emitting_chain(theta: Tensor) -> Ordered:
 
 
 def dag(theta: Tensor) -> Ordered:
-    """A block of two that depends on a three-way node, and an unrelated bit; given in another order than drawn."""
+    """A block of two that depends on a three-way node, and an unrelated bit."""
     return BayesianNetwork(
         {
             "leaves": Node(["root"], theta[:12].view(3, 2, 2), size=2),
@@ -76,7 +77,9 @@ def dag_of_networks(theta: Tensor) -> Ordered:
 
 
 class Recurrent:
-    """A tiny recurrent network with all its parameters shared between positions; with a state, and without."""
+    """A tiny recurrent network with all its parameters shared between positions; with a state, and
+    without.
+    """
 
     def __init__(self, theta: Tensor, incremental: bool) -> None:
         self.theta = theta
@@ -130,7 +133,7 @@ TABLES = [_rand(4, 4, 4, 4, seed=seed) for seed in (1, 2)]
 
 
 def function(table: Tensor) -> Callable[[Tensor], Tensor]:
-    """A random value for every point."""
+    """Return f with a random value for every point."""
 
     def f(x: Tensor) -> Tensor:
         index = [x[..., i] if i < x.shape[-1] else torch.zeros_like(x[..., 0]) for i in range(4)]
@@ -148,7 +151,7 @@ def exact(case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def cells(q: Ordered) -> list[tuple[Tensor, Tensor]]:
-    """For every variable, a uniform in each cell and the cell's width."""
+    """Return for every variable a uniform in each cell, and the cells' widths."""
     points = q.enumerate_support()
     cdf = q.log_conditionals(points).detach().exp().cumsum(-1).clamp(max=1)
     result = []
@@ -166,14 +169,16 @@ def cells(q: Ordered) -> list[tuple[Tensor, Tensor]]:
 
 
 def combine(free: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """All combinations [outcomes, free] of the given lists of cells, and their probabilities."""
+    """Return all combinations [outcomes, free] of cells, and their probabilities."""
     grid = torch.cartesian_prod(*[torch.arange(len(u)) for u, _ in free]).reshape(-1, len(free))
-    u = torch.stack([each[0][grid[:, i]] for i, each in enumerate(free)], -1)
-    return u, torch.stack([each[1][grid[:, i]] for i, each in enumerate(free)], -1).prod(-1)
+    u = torch.stack([cells[0][grid[:, i]] for i, cells in enumerate(free)], -1)
+    return u, torch.stack([cells[1][grid[:, i]] for i, cells in enumerate(free)], -1).prod(-1)
 
 
 def sampler(E: catlog.SCateR, q: Ordered) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The noise [groups, n=1, outcomes, d] of every outcome, its probability, and the choice of variables."""
+    """Return the noise [groups, n=1, outcomes, d] of every outcome, its probability, and the chosen
+    variables.
+    """
     by_variable = cells(q)
     d = len(q.cardinalities)
     block_of = {i: block for block, variables in enumerate(q.blocks) for i in variables}
@@ -246,12 +251,13 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
     f = function(_rand(5, 5, 1, 1, seed=4))
     E = catlog.SCateR(1, categories=1, suffix="common")
     by_variable = cells(case.law(theta))
-    # The remainder's draw is a step function, too; its breakpoints are ratios of probabilities at every prefix and own value.
+    # The remainder's draw is a step function, too; its breakpoints are ratios of probabilities at
+    # every prefix and own value.
     probs = case.law(theta).log_conditionals(case.law(theta).enumerate_support()).exp()
     edges: list[Tensor] = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
-    for own in range(5):
+    for category in range(5):
         rest = probs.clone()
-        rest[..., own] = 0
+        rest[..., category] = 0
         rest = rest.scatter(-1, rest.argmax(-1, keepdim=True), 0.0)
         edges.append((rest.cumsum(-1) / rest.sum(-1, keepdim=True)).clamp(max=1).flatten())
     edge = torch.cat(edges).sort().values
@@ -277,7 +283,9 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
     "name", ["chain", "recurrent", "recurrent with a state", "chain with observations"]
 )
 def test_ram_is_unbiased(name: str) -> None:
-    """Two categories: only the difference of two Gumbels matters, a logistic variable; its cells are exact as well."""
+    """Two categories: only the difference of two Gumbels matters, a logistic variable; its cells
+    are exact as well.
+    """
     case, f = CASES[name], function(TABLES[0])
     q = case.law(case.theta)
     log_probs = q.log_conditionals(q.enumerate_support()).detach()
@@ -301,17 +309,19 @@ def test_ram_is_unbiased(name: str) -> None:
 
 
 def test_ram_with_three_categories() -> None:
-    """A z-test over 12 parameters, false-failure rate 1e-6 (Bonferroni): |z| < 5.7; a bias of 2 % would have |z| > 15."""
+    """A z-test over 12 parameters, false-failure rate 1e-6 (Bonferroni): |z| < 5.7; a bias of 2 %
+    would have |z| > 15.
+    """
     case, f = CASES["chain of three states"], function(TABLES[0])
     repeats = 200_000
     theta = case.theta.expand(repeats, 12).clone().requires_grad_()
     q = MarkovChain(theta[:, :3], theta[:, 3:].view(-1, 1, 3, 3))
     value = catlog.RAM(1)(f, q, generator=torch.Generator().manual_seed(0))
-    (each,) = torch.autograd.grad(value.sum(), theta)
-    wanted = exact(case, f)[1]
-    error = each.std(0) / repeats**0.5
-    assert ((each.mean(0) - wanted) / error.clamp(min=1e-12)).abs().max() < 5.7
-    assert (0.02 * wanted.abs() / error.clamp(min=1e-12)).max() > 15
+    (gradients,) = torch.autograd.grad(value.sum(), theta)
+    expected = exact(case, f)[1]
+    error = gradients.std(0) / repeats**0.5
+    assert ((gradients.mean(0) - expected) / error.clamp(min=1e-12)).abs().max() < 5.7
+    assert (0.02 * expected.abs() / error.clamp(min=1e-12)).max() > 15
 
 
 WHOLE = [
@@ -356,24 +366,30 @@ def test_criticater_is_unbiased_by_its_other_route() -> None:
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
-def test_a_suffix_that_is_not_drawn_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suffix_that_is_not_drawn_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = catlog.estimators.catlog_trick.scater.all_interventions
 
     def lazy(*arguments: object) -> Interventions:
-        found = real(*arguments)
-        kept = found.x.expand_as(found.moved).scatter(
-            -1, found.variable.unsqueeze(-1), found.category.unsqueeze(-1)
+        interventions = real(*arguments)
+        kept = interventions.x.expand_as(interventions.moved).scatter(
+            -1, interventions.variable.unsqueeze(-1), interventions.category.unsqueeze(-1)
         )
-        return Interventions(found.x, kept, found.variable, found.category, found.weight)
+        return Interventions(
+            interventions.x,
+            kept,
+            interventions.variable,
+            interventions.category,
+            interventions.weight,
+        )
 
     monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "all_interventions", lazy)
     case, f = CASES["chain"], function(TABLES[0])
-    got, wanted = expectation(catlog.SCateR(1), case, f)[1], exact(case, f)[1]
-    assert (got - wanted).norm() > 0.05 * wanted.norm()
+    got, expected = expectation(catlog.SCateR(1), case, f)[1], exact(case, f)[1]
+    assert (got - expected).norm() > 0.05 * expected.norm()
 
 
 @pytest.mark.parametrize("options", [{}, {"suffix": "common"}, {"variables": 2}], ids=str)
-def test_scater_equals_indecater_for_independent_laws(options: dict[str, object]) -> None:
+def test_scater_equals_indecater_for_independent_variables(options: dict[str, object]) -> None:
     theta = _rand(4, 5).requires_grad_()
     q = Independent(Bernoulli(logits=theta), 1)
     x = q.sample((3,))
@@ -383,17 +399,17 @@ def test_scater_equals_indecater_for_independent_laws(options: dict[str, object]
     def f(z: Tensor) -> Tensor:
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
 
-    ours = catlog.SCateR(3, **options)(f, q, x=x, **also)
-    theirs = catlog.IndeCateR(3, variables=options.get("variables"), control="none")(
+    scater = catlog.SCateR(3, **options)(f, q, x=x, **also)
+    indecater = catlog.IndeCateR(3, variables=options.get("variables"), control="none")(
         f, q, x=x, **also
     )
     close(
-        (ours, torch.autograd.grad(ours.sum(), theta)[0]),
-        (theirs, torch.autograd.grad(theirs.sum(), theta)[0]),
+        (scater, torch.autograd.grad(scater.sum(), theta)[0]),
+        (indecater, torch.autograd.grad(indecater.sum(), theta)[0]),
     )
 
 
-def test_leg_equals_indecater_for_independent_laws() -> None:
+def test_leg_equals_indecater_for_independent_variables() -> None:
     theta = _rand(4, 5).requires_grad_()
     q = Independent(Bernoulli(logits=theta), 1)
     x = q.sample((3,))
@@ -401,10 +417,10 @@ def test_leg_equals_indecater_for_independent_laws() -> None:
     def f(z: Tensor) -> Tensor:
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
 
-    ours, theirs = catlog.LEG(3)(f, q, x=x), catlog.IndeCateR(3)(f, q, x=x)
+    leg, indecater = catlog.LEG(3)(f, q, x=x), catlog.IndeCateR(3)(f, q, x=x)
     close(
-        (ours, torch.autograd.grad(ours.sum(), theta)[0]),
-        (theirs, torch.autograd.grad(theirs.sum(), theta)[0]),
+        (leg, torch.autograd.grad(leg.sum(), theta)[0]),
+        (indecater, torch.autograd.grad(indecater.sum(), theta)[0]),
     )
 
 
@@ -419,7 +435,7 @@ def test_ram_is_scater_with_common_gumbels() -> None:
 
 
 def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """Exact variance over draws, per parameter."""
+    """Return the exact variance over draws, per parameter."""
     q = case.law(case.theta)
     if isinstance(E, catlog.SCateR):
         noise, weight, _ = sampler(E, q)
@@ -438,16 +454,18 @@ def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_variance_at_most_reinforce_for_parameters_of_one_factor(seed: int) -> None:
-    """The paper's corollary: a chain whose every step has its own table, and the DAG with a block."""
+    """The paper's corollary: a chain with a separate table per step, and the DAG with a block."""
     separate = Case("separate", _rand(10), lambda t: MarkovChain(t[:2], t[2:].view(2, 2, 2)))
     f = function(_rand(4, 4, 4, 4, seed=10 + seed))
-    ours, reinforce = (variance(E, separate, f) for E in (catlog.SCateR(1), catlog.Reinforce(1)))
-    assert (ours <= reinforce + 1e-12).all()
-    assert ours.sum() < 0.9 * reinforce.sum()
+    scater, reinforce = (variance(E, separate, f) for E in (catlog.SCateR(1), catlog.Reinforce(1)))
+    assert (scater <= reinforce + 1e-12).all()
+    assert scater.sum() < 0.9 * reinforce.sum()
 
 
 def test_the_corollary_fails_for_shared_parameters() -> None:
-    """Two bits on one logit, the second independent of the first, f = XOR: REINFORCE has no variance, SCateR has."""
+    """Two bits on one logit, the second independent of the first, f = XOR: REINFORCE has no
+    variance, SCateR has.
+    """
 
     def law(theta: Tensor) -> Ordered:
         logits = torch.stack([torch.zeros_like(theta[0]), theta[0]])
@@ -466,7 +484,9 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
 
 
 def test_conditional_calls_and_evaluations_as_promised() -> None:
-    """One call of each conditional; rows: the base and every move of an earlier variable; f once per row."""
+    """One call of each conditional; rows: the base and every move of an earlier variable; f once
+    per row.
+    """
     calls: list[int] = []
     evaluated = 0
     sizes = [3, 2, 4]
@@ -488,7 +508,7 @@ def test_conditional_calls_and_evaluations_as_promised() -> None:
     assert calls[3:] == [5, 5, 5]  # the differentiable pass at the base draws
 
 
-def test_only_descendants_are_drawn_anew() -> None:
+def test_only_descendants_are_drawn_again() -> None:
     rows: dict[str, int] = {}
 
     def counted(name: str, k: int) -> Callable[[Tensor], Tensor]:
@@ -513,8 +533,8 @@ def test_only_descendants_are_drawn_anew() -> None:
     }  # c is drawn for the base and for the other three values of its parent b
 
 
-def test_fixed_nodes_are_not_clamped() -> None:
-    """A known environment between two learned choices: half of the evaluations, the same gradient."""
+def test_fixed_nodes_get_no_interventions() -> None:
+    """A known environment between learned choices: half the evaluations, the same gradient."""
 
     def law(theta: Tensor, fixed: bool = True) -> Ordered:
         return BayesianNetwork(
@@ -543,7 +563,7 @@ def test_fixed_nodes_are_not_clamped() -> None:
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
-def test_laws_are_distributions() -> None:
+def test_structured_distributions_are_torch_distributions() -> None:
     for case in CASES.values():
         q = case.law(case.theta)
         points = q.enumerate_support()
@@ -556,7 +576,7 @@ def test_laws_are_distributions() -> None:
         torch.testing.assert_close(wide.log_prob(points[:1]), log_prob[:1].expand(3))
 
 
-def test_draws_have_the_law() -> None:
+def test_draws_have_the_right_probabilities() -> None:
     """Inverse CDF over all cells gives every point its probability, exactly."""
     for case in CASES.values():
         q = case.law(case.theta)
@@ -571,8 +591,10 @@ def test_a_batch_of_chains() -> None:
     initial, transition = _rand(4, 3), _rand(4, 3, 3, seed=1)
     q = MarkovChain(initial, transition, length=5)
     x = q.sample((6,))
-    each = [MarkovChain(initial[b], transition[b], length=5).log_prob(x[:, b]) for b in range(4)]
-    torch.testing.assert_close(q.log_prob(x), torch.stack(each, -1))
+    separate = [
+        MarkovChain(initial[b], transition[b], length=5).log_prob(x[:, b]) for b in range(4)
+    ]
+    torch.testing.assert_close(q.log_prob(x), torch.stack(separate, -1))
     assert catlog.SCateR(2)(lambda x: x.double().sum(-1), q).shape == (4,)
 
 
@@ -603,7 +625,8 @@ BAD = {
     ),
     "transition of another batch": (
         lambda: MarkovChain(torch.zeros(4, 3), torch.zeros(2, 3, 3), length=3),
-        r"`transition` must have shape \[3, 3\], \[4, 3, 3\] or \[4, 2, 3, 3\].*\(2, 3, 3\) was given",
+        r"`transition` must have shape \[3, 3\], \[4, 3, 3\] or \[4, 2, 3, 3\].*"
+        r"\(2, 3, 3\) was given",
     ),
     "emission of another batch": (
         lambda: MarkovChain(
@@ -618,7 +641,8 @@ BAD = {
     "no length": (lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2)), "`length` is needed"),
     "wrong logits": (
         lambda: Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 5), [3, 3]).sample(),
-        r"conditional of variable 0 must return logits of shape \(1, 1, 3\), but it returned \(1, 1, 5\)",
+        r"conditional of variable 0 must return logits of shape \(1, 1, 3\), "
+        r"but it returned \(1, 1, 5\)",
     ),
     "NaN logits": (
         lambda: Autoregressive(
@@ -640,9 +664,9 @@ BAD = {
         ),
         r"q cannot draw: \[1, 0\]",
     ),
-    "structured law where independent variables are needed": (
+    "structured distribution where independent variables are needed": (
         lambda: catlog.IndeCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6))),
-        "Use an estimator for structured laws: SCateR",
+        r"Use an estimator whose `supports` names \"structured\"",
     ),
     "noise of another shape": (
         lambda: catlog.SCateR(1)(
@@ -661,19 +685,23 @@ def test_bad_input(name: str) -> None:
 
 
 class _Tables(torch.nn.Module):
-    """Each of 1,000 categories at each of two places, given the one before: no product, so that a CPU can do it in any type."""
+    """Each of 1,000 categories at each of two places, given the one before: no product, so that a
+    CPU can do it in any type.
+    """
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
         self.logits = torch.nn.Parameter(logits)
 
     def forward(self, x: Tensor, i: int) -> Tensor:
-        own = self.logits[i].expand(*x.shape[:-1], self.logits.shape[-1])
-        return own if i == 0 else own * (1 + x[..., :1] % 2)
+        logits = self.logits[i].expand(*x.shape[:-1], self.logits.shape[-1])
+        return logits if i == 0 else logits * (1 + x[..., :1] % 2)
 
 
 def narrow_laws(theta: Tensor) -> dict[str, tuple[Tensor, Ordered]]:
-    """By name, the parameter and a law of two variables whose logits are ``theta``, ``[2, k]``."""
+    """Return by name the parameter and a distribution of two variables with logits ``theta``, ``[2,
+    k]``.
+    """
     k = theta.shape[-1]
     leaves = [theta.clone().requires_grad_() for _ in range(2)]
     network = _Tables(theta.clone())
@@ -700,21 +728,23 @@ NARROW = [
 def test_narrow_types_give_what_float32_gives(
     E: catlog.Estimator, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same numbers in a narrow type: the same draws, value and gradient, to that type's rounding of the gradient."""
+    """The same numbers in a narrow type: the same draws, value and gradient, up to that dtype's
+    rounding.
+    """
     made: set[torch.dtype] = set()
     rand = torch.rand
 
     def spy(*arguments: object, **options: object) -> Tensor:
-        found = rand(*arguments, **options)
-        made.add(found.dtype)
-        return found
+        uniforms = rand(*arguments, **options)
+        made.add(uniforms.dtype)
+        return uniforms
 
     monkeypatch.setattr(torch, "rand", spy)
     theta = _rand(2, 5).to(dtype)
     for name in narrow_laws(theta):
         results = []
-        for each in (dtype, torch.float32):
-            leaf, q = narrow_laws(theta.to(each))[name]
+        for number_type in (dtype, torch.float32):
+            leaf, q = narrow_laws(theta.to(number_type))[name]
             generator = torch.Generator().manual_seed(0)
             value = deepcopy(E)(
                 lambda x: (x * torch.tensor([1.0, 3.0])).sum(-1).sin(), q, generator=generator
@@ -738,7 +768,9 @@ def test_narrow_types_give_what_float32_gives(
 def test_every_one_of_1000_categories_is_drawn_in_narrow_types(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uniforms at the middles of 1,000 cells, in the type that the law asks for, draw every category of both variables once."""
+    """Uniforms at the middles of 1,000 cells, in the dtype that q asks for, draw every category of
+    both variables once.
+    """
     cells = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
 
     def grid(shape: tuple[int, ...], dtype: torch.dtype, **options: object) -> Tensor:
@@ -747,7 +779,7 @@ def test_every_one_of_1000_categories_is_drawn_in_narrow_types(
     theta = torch.zeros(2, 1000, dtype=dtype)
     for name, (_, q) in narrow_laws(theta).items():
         cdf = q.log_conditionals(torch.zeros(1, 2, dtype=torch.int64)).exp().cumsum(-1)
-        assert [len(each.unique()) for each in cdf[0]] == [1000, 1000], name
+        assert [len(values.unique()) for values in cdf[0]] == [1000, 1000], name
         with monkeypatch.context() as patch:
             patch.setattr(torch, "rand", grid)
             drawn = [q.sample((1000,))]
@@ -774,7 +806,9 @@ def test_entropies_in_narrow_types_and_under_autocast() -> None:
     "E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.LEG(1), catlog.Exact()], ids=str
 )
 def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
-    """E(-log q, detached) has the entropy's value and gradient; the mean of -log q over draws has no gradient on average."""
+    """E(-log q, detached) has the entropy's value and gradient; the mean of -log q over draws has
+    no gradient on average.
+    """
     for name in ("chain", "recurrent with a state", "dag with a block"):
         case = CASES[name]
         theta = case.theta.clone().requires_grad_()
@@ -788,7 +822,8 @@ def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
             choice = torch.tensor(list(product(range(len(points)), repeat=E.samples))).T
             weight = q.log_prob(points).exp()[choice].prod(0).detach()
             wide = q.expand([len(weight)])
-            total = (weight * E(lambda x: -wide.log_prob(x).detach(), wide, x=points[choice])).sum()  # noqa: B023
+            value = E(lambda x, q=wide: -q.log_prob(x).detach(), wide, x=points[choice])
+            total = (weight * value).sum()
         close((total.detach(), torch.autograd.grad(total, theta)[0]), (entropy.detach(), wanted))
         weight = q.log_prob(points).exp().detach()
         (none,) = torch.autograd.grad((weight * -q.log_prob(points)).sum(), theta)
@@ -796,7 +831,9 @@ def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
 
 
 class Letters(torch.nn.Module):
-    """A sequence model over three letters by a masked matrix: row i of the logits depends on x before i (or not, if broken)."""
+    """A sequence model over three letters by a masked matrix: row i of the logits depends on x
+    before i (or not, if broken).
+    """
 
     def __init__(self, seen: str = "earlier", stepped: str = "right", dropout: float = 0.0) -> None:
         super().__init__()
@@ -819,8 +856,8 @@ class Letters(torch.nn.Module):
             state = state + torch.einsum(
                 "...l,ikl->...ik", letter, (self.weight * self.mask)[:, :, i - 1]
             )
-        here = state[..., i, :] if self.stepped == "right" else state[..., i, :] * 0.9
-        return here, state
+        row = state[..., i, :] if self.stepped == "right" else state[..., i, :] * 0.9
+        return row, state
 
 
 BROKEN = {
@@ -848,7 +885,7 @@ BROKEN = {
     ],
     ids=["log_prob", "RLOO", "SCateR"],
 )
-def test_networks_that_are_not_autoregressive_are_refused(
+def test_networks_that_are_not_autoregressive_raise_an_error(
     name: str, use: Callable[[Ordered], Tensor]
 ) -> None:
     make, message = BROKEN[name]
@@ -859,8 +896,10 @@ def test_networks_that_are_not_autoregressive_are_refused(
         )  # torch.compile switches the default off
 
 
-def test_sound_networks_are_not_refused() -> None:
-    """In every form, with a batch of contexts, with one variable or category, with dropout in eval mode, with masked letters."""
+def test_sound_networks_pass() -> None:
+    """In every form, with a batch of contexts, with one variable or category, with dropout in eval
+    mode, with masked letters.
+    """
     Autoregressive._uses.clear()
     for network in (Letters(), Letters(dropout=0.5).eval()):
         q = Autoregressive(network, [3] * 5, validate_args=True)
@@ -883,7 +922,7 @@ def test_sound_networks_are_not_refused() -> None:
         assert q.log_prob(q.sample()).shape == ()
 
 
-def test_a_network_that_learns_to_look_ahead_is_found_later() -> None:
+def test_a_network_that_learns_to_look_ahead_is_caught_later() -> None:
     """Its last layer begins at zero, so that nothing shows at first."""
     network = Letters("all")
     weight = network.weight.data.clone()
@@ -896,8 +935,10 @@ def test_a_network_that_learns_to_look_ahead_is_found_later() -> None:
         q.log_prob(torch.zeros(5, dtype=torch.int64))
 
 
-def test_the_check_is_left_out_where_it_must_be() -> None:
-    """Without validation and inside transforms (test_compile.py compiles a network); and it is seldom made again."""
+def test_the_check_is_skipped_where_python_may_not_look() -> None:
+    """Without validation and inside transforms (test_compile.py compiles a network); and repeats
+    are rare.
+    """
     broken = Letters("all")
     x = torch.zeros(5, dtype=torch.int64)
     Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)
@@ -923,8 +964,8 @@ def test_the_check_is_left_out_where_it_must_be() -> None:
     assert calls == 108
 
 
-def test_the_network_of_the_page_is_always_called_with_rows() -> None:
-    """The Policy of docs/structured.md needs a leading dimension, as it was promised."""
+def test_networks_are_always_called_with_rows() -> None:
+    """The Policy of docs/structured.md needs a leading dimension, as documented."""
     page = (Path(__file__).parents[2] / "docs" / "structured.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
@@ -952,7 +993,7 @@ def test_the_network_of_the_page_is_always_called_with_rows() -> None:
 
 @pytest.mark.parametrize("E", NARROW)
 def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
-    """Nothing is to be learned of the law; value and gradient of f itself are right."""
+    """q has nothing to learn; value and gradient of f itself are right."""
     q = BayesianNetwork(
         {"a": Node([], _rand(2), fixed=True), "b": Node(["a"], _rand(2, 3, seed=1), fixed=True)}
     )
@@ -992,7 +1033,7 @@ def test_a_table_for_all_batch_elements() -> None:
 
 @pytest.mark.parametrize("E", NARROW)
 def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estimator) -> None:
-    """Leaves that hold -inf themselves: a certain start, and steps of which some are impossible and one is certain."""
+    """Parameters that hold -inf: a certain start, some impossible steps and one certain step."""
     no = -torch.inf
     start = torch.tensor([no, 0.4, no], dtype=torch.float64, requires_grad=True)
     step = torch.tensor(
@@ -1009,7 +1050,7 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
     table = _rand(3, 3, 3, seed=5)
 
     def f(x: Tensor) -> Tensor:
-        assert all(tuple(each) in possible for each in x.flatten(0, -2).tolist())
+        assert all(tuple(point) in possible for point in x.flatten(0, -2).tolist())
         return table[tuple(x.unbind(-1))] + 10
 
     for seed in range(5):
@@ -1025,7 +1066,7 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
             torch.where(leaf > no, leaf, -800.0).detach().requires_grad_() for leaf in (start, step)
         ]
         wide = MarkovChain(*finite, length=3)
-        wanted = torch.autograd.grad(
+        expected = torch.autograd.grad(
             (wide.log_prob(points).exp() * (table[tuple(points.unbind(-1))] + 10)).sum(), finite
         )
-        close(torch.autograd.grad(E(f, q), [start, step]), wanted)
+        close(torch.autograd.grad(E(f, q), [start, step]), expected)

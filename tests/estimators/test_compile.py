@@ -27,7 +27,8 @@ def test_compiled_equals_eager(E: catlog.Estimator, law: str) -> None:
 
 @pytest.mark.parametrize("E", one_of_each())
 def test_batches_and_numbers_of_variables_may_change(E: catlog.Estimator) -> None:
-    """As torch.compile does by itself: the second batch size makes the size symbolic, and the third needs no compilation.
+    """As torch.compile does by itself: the second batch size makes the size symbolic, and the third
+    needs no compilation.
 
     Traced only; ``make test-compile`` runs what Inductor makes of it.
     """
@@ -71,7 +72,7 @@ SAMPLERS = [
     [*(("network", E) for E in SAMPLERS), ("chain", SAMPLERS[2]), ("autoregressive", SAMPLERS[3])],
     ids=lambda each: str(each),
 )
-def test_structured_laws_compile(law: str, E: catlog.Estimator) -> None:
+def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None:
     torch._dynamo.reset()
     theta = torch.randn(
         9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
@@ -123,7 +124,7 @@ def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -
         torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
 
 
-def test_a_law_made_outside() -> None:
+def test_a_distribution_made_outside() -> None:
     """q as an argument of the compiled function."""
     q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
     x = q.sample((2,))
@@ -138,7 +139,9 @@ def test_a_law_made_outside() -> None:
 @pytest.mark.usefixtures("own_inductor_cache")
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 def test_inductor() -> None:
-    """The real backend, for the estimator that matters most; its draws differ from eager's, so x is given."""
+    """The real backend, for the estimator that matters most; its draws differ from eager's, so x is
+    given.
+    """
     network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     function = FirstLayerLinear(network, lambda out: out.squeeze(-1).exp())
     x = torch.bernoulli(torch.full((2, 5, 6), 0.5), generator=torch.Generator().manual_seed(0))
@@ -150,8 +153,8 @@ def test_inductor() -> None:
     eager, compiled = loss(logits), torch.compile(loss, fullgraph=True, dynamic=False)(logits)
     torch.testing.assert_close(compiled, eager)
     gradients = [
-        torch.autograd.grad(each.sum(), [logits, *network.parameters()])
-        for each in (compiled, eager)
+        torch.autograd.grad(step.sum(), [logits, *network.parameters()])
+        for step in (compiled, eager)
     ]
     torch.testing.assert_close(*gradients)
 
@@ -175,7 +178,9 @@ def test_compiled_step_on_a_cpu() -> None:
 
 
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
-    """torch.compile gives up on a code object after eight variants; here are ten models with one loss method."""
+    """torch.compile gives up on a code object after eight variants; here are ten models with one
+    loss method.
+    """
 
     class Model:
         def __init__(self, size: int) -> None:
@@ -201,7 +206,9 @@ def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
 
 @pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 def test_compiled_updates_do_not_use_up_the_recompilations() -> None:
-    """Each of many optimisers has its update compiled, in one piece, and moves as the plain one does."""
+    """Each of many optimisers has its update compiled, in one piece, and moves as the plain one
+    does.
+    """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     # names of torch 2.6, which later versions take as well

@@ -210,7 +210,7 @@ def test_rloo_with_one_sample(q):
 )
 def test_unsupported_distribution(E, law, name):
     match = (
-        rf"q: a law of independent categorical variables.*{name}.* was given.*Supported "
+        rf"q: a distribution of independent categorical variables.*{name}.* was given.*Supported "
         rf"are Bernoulli"
     )
     with pytest.raises(TypeError, match=match):
@@ -219,7 +219,7 @@ def test_unsupported_distribution(E, law, name):
 
 def test_distribution_without_variables():
     with pytest.raises(
-        ValueError, match=r"q: a law needs at least one variable.*event shape \(0,\)"
+        ValueError, match=r"q: a distribution needs at least one variable.*event shape \(0,\)"
     ):
         IndeCateR()(total, Independent(Bernoulli(logits=torch.zeros(2, 0)), 1))
 
@@ -652,7 +652,8 @@ def test_q_is_no_distribution(E):
     ):
         with pytest.raises(
             TypeError,
-            match=rf"q: a law of independent categorical .*but {type(q).__name__} was given",
+            match=rf"q: a distribution of independent categorical .*but {type(q).__name__} "
+            rf"was given",
         ):
             E(total, q)
 
@@ -898,12 +899,13 @@ def test_pathwise():
     for q in (None, 0.5, torch.zeros(3)):
         with pytest.raises(
             TypeError,
-            match=f"q must be a law of x or a function from z to one, but {type(q).__name__} "
-            f"was given",
+            match=f"q must be a distribution of x or a function from z to one, but "
+            f"{type(q).__name__} was given",
         ):
             E(f, q, noise)
         with pytest.raises(
-            TypeError, match=rf"q\(z\) must be a law of x, but {type(q).__name__} was returned"
+            TypeError,
+            match=rf"q\(z\) must be a distribution of x, but {type(q).__name__} was returned",
         ):
             E(f, lambda z, q=q: q, noise)
     with pytest.raises(TypeError, match="f must be a function of points, but NoneType was given"):

@@ -1,7 +1,9 @@
-"""Discrete and continuous variables together, judged by enumeration times Gauss-Hermite quadrature in float64.
+"""Discrete and continuous variables together, judged by enumeration times Gauss-Hermite quadrature
+in float64.
 
-Every (outcome of the estimator's draws, quadrature node) is one batch element; weighted and back-propagated once, the estimates
-add up to the estimator's expectation. The reference has more nodes, so both rules have converged.
+Every (outcome of the estimator's draws, quadrature node) is one batch element; weighted and
+back-propagated once, the estimates add up to the estimator's expectation. The reference has more
+nodes, so both rules have converged.
 """
 
 import re
@@ -22,7 +24,7 @@ Parameters = dict[str, Tensor]
 
 
 def nodes(count: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for a standard normal."""
+    """Return nodes and weights for a standard normal."""
     at, weight = np.polynomial.hermite_e.hermegauss(count)
     return torch.tensor(at), torch.tensor(weight / weight.sum())
 
@@ -37,7 +39,7 @@ def parameters() -> Parameters:
 
 
 def smooth(x: Tensor, z: Tensor, c: Tensor) -> Tensor:
-    """No part of it is additive, nor a polynomial that a few nodes would integrate exactly."""
+    """A function without additive parts that few nodes do not integrate exactly."""
     a, b = x[..., 0].double(), x[..., 1].double()
     return (c[0] * z + a * b).sin() + (c[1] * z * a - b).tanh() + c[2] * z**2 * (a - c[3] * b)
 
@@ -87,7 +89,7 @@ CASES = [Independently(), ZGivenX(), XGivenZ()]
 
 
 def reference(case: Independently, count: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """E[f(x, z)] and its gradient in every parameter."""
+    """Return E[f(x, z)] and its gradient in every parameter."""
     t = parameters()
     noise, weight = nodes(count)
     z = case.z(t, noise)
@@ -100,7 +102,7 @@ def reference(case: Independently, count: int) -> tuple[Tensor, dict[str, Tensor
 def expectation(
     E: catlog.Estimator, case: Independently, samples: int, count: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """E of the estimate and of its gradients, over every (outcome, node) of every draw."""
+    """Return the expectation of the estimate and its gradients, over all outcomes and nodes."""
     t = parameters()
     noise, weight = nodes(count)
     rows = (
@@ -108,11 +110,13 @@ def expectation(
         if isinstance(E, catlog.Exact)
         else E.rows(Independent(Categorical(logits=t["logits"]), 1))
     )
-    each = torch.tensor(
+    combinations = torch.tensor(
         list(product(range(count), *[range(len(POINTS))] * rows))
     )  # one sample of z and its rows of x
-    choice = torch.tensor(list(product(range(len(each)), repeat=samples)))  # [outcomes, samples]
-    picked = each[choice].movedim(1, 0)  # [samples, outcomes, 1 + rows]
+    choice = torch.tensor(
+        list(product(range(len(combinations)), repeat=samples))
+    )  # [outcomes, samples]
+    picked = combinations[choice].movedim(1, 0)  # [samples, outcomes, 1 + rows]
     z = case.z(t, noise[picked[..., 0]])
     probability = weight[picked[..., 0]].prod(0)
     p_x = (
@@ -165,12 +169,14 @@ def test_unbiased_by_quadrature(E: catlog.Estimator, case: Independently) -> Non
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
 def test_several_samples_are_paired_and_averaged(case: Independently) -> None:
-    """Two draws of z with an x of their own each: the same rule on both sides, so few nodes do."""
+    """Two draws of z, each with a separate x; both sides use the same few nodes."""
     agree(expectation(catlog.IndeCateR(1), case, 2, 4), reference(case, 4))
 
 
 def test_neighbours_share_the_noise() -> None:
-    """The noise cancels in the differences: f's additive dependence on z leaves no trace in the gradient of the logits."""
+    """The noise cancels in the differences: f's additive dependence on z leaves no trace in the
+    gradient of the logits.
+    """
     logits = torch.zeros(100, 2).double().requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
     p = Normal(torch.zeros(100).double(), 1)
@@ -180,8 +186,10 @@ def test_neighbours_share_the_noise() -> None:
     torch.testing.assert_close(logits.grad, torch.full((100, 2), 0.25).double(), rtol=0, atol=1e-9)
 
 
-def test_a_structured_law_and_a_vector() -> None:
-    """A Markov chain and a two-dimensional z; f is linear in z, so its gradient in mu is E[x] exactly."""
+def test_a_structured_distribution_and_a_vector() -> None:
+    """A Markov chain and a two-dimensional z; f is linear in z, so its gradient in mu is E[x]
+    exactly.
+    """
     start, change = torch.randn(5, 2, generator=torch.Generator().manual_seed(1)), torch.zeros(2, 2)
     q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
@@ -245,8 +253,10 @@ def test_the_page_runs() -> None:
 
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)
-def test_a_law_whose_entropy_was_asked_for_keeps_its_zeros(E: catlog.Estimator) -> None:
-    """Pathwise expands q, and torch's expand calls the clamped logits the parameter once they are known."""
+def test_reading_the_entropy_keeps_zero_probabilities(E: catlog.Estimator) -> None:
+    """Pathwise expands q, and torch's expand calls the clamped logits the parameter once they are
+    known.
+    """
     for law, probs in (
         (Categorical, torch.tensor([[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]])),
         (Bernoulli, torch.tensor([0.0, 1.0])),

@@ -138,8 +138,8 @@ def test_table_of_chosen_variables(name, kind, batch):
 def test_table_of_fresh_draws(name, kind, batch):
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3 * law.d)
-    expected = differences(by_calls(f), x, f(x), law, fresh=True)
-    assert_same(differences(f, x, f(x), law, fresh=True), expected)
+    expected = differences(by_calls(f), x, f(x), law, per_variable=True)
+    assert_same(differences(f, x, f(x), law, per_variable=True), expected)
     whole = differences(by_calls(f), x, f(x), law).unflatten(0, (3, law.d))
     assert_same(expected, torch.stack([whole[:, i, ..., i, :] for i in range(law.d)], -2))
 
@@ -152,9 +152,9 @@ def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     E = IndeCateR(samples=3, **options)
     f = build(name, kind, (4,))[0]
     results = []
-    for each in (f, by_calls(f)):
+    for function in (f, by_calls(f)):
         logits = randn(4, 4, 3).requires_grad_()
-        value = E(each, LAWS[kind](logits), generator=torch.Generator().manual_seed(0))
+        value = E(function, LAWS[kind](logits), generator=torch.Generator().manual_seed(0))
         results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
 
@@ -193,13 +193,15 @@ def test_values_follow_their_definition():
     bit = torch.tensor(list(product([0.0, 1.0], repeat=d)), dtype=torch.float64)
     costs, table, J, b = randn(d, k), randn(d, k, d, k), randn(d, d), randn(d)
     pairs = [(i, j) for i in range(d) for j in range(i + 1, d)]
-    own = sum(costs[i, x[:, i]] for i in range(d))
+    separate = sum(costs[i, x[:, i]] for i in range(d))
     spin = 2 * bit - 1
-    assert_same(Additive(costs)(x), own)
+    assert_same(Additive(costs)(x), separate)
     assert_same(
-        Pairwise(table, costs)(x), own + sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs)
+        Pairwise(table, costs)(x), separate + sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs)
     )
-    assert_same(Potts(J, costs)(x), own + sum(J[i, j] * (x[:, i] == x[:, j]) for i, j in pairs))
+    assert_same(
+        Potts(J, costs)(x), separate + sum(J[i, j] * (x[:, i] == x[:, j]) for i, j in pairs)
+    )
     assert_same(
         ising(J, b)(bit), spin @ b + sum(J[i, j] * (spin[:, i] * spin[:, j] + 1) for i, j in pairs)
     )
@@ -277,19 +279,19 @@ class Work(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", ["bits", "index", "one-hot"])
 def test_additive_work_is_linear_in_the_variables(kind):
-    own, brute = [], []
+    table_work, brute_work = [], []
     for d in (50, 100):
         f, _, law = build("additive", kind, d=d)
         x = some_draws(law, 1)
         with Work() as counter:
             f.neighbours(x)
-        own.append(counter.numbers)
+        table_work.append(counter.numbers)
         with Work() as counter:
             differences(by_calls(f), x, f(x), law)
-        brute.append(counter.numbers)
-    assert own[1] < 2 * own[0]
-    assert brute[1] > 3.5 * brute[0]
-    assert brute[1] > 50 * own[1]
+        brute_work.append(counter.numbers)
+    assert table_work[1] < 2 * table_work[0]
+    assert brute_work[1] > 3.5 * brute_work[0]
+    assert brute_work[1] > 50 * table_work[1]
 
 
 @pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("index", 3), ("one-hot", 3)])
@@ -348,7 +350,9 @@ def test_first_layer_runs_once_per_draw(kind, k):
 )
 @batches
 def test_units_that_are_off_are_left_out(case, batch):
-    """With many moves of a point on a CPU: the same table with fewer products, down to the last digits."""
+    """With many moves of a point on a CPU: the same table with fewer products, down to the last
+    digits.
+    """
     d, k = (200, 2) if case.startswith("bits") else (100, 3)
     sizes = [d, 9, 7] if "one layer" in case else [d, 9, 8, 7]
     layers = [nn.Linear(a, b, bias="no bias" not in case).double() for a, b in pairwise(sizes)]

@@ -1,4 +1,4 @@
-"""Tables of changed modules: right, or refused by name; and the one comparison of a table with f."""
+"""Tables of changed modules are right or raise an error, and a table is compared with f once."""
 
 import pickle
 from copy import deepcopy
@@ -110,7 +110,7 @@ def with_weights_of(net: nn.Sequential, at: int, module: nn.Linear) -> nn.Sequen
 
 
 def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -> nn.Module:
-    """Change the network (and the head, which is returned) in a way that the table has to follow."""
+    """Change the network, and return a head, in a way that the table has to follow."""
     if name == "hook on a layer":
         net[2].register_forward_hook(
             lambda module, given, out: out + given[0].sum(-1, keepdim=True)
@@ -131,7 +131,7 @@ def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -
         patched(net[1])
     elif name == "patched layer":
         patched(net[4])
-    elif name == "head with a forward of its own":
+    elif name == "head with another forward":
         return Weighted(reduce.targets)
     elif name == "patched head":
         return patched(reduce)
@@ -167,9 +167,11 @@ def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -
 
 
 LATER = [
-    "hook on a layer", "hook on the last layer", "pre-hook", "hook on an activation", "adapter", "adapter at the end",
-    "another call", "patched activation", "patched layer", "head with a forward of its own", "patched head", "hook on the head",
-    "weight norm", "spectral norm", "weight norm as a hook", "backward hook", "batch norm, evaluated", "dropout, evaluated",
+    "hook on a layer", "hook on the last layer", "pre-hook", "hook on an activation", "adapter",
+    "adapter at the end", "another call", "patched activation", "patched layer",
+    "head with another forward", "patched head", "hook on the head", "weight norm",
+    "spectral norm", "weight norm as a hook", "backward hook", "batch norm, evaluated",
+    "dropout, evaluated",
 ]  # fmt: skip
 
 
@@ -220,7 +222,7 @@ def change_of_the_beginning(name: str, net: nn.Sequential) -> nn.Sequential:
         ("patched network", r"`network`.*this Sequential was given another forward"),
     ],
 )
-def test_a_changed_beginning_is_refused(name: str, where: str) -> None:
+def test_a_changed_beginning_raises_an_error(name: str, where: str) -> None:
     with pytest.raises(TypeError, match=where):
         FirstLayerLinear(change_of_the_beginning(name, decoder("few moves")), head())
     net = decoder("few moves")
@@ -231,7 +233,7 @@ def test_a_changed_beginning_is_refused(name: str, where: str) -> None:
     f(points(5))  # as a black box it is what it is
 
 
-def test_subclasses_that_compute_the_same_are_taken() -> None:
+def test_subclasses_that_compute_the_same_are_accepted() -> None:
     class Named(nn.Sequential):
         pass
 
@@ -245,7 +247,7 @@ def test_subclasses_that_compute_the_same_are_taken() -> None:
     )
 
 
-def test_batch_normalisation_in_training_is_refused() -> None:
+def test_batch_normalisation_in_training_raises_an_error() -> None:
     net = nn.Sequential(
         nn.Linear(5, 6), nn.ReLU(), nn.Sequential(nn.BatchNorm1d(3)), nn.Linear(6, 1)
     ).double()
@@ -271,7 +273,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_function_with_another_forward_and_an_old_table_is_refused(name: str) -> None:
+def test_a_function_with_another_forward_and_an_old_table_raises_an_error(name: str) -> None:
     kind, x = getattr(functions, name), points(5)
     squared = type("Squared", (kind,), {"forward": lambda self, x: kind.forward(self, x) ** 2})
     with pytest.raises(
@@ -294,7 +296,7 @@ def test_a_function_with_another_forward_and_an_old_table_is_refused(name: str) 
         f.neighbours(x)
     handle.remove()
     f.neighbours(x)
-    with pytest.raises(TypeError, match=f"put into this {name}"):
+    with pytest.raises(TypeError, match=f"this {name} was given another forward"):
         patched(f).neighbours(x)
 
 
@@ -313,7 +315,7 @@ SETTINGS = [{}, {"per_variable": True}, {"variables": 2, "control": "none"}, {"s
 
 
 class Wave:
-    """A black box with a table of its own, right or with an error."""
+    """A black box with a table, right or with an error."""
 
     def __init__(self, one_hot: bool, error: float = 0.0) -> None:
         self.one_hot, self.error, self.calls = one_hot, error, 0
@@ -331,7 +333,7 @@ class Wave:
         k = 3 if self.one_hot or not x.is_floating_point() else 2
         number = (x.argmax(-1) if self.one_hot else x).double()
         d = number.shape[-1]
-        every = torch.stack(
+        values = torch.stack(
             [
                 torch.stack(
                     [self.value(number.index_fill(-1, torch.tensor([i]), c)) for c in range(k)], -1
@@ -340,19 +342,19 @@ class Wave:
             ],
             -2,
         )
-        own = number.long().unsqueeze(-1)
-        every = every + self.error * (every - every.gather(-1, own))
+        current = number.long().unsqueeze(-1)
+        values = values + self.error * (values - values.gather(-1, current))
         return (
-            every
+            values
             if variables is None
-            else every.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
+            else values.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
         )
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 @pytest.mark.parametrize("kind", LAWS)
-def test_a_wrong_table_is_seen(
+def test_a_wrong_table_raises_an_error(
     kind: str, batch: tuple[int, ...], settings: dict[str, object]
 ) -> None:
     q = LAWS[kind](randn(*batch, 4, 3))
@@ -404,7 +406,7 @@ def test_the_note_is_on_the_network_where_heads_change() -> None:
         assert copy.state_dict().keys() == decoder("few moves").state_dict().keys()
 
 
-def test_a_random_function_is_let_through_and_its_draws_stay() -> None:
+def test_a_random_function_passes_and_its_draws_stay() -> None:
     """Dropout in training: unbiased, but no table of it equals another."""
     net = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 1)).double()
     q, f = LAWS["bits"](randn(3, 4, 3)), FirstLayerLinear(net)
@@ -436,7 +438,9 @@ def test_objects_without_room_for_a_note() -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_rounding_is_no_disagreement(kind: torch.dtype) -> None:
-    """Parts a thousand times larger than f and its changes, f nearly constant, f constant, and tables of a trained size."""
+    """Parts a thousand times larger than f and its changes, f nearly constant, f constant, and
+    tables of a trained size.
+    """
     q = Independent(Bernoulli(logits=torch.zeros(6, 40, dtype=kind)), 1)
     for size in (1.0, 1e3, 1e-6):
         costs = randn(40, 2).to(kind) * size
@@ -497,9 +501,11 @@ def test_cross_entropy_of_few_bits_is_summed_in_float32(kind: torch.dtype) -> No
 
 
 class Rounded(torch.overrides.TorchFunctionMode):
-    """Products as autocast makes them, but in a way that every CPU can do: operands and results rounded to bfloat16."""
+    """Products as autocast makes them, but in a way that every CPU can do: operands and results
+    rounded to bfloat16.
+    """
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in (
             torch.nn.functional.linear,
             torch.Tensor.matmul,
@@ -507,7 +513,8 @@ class Rounded(torch.overrides.TorchFunctionMode):
             torch.mm,
         ):
             args = tuple(
-                each.bfloat16().float() if isinstance(each, Tensor) else each for each in args
+                argument.bfloat16().float() if isinstance(argument, Tensor) else argument
+                for argument in args
             )
             assert not kwargs, "autocast takes the way without buffers"
             with torch.autocast("cpu", enabled=False):
@@ -515,8 +522,10 @@ class Rounded(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_paper_s_decoder_under_autocast() -> None:
-    """The gradient by the table is as good as that of the black box, and both far better than with sums in bfloat16."""
+def test_the_papers_decoder_under_autocast() -> None:
+    """The gradient by the table is as good as that of the black box, and both far better than with
+    sums in bfloat16.
+    """
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(
         nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784)

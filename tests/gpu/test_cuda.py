@@ -1,4 +1,6 @@
-"""On a GPU: the same numbers as on the CPU, no synchronisation, and capture of the whole training step in a CUDA graph."""
+"""On a GPU: the same numbers as on the CPU, no synchronisation, and capture of the whole training
+step in a CUDA graph.
+"""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -30,7 +32,7 @@ def f(x: Tensor) -> Tensor:
 
 
 def on(E: catlog.Estimator, device: str, **changes: object) -> catlog.Estimator:
-    """A copy of E, on the device where it has parameters, with other settings."""
+    """Return a copy of E with other settings, its parameters on the device."""
     if not isinstance(E, nn.Module):
         return replace(E, **changes)
     copy = deepcopy(E).to(device)
@@ -58,7 +60,7 @@ def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
     for device in ("cpu", "cuda"):
         theta = logits.to(device).requires_grad_()
         value = on(E, device)(
-            f, LAWS[law](theta), **{key: each.to(device) for key, each in options.items()}
+            f, LAWS[law](theta), **{key: option.to(device) for key, option in options.items()}
         )
         results.append([value.detach().cpu(), torch.autograd.grad(value.sum(), theta)[0].cpu()])
     for cpu, cuda in zip(*results, strict=True):
@@ -69,12 +71,13 @@ def test_same_as_on_the_cpu(E: catlog.Estimator, law: str) -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("E", estimators())
 def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
-    """With values unchecked nothing waits for the GPU."""
+    """Without validation nothing waits for the GPU."""
     if not supports(E, "index" if law == "integers" else law):
         pytest.skip("not for this law")
     if law == "mixed" or isinstance(E, catlog.Exact | catlog.SCateR | catlog.LEG | catlog.RAM):
         pytest.skip(
-            "copies a short list (cardinalities, moves) to the GPU, which waits for it unless compiled"
+            "copies a short list (cardinalities, moves) to the GPU, which waits for it unless "
+            "compiled"
         )
     if isinstance(E, catlog.MAPO | catlog.UnorderedSet | catlog.SumAndSample):
         pytest.skip("sorts out points of a memory or a set, with cardinalities copied to the GPU")
@@ -127,7 +130,9 @@ def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool 
     "how", ["captured", "fused, captured", "compiled, captured", "hooked, compiled, captured"]
 )
 def test_captured_step_equals_eager(how: str) -> None:
-    """With the draws given, a captured step moves the parameters as an eager one does, from the first call on."""
+    """With the draws given, a captured step moves the parameters as an eager one does, from the
+    first call on.
+    """
     x = torch.bernoulli(torch.full((2, 10, 6), 0.5)).cuda()
     images = torch.rand(10, 4, device="cuda")
     results = []
@@ -140,7 +145,7 @@ def test_captured_step_equals_eager(how: str) -> None:
         )
         if "hooked" in how:
             optimiser.register_step_pre_hook(
-                lambda *_, of=parameters: [each.grad.mul_(-1) for each in of] and None
+                lambda *_, of=parameters: [parameter.grad.mul_(-1) for parameter in of] and None
             )
 
         def loss(
@@ -164,7 +169,9 @@ def test_captured_step_equals_eager(how: str) -> None:
 @pytest.mark.parametrize("law", ["bits", "wide", "chain"])
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
 def test_criticater_in_a_graph(law: str, compile: bool) -> None:
-    """Both routes of its regressions, on the same draws: the gradient of a captured step is that of an eager one."""
+    """Both routes of its regressions, on the same draws: the gradient of a captured step is that of
+    an eager one.
+    """
     made = {
         "bits": (lambda theta: LAWS["bits"](theta), (5, 3, 3), 16),
         "wide": (lambda theta: LAWS["integers"](theta), (5, 40, 3), 8),
@@ -203,7 +210,7 @@ def test_criticater_in_a_graph(law: str, compile: bool) -> None:
 
 @pytest.mark.parametrize("failure", ["look", "cholesky_inverse", "error"])
 def test_a_failed_capture_leaves_no_trace(failure: str) -> None:
-    """The step says why; torch's stream and generator are as before, and the next step is captured."""
+    """The step says why, torch's state is as before, and the next step is captured."""
 
     def made(bad: bool) -> tuple[Tensor, catlog.compiled.CompiledStep]:
         theta = nn.Parameter(torch.zeros(4, device="cuda"))
@@ -245,8 +252,10 @@ def test_a_failed_capture_leaves_no_trace(failure: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
-def test_a_captured_step_goes_on_from_a_saved_state(compile: bool) -> None:
-    """Model and optimiser saved after three steps and loaded into others, whose step is captured anew."""
+def test_a_captured_step_resumes_from_a_saved_state(compile: bool) -> None:
+    """Model and optimiser saved after three steps and loaded into others, whose step is captured
+    again.
+    """
 
     def made() -> tuple[nn.Linear, torch.optim.Adam, catlog.compiled.CompiledStep]:
         torch.manual_seed(0)
@@ -275,7 +284,7 @@ def test_a_captured_step_goes_on_from_a_saved_state(compile: bool) -> None:
 
 
 def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
-    """nccl with one rank: the mean of one gradient is itself, and the message is part of the graph."""
+    """nccl with one rank: the mean is the gradient, and the message is part of the graph."""
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         results = []
@@ -297,7 +306,7 @@ def test_a_captured_step_averages_over_a_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", [None, "half"])
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_the_paper_s_decoder_under_autocast(kind: torch.dtype, precision: str | None) -> None:
+def test_the_papers_decoder_under_autocast(kind: torch.dtype, precision: str | None) -> None:
     """The gradient by the table, also by the kernels, is as good as that of the black box."""
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -307,10 +316,10 @@ def test_the_paper_s_decoder_under_autocast(kind: torch.dtype, precision: str | 
     table = FirstLayerLinear(net, head, precision=precision)
     x = (torch.rand(2, 4, 200, device="cuda") < 0.5).float()
     gradients = []
-    for each, low in ((table, False), (table, True), (lambda x: table(x), True)):
+    for function, low in ((table, False), (table, True), (lambda x: table(x), True)):
         logits = torch.zeros(4, 200, device="cuda", requires_grad=True)
         with torch.autocast("cuda", dtype=kind, enabled=low):
-            value = catlog.IndeCateR(2)(each, Independent(Bernoulli(logits=logits), 1), x=x)
+            value = catlog.IndeCateR(2)(function, Independent(Bernoulli(logits=logits), 1), x=x)
         gradients.append(torch.autograd.grad(value.sum(), logits)[0])
     exact, *rounded = gradients
-    assert all((each - exact).norm() < 0.1 * exact.norm() for each in rounded)
+    assert all((gradient - exact).norm() < 0.1 * exact.norm() for gradient in rounded)

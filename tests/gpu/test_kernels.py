@@ -8,7 +8,8 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, first_layer_linear, kernels
 
-# Relative error in norm of the values, and of the gradient of IndeCateR. Half has 10 bits of mantissa, bfloat16 7.
+# Relative error in norm of the values, and of the gradient of IndeCateR. Half has 10 bits of
+# mantissa, bfloat16 7.
 BOUNDS = {"half": 1e-3, "bfloat16": 1e-2}
 # points, batch, bits, widths, chosen bits, biases
 SIZES = {
@@ -27,7 +28,9 @@ precisions = pytest.mark.parametrize("precision", kernels.PRECISIONS)
 def arguments(
     size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0
 ) -> list[Tensor | None]:
-    """The operation's tensors, in float32, for a network with activations of about ``scale``."""
+    """Return the operation's tensors, in float32, for a network with activations of about
+    ``scale``.
+    """
     points, batch, d, (h1, h2, out), slots, biases = SIZES[size]
     generator = torch.Generator().manual_seed(seed)
 
@@ -50,14 +53,16 @@ def arguments(
         None if slots is None else torch.rand(points, d, generator=generator).argsort(-1)[:, :slots]
     )
     offset = torch.zeros(batch) if b3 is None else targets @ b3
-    given = [x, which, w1, b1, w2, b2, w3, b3, targets @ w3, offset]
-    return [each if each is None else each.to(device) for each in given]
+    tensors = [x, which, w1, b1, w2, b2, w3, b3, targets @ w3, offset]
+    return [tensor if tensor is None else tensor.to(device) for tensor in tensors]
 
 
-def double(given: list[Tensor | None]) -> list[Tensor | None]:
+def double(tensors: list[Tensor | None]) -> list[Tensor | None]:
     return [
-        each if each is None else (each.double() if each.is_floating_point() else each).cpu()
-        for each in given
+        tensor
+        if tensor is None
+        else (tensor.double() if tensor.is_floating_point() else tensor).cpu()
+        for tensor in tensors
     ]
 
 
@@ -78,7 +83,9 @@ def decoder(d: int, *widths: int) -> nn.Sequential:
 def test_formula_equals_brute_force(
     batch: tuple[int, ...], chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FirstLayerLinear through the operation's formula, as a GPU would call it, against its own way and against f."""
+    """FirstLayerLinear through the operation's formula, as a GPU would call it, against its own way
+    and against f.
+    """
     d = 5
     net = decoder(d, 6, 8, 7).double()
     f = FirstLayerLinear(
@@ -112,7 +119,7 @@ def test_operation_is_registered_well(size: str) -> None:
     torch.library.opcheck(kernels.bernoulli_table, (*arguments(size), "half"), test_utils=checks)
 
 
-def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_networks_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     head, x = BernoulliCrossEntropy(torch.rand(4, 7)), torch.zeros(2, 4, 5)
     net = decoder(5, 6, 8, 7)
     monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
@@ -141,10 +148,10 @@ def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernel_against_float64(
     size: str, precision: str, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = arguments(size, scale, "cuda")
-    expected = kernels.bernoulli_table(*double(given), precision)
+    tensors = arguments(size, scale, "cuda")
+    expected = kernels.bernoulli_table(*double(tensors), precision)
     for _ in range(2):  # while it tunes, and after
-        assert error(kernels.bernoulli_table(*given, precision), expected) < BOUNDS[precision]
+        assert error(kernels.bernoulli_table(*tensors, precision), expected) < BOUNDS[precision]
 
 
 @on_gpu
@@ -153,17 +160,17 @@ def test_kernel_against_float64(
 def test_both_ways_of_the_last_layer(
     size: str, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products by the library and in a kernel of ours, without tuning; and the same numbers whenever it is called."""
+    """Products by the library and fused, without tuning; repeated calls give the same numbers."""
     from catlog.functions import triton_kernels as tk
 
     monkeypatch.setattr(tk, "chosen", {})
     monkeypatch.setattr(tk, "LAST", tk.LAST[index : index + 1])
-    given = arguments(size, device="cuda")
-    table = kernels.bernoulli_table(*given, "half")
-    expected = kernels.bernoulli_table(*double(given), "half")
+    tensors = arguments(size, device="cuda")
+    table = kernels.bernoulli_table(*tensors, "half")
+    expected = kernels.bernoulli_table(*double(tensors), "half")
     assert error(table, expected) < BOUNDS["half"]
     assert error(table[:, :-1] - table[:, -1:], expected[:, :-1] - expected[:, -1:]) < 2e-3
-    assert torch.equal(kernels.bernoulli_table(*given, "half"), table)
+    assert torch.equal(kernels.bernoulli_table(*tensors, "half"), table)
 
 
 @on_gpu
@@ -171,23 +178,25 @@ def test_both_ways_of_the_last_layer(
 def test_few_points_at_once(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from catlog.functions import triton_kernels as tk
 
-    given = arguments(size, device="cuda")
+    tensors = arguments(size, device="cuda")
     monkeypatch.setattr(tk, "chosen", {})
     monkeypatch.setattr(tk, "LAST", tk.LAST[1:])
-    table = kernels.bernoulli_table(*given, "half")
+    table = kernels.bernoulli_table(*tensors, "half")
     monkeypatch.setattr(tk, "AT_ONCE", 2**14)
-    torch.testing.assert_close(kernels.bernoulli_table(*given, "half"), table, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        kernels.bernoulli_table(*tensors, "half"), table, rtol=1e-5, atol=1e-4
+    )
 
 
 @on_gpu
 @precisions
 @pytest.mark.parametrize("layer", [2, 4, 6])
 def test_nan_is_not_hidden(layer: int, precision: str) -> None:
-    given = arguments("odd", device="cuda")
-    weight = given[layer]
+    tensors = arguments("odd", device="cuda")
+    weight = tensors[layer]
     assert weight is not None
     weight[3, 5] = float("nan")
-    assert bool(kernels.bernoulli_table(*given, precision).isnan().any())
+    assert bool(kernels.bernoulli_table(*tensors, precision).isnan().any())
 
 
 @on_gpu

@@ -1,4 +1,4 @@
-"""What q may be, and how estimators read it."""
+"""The distributions that q may be, and the views through which estimators read it."""
 
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node

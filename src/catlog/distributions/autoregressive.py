@@ -16,37 +16,42 @@ from .ordered import Ordered
 
 
 class Autoregressive(Ordered):
-    r"""Every variable given all earlier ones, by any network.
+    r"""A distribution of every variable given all earlier ones, by any network.
 
     .. math:: q(x) = \prod_{i=1}^d q(x_i \mid x_1, \dots, x_{i-1})
 
-    The network is always called with leading dimensions ``[rows, *batch]`` and offers one or more of
+    The network is always called with leading dimensions ``[rows, *batch]`` and offers one or more
+    of
 
-    - ``network(x, i)``: logits ``[rows, *batch, k_i]`` of variable i, ignoring the entries of ``x [rows, *batch, d]`` from i on;
-    - ``network.all_logits(x)``: logits ``[rows, *batch, d, k]`` of all variables in one teacher-forced call (row i must not
-      depend on x_i or later);
-    - ``network.start(lead)`` and ``network.step(state, i, previous)``: the next logits from a state and the previous variable
-      (None for the first), so that drawing is linear in d: a recurrent state or a cache of keys and values. States are tensors,
-      or tuples of them, with leading dimensions ``lead``.
+    - ``network(x, i)``: logits ``[rows, *batch, k_i]`` of variable i, ignoring the entries of
+      ``x [rows, *batch, d]`` from i on;
+    - ``network.all_logits(x)``: logits ``[rows, *batch, d, k]`` of all variables in one
+      teacher-forced call (row i must not depend on x_i or later);
+    - ``network.start(lead)`` and ``network.step(state, i, previous)``: the next logits from a state
+      and the previous variable (None for the first), so that drawing is linear in d: a recurrent
+      state or a cache of keys and values. States are tensors, or tuples of them, with leading
+      dimensions ``lead``.
 
-    A network that sees what it must not, whose ``step`` and ``all_logits`` disagree, or that is not deterministic (dropout) would
-    give wrong gradients: it is checked at its first uses and now and then later, where Python may look at numbers (eager mode,
-    validation on), and refused with a ValueError.
+    A network that sees later variables, whose ``step`` and ``all_logits`` disagree, or that is not
+    deterministic (dropout) would give wrong gradients. It is checked at its first four uses and at
+    every power of two after that, in eager mode with validation on, and a ValueError is raised.
 
     Args:
         network: see above.
         cardinalities: number of categories of each variable.
-        batch_shape: of the law, where the network knows a batch of contexts.
-        device, dtype: of the probabilities; None: those of the network's parameters, else torch's defaults.
+        batch_shape: of the distribution, if the network holds a batch of contexts.
+        device, dtype: of the probabilities; None: those of the network's parameters, else torch's
+            defaults.
 
-    >>> q = Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 3) + x[..., :i].sum(-1, keepdim=True), [3, 3])
+    >>> def network(x, i):
+    ...     return torch.zeros(*x.shape[:-1], 3) + x[..., :i].sum(-1, keepdim=True)
+    >>> q = Autoregressive(network, [3, 3])
     >>> q.sample((5,)).shape, q.log_prob(torch.tensor([0, 2])).exp()
     (torch.Size([5, 2]), tensor(0.1111))
     """
 
-    _uses: ClassVar[WeakKeyDictionary[Any, int]] = (
-        WeakKeyDictionary()
-    )  # of a module, a class of networks or a function
+    # Uses of a module, a class of networks or a function's code.
+    _uses: ClassVar[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()
 
     def __init__(
         self,
@@ -62,11 +67,12 @@ class Autoregressive(Ordered):
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
             raise ValueError(
-                "Autoregressive: `cardinalities` is empty; a law needs at least one variable."
+                "Autoregressive: `cardinalities` is empty; a distribution needs at least one "
+                "variable."
             )
         # First by attribute: torch 2.6 cannot trace isinstance of a lambda.
-        has_own = hasattr(network, "parameters") and isinstance(network, nn.Module)
-        parameter = next(iter(network.parameters()), None) if has_own else None
+        is_module = hasattr(network, "parameters") and isinstance(network, nn.Module)
+        parameter = next(iter(network.parameters()), None) if is_module else None
         self.network = network
         self.cardinalities = tuple(cardinalities)
         self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
@@ -83,25 +89,26 @@ class Autoregressive(Ordered):
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
         if can_inspect(validate, log_probs) and x.numel() > 0 and not inside_functorch():
-            self._now_and_then(x[:1])
+            self._check_network(x[:1])
         return log_probs
 
     @torch.no_grad()
-    def _now_and_then(self, x: Int64[Tensor, "1 *batch d"]) -> None:
-        """Check the network at its first uses, and after that ever more seldom: its last layer may begin at zero."""
+    def _check_network(self, x: Int64[Tensor, "1 *batch d"]) -> None:
+        """Check the network at its first four uses, then at every power of two.
+
+        Later checks are needed because its last layer may begin at zero.
+        """
         network = self.network
         while isinstance(network, partial):
             network = network.func
-        if not isinstance(
-            network, nn.Module
-        ):  # may be made for one step, so its code is what is counted
+        if not isinstance(network, nn.Module):  # may be made for one step: count uses of its code
             network = getattr(network, "__code__", type(network))
         uses = self._uses[network] = self._uses.get(network, 0) + 1
         if uses > 4 and uses & (uses - 1):
             return
         points = changed_later(x, self.cardinalities)
         raw = self.raw_logits(points)
-        eps = rounding({self.real, *(each.dtype for each in raw)}, x.device)
+        eps = rounding({self.real, *(logits.dtype for logits in raw)}, x.device)
         known = self._stacked(raw, points, validate=False)
         check_causal(known, eps)
         if self.incremental and hasattr(self.network, "all_logits"):
@@ -125,14 +132,16 @@ class Autoregressive(Ordered):
             expected = (*x.shape, max(self.cardinalities))
             if logits.shape != expected:
                 raise ValueError(
-                    f"q: all_logits must return shape {expected}, but it returned {tuple(logits.shape)}."
+                    f"q: all_logits must return shape {expected}, but it returned "
+                    f"{tuple(logits.shape)}."
                 )
             return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
         return self._by_steps(x) if self.incremental else super().raw_logits(x)
 
     def _by_steps(self, x: Tensor) -> list[Tensor]:
-        state, each = self.start(x.shape[:-1]), []
+        state = self.start(x.shape[:-1])
+        blocks = []
         for i in range(len(self.cardinalities)):
-            raw, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
-            each.append(raw)
-        return each
+            logits, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
+            blocks.append(logits)
+        return blocks

@@ -14,16 +14,18 @@ from .ordered import Ordered, widened
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One node of a :class:`BayesianNetwork`: a variable, or a block of variables that are independent given the parents.
+    """A node of a :class:`BayesianNetwork`: a variable, or variables that share parents.
+
+    The variables of a node are independent given the parents.
 
     Args:
         parents: names of nodes.
-        logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``), or a network that maps the
-            values of all the parents' variables, ``[rows, *batch, p]`` int64, to logits ``[rows, *batch, k]`` (a block:
-            ``[..., size, k]``).
+        logits: a table ``[*batch, k_parent_1, ..., k_parent_m, k]`` (a block: ``[..., size, k]``),
+            or a network that maps the values of all the parents' variables, ``[rows, *batch, p]``
+            int64, to logits ``[rows, *batch, k]`` (a block: ``[..., size, k]``).
         cardinality: k; needed with a network.
         size: number of variables of the block.
-        fixed: there is nothing to learn in it, so that no estimator need spend evaluations on it.
+        fixed: it has nothing to learn, so estimators spend no evaluations on it.
     """
 
     parents: Sequence[str]
@@ -38,12 +40,13 @@ class BayesianNetwork(Ordered):
 
     .. math:: q(x) = \prod_i q(x_i \mid x_{\text{parents}(i)})
 
-    The event lists the nodes' variables in the order in which the nodes are given, which need not be an order of drawing.
+    The event lists the nodes' variables in the order in which the nodes are given, which need not
+    be an order of drawing.
 
     Args:
         nodes: by name. Parameters may be shared between nodes.
-        batch_shape: of the law; the tables' leading dimensions.
-        device, dtype: needed where no node is a table.
+        batch_shape: of the distribution; the tables' leading dimensions.
+        device, dtype: needed if no node is a table.
 
     >>> q = BayesianNetwork({
     ...     "wet": Node(["rain"], torch.tensor([[9.0, 0.0], [0.0, 9.0]])),
@@ -64,7 +67,7 @@ class BayesianNetwork(Ordered):
     ) -> None:
         if not nodes:
             raise ValueError(
-                "BayesianNetwork: `nodes` is empty; a law needs at least one variable."
+                "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."
             )
         batch = torch.Size(batch_shape)
         place: dict[str, tuple[int, ...]] = {}
@@ -85,7 +88,8 @@ class BayesianNetwork(Ordered):
                 if parent not in nodes:
                     known = list(nodes)
                     raise ValueError(
-                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the nodes {known}."
+                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the "
+                        f"nodes {known}."
                     )
             if isinstance(node.logits, Tensor):
                 block = (node.size,) if node.size > 1 else ()
@@ -93,8 +97,9 @@ class BayesianNetwork(Ordered):
                 expected = (*batch, *parents, *block, sizes[name])
                 if tuple(node.logits.shape) != expected:
                     raise ValueError(
-                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} ([*batch, *cardinalities of the "
-                        f"parents {list(node.parents)}, k]), but {tuple(node.logits.shape)} was given."
+                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} "
+                        f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
+                        f"{tuple(node.logits.shape)} was given."
                     )
         order = _parents_first(nodes)
         reach: dict[str, frozenset[int]] = {}
@@ -103,7 +108,9 @@ class BayesianNetwork(Ordered):
                 [i for parent in nodes[name].parents for i in (*reach[parent], *place[parent])]
             )
         tables = [node.logits for node in nodes.values() if isinstance(node.logits, Tensor)]
-        self.nodes, self.order, self.place = dict(nodes), order, place
+        self.nodes = dict(nodes)
+        self.order = order
+        self.place = place
         self.blocks = tuple(place[name] for name in order)
         self.ancestors = tuple(reach[name] for name in order)
         self.cardinalities = tuple(sizes[name] for name in nodes for _ in place[name])
@@ -115,20 +122,20 @@ class BayesianNetwork(Ordered):
     def conditional(self, x: Tensor, block: int) -> Tensor:
         name = self.order[block]
         node = self.nodes[name]
-        given = [i for parent in node.parents for i in self.place[parent]]
+        parents = [i for parent in node.parents for i in self.place[parent]]
         if not isinstance(node.logits, Tensor):
-            raw = node.logits(x[..., given])
+            raw = node.logits(x[..., parents])
             return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
-        own = (node.size, self.cardinalities[self.place[name][0]])
+        shape = (node.size, self.cardinalities[self.place[name][0]])
         logits = widened(node.logits)
-        if not given:
-            return logits.reshape(self._table_batch(node) + own).expand(x.shape[:-1] + own)
+        if not parents:
+            return logits.reshape(self._table_batch(node) + shape).expand(x.shape[:-1] + shape)
         index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
-        for i in given:
+        for i in parents:
             index = index * self.cardinalities[i] + x[..., i]
-        rows = prod([self.cardinalities[i] for i in given])
-        table = logits.reshape(self._table_batch(node) + (rows, prod(own)))
-        return lookup(table, index).unflatten(-1, own)
+        rows = prod([self.cardinalities[i] for i in parents])
+        table = logits.reshape(self._table_batch(node) + (rows, prod(shape)))
+        return lookup(table, index).unflatten(-1, shape)
 
     def _table_batch(self, node: Node) -> torch.Size:
         assert isinstance(node.logits, Tensor)
@@ -144,5 +151,6 @@ def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:
     except CycleError as error:
         cycle = " -> ".join(reversed(error.args[1]))
         raise ValueError(
-            f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its edges."
+            f"BayesianNetwork: the graph has a cycle, {cycle} (child -> parent); remove one of its "
+            "edges."
         ) from None

@@ -1,4 +1,4 @@
-"""Laws that torch.distributions lacks, as real ``torch.distributions.Distribution``s."""
+"""Independent categorical variables with different numbers of categories."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,16 @@ from torch.nn.functional import pad
 
 
 class Categoricals(Distribution):
-    r"""``d`` independent categorical variables, each with its own number of categories.
+    r"""``d`` independent categorical variables with different numbers of categories.
 
-    One event is an int64 vector ``x`` with ``0 <= x_i < cardinalities[i]``. The logits share one tensor, padded with -inf;
-    because the cardinalities are known without looking at the numbers, estimators never evaluate an impossible neighbour.
+    One event is an int64 vector ``x`` with ``0 <= x_i < cardinalities[i]``. The logits share one
+    tensor, padded with -inf; because the cardinalities are known without reading the logits,
+    estimators never evaluate an impossible neighbour.
 
     Args:
         logits: one tensor ``[*batch, k_i]`` per variable, or one padded tensor ``[*batch, d, k]``.
-        cardinalities: with a padded tensor, the number of categories of each variable; entries beyond it are masked.
+        cardinalities: with a padded tensor, the number of categories of each variable; entries
+            beyond it are masked.
 
     >>> q = Categoricals([torch.zeros(7, 3), torch.zeros(7, 2), torch.zeros(7, 5)])
     >>> q.batch_shape, q.event_shape, q.cardinalities
@@ -45,8 +47,9 @@ class Categoricals(Distribution):
                 or not all(1 <= s <= logits.shape[-1] for s in sizes)
             ):
                 raise ValueError(
-                    f"Categoricals: `cardinalities` {sizes} does not fit logits of shape {tuple(logits.shape)}: one number "
-                    "from 1 to the last dimension is needed per variable, the dimension before it."
+                    f"Categoricals: `cardinalities` {sizes} does not fit logits of shape "
+                    f"{tuple(logits.shape)}: one number from 1 to the last dimension is needed per "
+                    "variable, the dimension before it."
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
             padded = logits.masked_fill(
@@ -55,19 +58,20 @@ class Categoricals(Distribution):
         else:
             if cardinalities is not None or len(logits) == 0:
                 raise ValueError(
-                    "Categoricals: give a non-empty list of logits, or one padded tensor and `cardinalities`."
+                    "Categoricals: give a non-empty list of logits, or one padded tensor and "
+                    "`cardinalities`."
                 )
-            shapes = {tuple(each.shape[:-1]) for each in logits}
-            if len(shapes) > 1 or any(each.dim() == 0 for each in logits):
-                given = [tuple(each.shape) for each in logits]
+            batches = {tuple(row.shape[:-1]) for row in logits}
+            if len(batches) > 1 or any(row.dim() == 0 for row in logits):
+                shapes = [tuple(row.shape) for row in logits]
                 raise ValueError(
-                    f"Categoricals: each tensor of `logits` must have shape [*batch, k_i], but {given} were given."
+                    "Categoricals: each tensor of `logits` must have shape [*batch, k_i], but "
+                    f"{shapes} were given."
                 )
-            sizes = tuple(each.shape[-1] for each in logits)
-            padded = torch.stack(
-                [pad(each, (0, max(sizes) - each.shape[-1]), value=-torch.inf) for each in logits],
-                -2,
-            )
+            sizes = tuple(row.shape[-1] for row in logits)
+            most = max(sizes)
+            rows = [pad(row, (0, most - row.shape[-1]), value=-torch.inf) for row in logits]
+            padded = torch.stack(rows, -2)
         self.cardinalities = sizes
         self.logits = padded - padded.logsumexp(-1, keepdim=True)
         self._param = self.logits
@@ -84,7 +88,7 @@ class Categoricals(Distribution):
         )
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
-        new: Categoricals = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
+        new = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
         new.cardinalities = self.cardinalities
         new.logits = new._param = self.logits.expand(
             torch.Size(batch_shape) + self.logits.shape[-2:]

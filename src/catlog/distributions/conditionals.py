@@ -1,4 +1,4 @@
-"""The view of a structured law: what estimators that draw whole points need of it, beside :class:`catlog.distributions.factors.Factors`."""
+"""The view through which estimators read structured distributions."""
 
 from dataclasses import dataclass
 from math import prod
@@ -16,7 +16,13 @@ from .ordered import IndependentBlocks, Ordered, at_least_float32
 
 @dataclass(frozen=True, eq=False)
 class Conditionals:
-    """A law over integers ``x = (x_1, ..., x_d)`` that is known by its conditionals."""
+    """A distribution over integers ``x = (x_1, ..., x_d)``, given by its conditionals.
+
+    Attributes:
+        q: the distribution.
+        validate: check its logits for NaN (eager mode only).
+        kind: how a point is written.
+    """
 
     q: Ordered
     validate: bool = True
@@ -65,7 +71,7 @@ class Conditionals:
         return index.clone()
 
     def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
-        """log q(x_i = k | earlier variables as given), differentiable."""
+        """Return log q(x_i = k | earlier variables as in ``index``), differentiable."""
         return self.q.log_conditionals(index, self.validate)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
@@ -73,16 +79,14 @@ class Conditionals:
 
 
 def structure(law: Factors | Conditionals) -> Ordered:
-    """The law as a structured one over category numbers, whatever its points look like."""
-    return (
-        law.q
-        if isinstance(law, Conditionals)
-        else IndependentBlocks(law.log_probs, law.cardinalities)
-    )
+    """Return the distribution as a structured one over category numbers."""
+    if isinstance(law, Conditionals):
+        return law.q
+    return IndependentBlocks(law.log_probs, law.cardinalities)
 
 
 def view(q: Distribution, *, validate: bool = True) -> Factors | Conditionals:
-    """``q`` as independent factors where it is, else by its conditionals."""
+    """Return ``q`` as independent factors if possible, else by its conditionals."""
     if not isinstance(q, Ordered):
         return factors(q, validate=validate)
     check_validate(validate)

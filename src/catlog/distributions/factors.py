@@ -1,7 +1,7 @@
-"""One view of a categorical law: ``q`` as ``d`` independent factors of ``k`` categories each.
+"""The view of ``q`` as ``d`` independent factors of ``k`` categories each.
 
-Every estimator reads a law through :class:`Factors`, whatever torch.distributions calls it, and hands f the points in the
-form that ``q.sample()`` would have given.
+Estimators read every such distribution of torch.distributions through :class:`Factors`, and hand f
+the points in the form that ``q.sample()`` gives.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,18 @@ from .ordered import Ordered
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """A law over ``x = (x_1, ..., x_d)`` with independent categorical ``x_i``.
+    """A distribution over ``x = (x_1, ..., x_d)`` with independent categorical ``x_i``.
 
-    kind: how a point is written: ``bits`` (floats 0/1, Bernoulli), ``index`` (int64, Categorical) or ``one-hot`` (floats).
-    probs: p_i(k), differentiable in the law's parameters, float32 or wider.
-    given_logits: normalised log-probabilities where the law was given by logits, else None.
-    cardinalities: the number of categories of each variable, known without looking at the numbers.
-    dtype: of a point as f sees it.
+    Attributes:
+        kind: how a point is written: ``bits`` (floats 0/1, Bernoulli), ``index`` (int64,
+            Categorical) or ``one-hot`` (floats).
+        probs: p_i(k), differentiable in the parameters of q, float32 or wider.
+        given_logits: normalised log-probabilities if q was given by logits, else None.
+        batch_shape: of q.
+        event_shape: of q.
+        cardinalities: the number of categories of each variable, known without reading the
+            probabilities.
+        dtype: of a point as f sees it.
     """
 
     kind: Kind
@@ -62,7 +67,7 @@ class Factors:
 
     @property
     def possible(self) -> Bool[Tensor, "*batch d k"]:
-        """Categories that can be drawn; the others (of probability zero) are never shown to f and get no gradient."""
+        """Categories that can be drawn; f never sees the others, and they get no gradient."""
         return self.probs.detach() > 0
 
     @property
@@ -73,23 +78,23 @@ class Factors:
         return _log(self.probs)
 
     def flat(self, x: Tensor) -> Tensor:
-        """``[n, *batch, *event]`` to ``[n, *batch, d]`` (one-hot: ``[n, *batch, d, k]``), the values as they are."""
+        """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``, or ``[n, *batch, d, k]``."""
         lead = x.shape[: x.dim() - len(self.event_shape)]
         tail = (self.d, self.k) if self.kind == Kind.ONE_HOT else (self.d,)
         return x.reshape(lead + tail)
 
     def shaped(self, flat: Tensor) -> Tensor:
-        """The inverse of :meth:`flat`."""
+        """Reshape to events, the inverse of :meth:`flat`."""
         lead = flat.shape[: flat.dim() - (2 if self.kind == Kind.ONE_HOT else 1)]
         return flat.reshape(lead + self.event_shape)
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
-        """The category number of every variable of ``x``."""
+        """Return the category number of every variable of ``x``."""
         flat = self.flat(x.detach())
         return flat.argmax(-1) if self.kind == Kind.ONE_HOT else flat.long()
 
     def point(self, index: Tensor) -> Tensor:
-        """The point with these category numbers, in a tensor of its own, as ``q.sample()`` writes it."""
+        """Return the point with these category numbers, in a new tensor."""
         if self.kind == Kind.ONE_HOT:
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
             return self.shaped(
@@ -106,19 +111,19 @@ class Factors:
         variable: Int64[Tensor, "rows *#batch"],
         category: Int64[Tensor, "rows *batch"],
     ) -> Tensor:
-        """Set in ``flat`` (rows, *batch, ...), in place where that is possible, one variable of every element to ``category``."""
+        """Set one variable of every element of ``flat`` to ``category``, in place if possible."""
         put = flat.scatter if inside_functorch() else flat.scatter_
-        where = variable.expand(category.shape).unsqueeze(-1)
+        index = variable.expand(category.shape).unsqueeze(-1)
         if self.kind != Kind.ONE_HOT:
-            return put(-1, where, category.to(self.dtype).unsqueeze(-1))
+            return put(-1, index, category.to(self.dtype).unsqueeze(-1))
         row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
         row = (row.scatter if inside_functorch() else row.scatter_)(
             -1, category[..., None, None], 1.0
         )
-        return put(-2, where.unsqueeze(-1).expand(row.shape), row)
+        return put(-2, index.unsqueeze(-1).expand(row.shape), row)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
-        """log p(x) of points given by category numbers."""
+        """Return log p(x) of points given by category numbers."""
         log_probs = self.log_probs
         if self.kind == Kind.BITS:
             picked = torch.where(index.bool(), log_probs[..., 1], log_probs[..., 0])
@@ -129,11 +134,11 @@ class Factors:
 
 
 def factors(q: Distribution, *, validate: bool = True) -> Factors:
-    """View ``q`` as independent factors, or say which laws can be.
+    """View ``q`` as independent factors, or raise an error that says which distributions can be.
 
     >>> from torch.distributions import Bernoulli, Independent
-    >>> law = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
-    >>> str(law.kind), law.d, law.k, tuple(law.batch_shape)
+    >>> view = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
+    >>> str(view.kind), view.d, view.k, tuple(view.batch_shape)
     ('bits', 3, 2, (5,))
     """
     check_validate(validate)
@@ -144,39 +149,43 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     if isinstance(base, Bernoulli):
         kind = Kind.BITS
         dtype = base._param.dtype
-        probs, logits = _given(base, validate)
+        probs, logits = _probs_and_logits(base, validate)
     elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
         kind = Kind.ONE_HOT if isinstance(base, OneHotCategorical) else Kind.INDEX
         inner: Categorical | Categoricals = (
             base._categorical if isinstance(base, OneHotCategorical) else base
         )
         dtype = inner._param.dtype if kind == Kind.ONE_HOT else torch.int64
-        probs, logits = _given(inner, validate)
+        probs, logits = _probs_and_logits(inner, validate)
     elif isinstance(base, Ordered):
         raise TypeError(
-            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed here. Use an estimator for "
-            "structured laws: SCateR, CritiCateR, LEG, RAM, RLOO, BBVI, NVIL, Reinforce, UnorderedSet, SumAndSample, MAPO or "
-            "Exact."
+            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "
+            "here. Use an estimator "
+            'whose `supports` names "structured", such as RLOO or SCateR.'
         )
     else:
         raise TypeError(
-            f"q: a law of independent categorical variables is needed, but {_name(q)} was given. Supported are Bernoulli, "
-            "Categorical and OneHotCategorical of torch.distributions, each alone or inside Independent(..., dims), and "
-            "catlog.Categoricals; and, for estimators of structured laws, Autoregressive, BayesianNetwork and MarkovChain."
+            f"q: a distribution of independent categorical variables is needed, but {_name(q)} was "
+            "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
+            "torch.distributions, each alone or inside Independent(..., dims), and "
+            "catlog.Categoricals; and, for estimators of structured distributions, "
+            "Autoregressive, BayesianNetwork and MarkovChain."
         )
     batch, event = q.batch_shape, q.event_shape
     d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
     k = probs.shape[-1]
     if d == 0 or k == 0:
         raise ValueError(
-            f"q: a law needs at least one variable and one category, but {_name(q)} has event shape {tuple(event)}."
+            f"q: a distribution needs at least one variable and one category, but {_name(q)} has "
+            f"event shape {tuple(event)}."
         )
     shape = batch + (d, k)
     if can_inspect(validate, probs) and not bool((probs >= 0).all()):
         bad = (~(probs.detach() >= 0)).nonzero()[0].tolist()
         raise ValueError(
-            f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters are NaN there, or every "
-            "category is masked (logit -inf). Check what computes them, and leave each variable at least one category."
+            f"q: {_name(q)} has no valid probabilities at index {tuple(bad[:-1])}: its parameters "
+            "are NaN there, or every category is masked (logit -inf). Check what computes them, "
+            "and leave each variable at least one category."
         )
     if logits is None:
         probs = _without_impossible(probs)
@@ -194,28 +203,29 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
 
 
 def relaxable(q: Distribution, law: Factors, owner: str) -> None:
-    """Raise where points of the law cannot be relaxed to reals."""
+    """Raise if points of q cannot be relaxed to reals."""
     if law.kind == Kind.INDEX:
         raise TypeError(
-            f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws integers. Use "
-            "OneHotCategorical (with the same logits) and let f read one-hot vectors."
+            f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws "
+            "integers. Use OneHotCategorical (with the same logits) and let f read one-hot "
+            "vectors."
         )
 
 
 def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
-    """Raise where the law is not of bits, and name an estimator for it."""
+    """Raise if q is not of bits, and name an estimator for it."""
     if law.kind != Kind.BITS:
         raise TypeError(
-            f"{owner} is for binary variables (a Bernoulli law), but {_name(q)} was given. Use {instead}."
+            f"{owner} is for binary variables (Bernoulli), but {_name(q)} was given. Use {instead}."
         )
 
 
-def _given(
+def _probs_and_logits(
     q: Bernoulli | Categorical | Categoricals, validate: bool
 ) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
-    """Probabilities, and log-probabilities where logits were given, from the form in which q was given.
+    """Return probabilities, and log-probabilities if q was given by logits.
 
-    Where torch's ``expand`` has forgotten the form, logits are used, but not where torch clamped them.
+    If torch's ``expand`` has lost the form, logits are used, except where torch clamped them.
     """
     form = given_form(q)
     if form == "logits":
@@ -223,9 +233,8 @@ def _given(
     if form == "probs":
         return _by_probs(q), None
     logits, clamped = _by_logits(q)[1], was_clamped(q)
-    by_logits = (
-        logits.exp()
-    )  # its derivative is as exact near 1 as near 0, and may yet be divided by p
+    # The exponential's derivative is as exact near 1 as near 0, and can still be divided by p.
+    by_logits = logits.exp()
     if can_inspect(validate, clamped) and not bool(clamped.any()):
         return by_logits, logits
     by_probs = _without_impossible(_by_probs(q))
@@ -233,25 +242,26 @@ def _given(
 
 
 def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
-    """Whether q was given by its logits or by its probabilities.
+    """Return whether q was given by its logits or by its probabilities.
 
-    torch keeps the other form beside the given one once it is asked for. Its ``expand`` takes both along, probabilities first,
+    torch caches the other form once it is read. Its ``expand`` copies both, probabilities first,
     and calls the logits the parameter, whichever was given.
     """
     if "probs" not in q.__dict__:
         return "logits"
     if "logits" not in q.__dict__ or q._param is q.__dict__["probs"]:
         return "probs"
-    if torch.compiler.is_compiling():  # which cannot see the order
+    if torch.compiler.is_compiling():  # where the order of attributes is unknown
         return "unknown"
     first = next(name for name in q.__dict__ if name in ("probs", "logits"))
     return "logits" if first == "logits" else "unknown"
 
 
 def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*shape 1"]:
-    """Where torch made the logits of probabilities so near to 0 or 1 that it clamped them.
+    """Return where torch computed logits from probabilities so near to 0 or 1 that it clamped them.
 
-    There, logits make what was impossible possible, and give what is below the clamp no gradient.
+    There, logits make impossible categories possible, and give categories below the clamp no
+    gradient.
     """
     eps = torch.finfo(q._param.dtype).eps  # what torch clamps to
     return ((_by_probs(q) < eps) & (_by_logits(q)[1] >= log(eps) * (1 + 4 * eps))).any(
@@ -260,35 +270,35 @@ def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*sha
 
 
 def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shape k"]:
-    given = q.probs if _is_wide(q.probs) else q.probs.float()
+    probs = q.probs if _is_wide(q.probs) else q.probs.float()
     if isinstance(q, Bernoulli):
-        return torch.stack([1 - given, given], -1)
-    # In a narrow type the probabilities that torch normalised do not quite add up to one.
-    return given if given is q.probs else given / given.sum(-1, keepdim=True)
+        return torch.stack([1 - probs, probs], -1)
+    # In a narrow dtype the probabilities that torch normalised do not quite add up to one.
+    return probs if probs is q.probs else probs / probs.sum(-1, keepdim=True)
 
 
 def _by_logits(
     q: Bernoulli | Categorical | Categoricals,
 ) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
-    given = q.logits if _is_wide(q.logits) else q.logits.float()
+    logits = q.logits if _is_wide(q.logits) else q.logits.float()
     if isinstance(q, Bernoulli):
-        both = torch.stack([-given, given], -1)
+        both = torch.stack([-logits, logits], -1)
         return torch.sigmoid(both), logsigmoid(both)
-    logits = given if given is q.logits else given.log_softmax(-1)
+    logits = logits if logits is q.logits else logits.log_softmax(-1)
     return logits.softmax(-1), logits
 
 
 def _log(probs: Tensor) -> Tensor:
-    """The logarithm; that of zero has no gradient."""
+    """Return the logarithm, with no gradient where it is -inf."""
     possible = probs.detach() > 0
     return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)
 
 
 def _without_impossible(probs: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
-    """The same probabilities, normalised once more over the possible categories, so that the others have no gradient.
+    """Normalise once more over the possible categories: impossible ones get no gradient.
 
-    An impossible category takes its probability from the possible ones as it grows: to cut off its own entry alone would leave
-    that part of its derivative.
+    As its probability grows, an impossible category takes it from the possible ones. Masking its
+    own entry alone would keep that part of its derivative.
     """
     probs = probs.masked_fill(probs.detach() == 0, 0.0)
     return probs / probs.sum(-1, keepdim=True)

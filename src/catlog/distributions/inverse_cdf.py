@@ -1,4 +1,4 @@
-"""Draws by inverse CDF: from uniforms to categories, block by block where variables depend on each other."""
+"""Draws by inverse CDF: from uniforms to categories, block by block."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def inverse_cdf(probs: Tensor, u: Tensor) -> Tensor:
-    """Return the category whose interval of the CDF contains u, never an impossible one, even for u = 1.
+    """Return the category whose interval of the CDF contains u.
 
-    ``probs`` has the categories last; the dimensions before them and those of ``u`` broadcast.
+    It is never an impossible one, even for u = 1. ``probs`` has the categories last; the dimensions
+    before them and those of ``u`` broadcast.
     """
     if probs.shape[-1] == 2:
         first, second = probs.unbind(-1)
@@ -42,7 +43,7 @@ def ancestral(
 
 
 def as_index(variables: tuple[int, ...]) -> slice | list[int]:
-    """Return an index for these variables: a slice if they are consecutive, which avoids a copy and a GPU sync."""
+    """Return an index for these variables: a slice, if possible, saves a copy and a GPU sync."""
     first, count = variables[0], len(variables)
     if variables == tuple(range(first, first + count)):
         return slice(first, first + count)

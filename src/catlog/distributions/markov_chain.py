@@ -9,17 +9,20 @@ from .ordered import Ordered, widened
 
 
 class MarkovChain(Ordered):
-    r"""A chain of states, with or without observations.
+    r"""A Markov chain of states, with or without observations.
 
-    .. math:: q(z) = \pi(z_1) \prod_{t>1} A(z_t \mid z_{t-1}), \qquad q(z, o) = q(z) \prod_t B(o_t \mid z_t)
+    .. math::
+        q(z) = \pi(z_1) \prod_{t>1} A(z_t \mid z_{t-1}), \qquad
+        q(z, o) = q(z) \prod_t B(o_t \mid z_t)
 
-    The event is the states ``z_1 ... z_T`` and, with ``emission``, the observations ``o_1 ... o_T`` after them.
+    The event is the states ``z_1 ... z_T`` and, with ``emission``, the observations ``o_1 ... o_T``
+    after them.
 
     Args:
         initial: logits ``[*batch, k]``; the chain has this batch shape.
-        transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or ``[*batch, T - 1, k, k]``; one table
-            ``[k, k]`` serves every batch element and step.
-        length: T, at least 1; needed unless ``transition`` tells.
+        transition: logits ``[*batch, k, k]`` (next given row), the same at every step, or
+            ``[*batch, T - 1, k, k]``; one table ``[k, k]`` serves every batch element and step.
+        length: T, at least 1; needed unless ``transition`` has one table per step.
         emission: logits ``[*batch, k, o]`` of an observation given a state, or ``[k, o]``.
 
     >>> q = MarkovChain(torch.zeros(2), torch.tensor([[9.0, 0.0], [0.0, 9.0]]), length=4)
@@ -37,8 +40,9 @@ class MarkovChain(Ordered):
     ) -> None:
         if initial.dim() == 0 or transition.dim() < 2:
             raise ValueError(
-                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, k] or [*batch, T - 1, k, k], "
-                f"but {tuple(initial.shape)} and {tuple(transition.shape)} were given."
+                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, "
+                f"k] or [*batch, T - 1, k, k], but {tuple(initial.shape)} and "
+                f"{tuple(transition.shape)} were given."
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)
@@ -47,34 +51,37 @@ class MarkovChain(Ordered):
             length = steps
         if length is None:
             raise ValueError(
-                "MarkovChain: `length` is needed where one `transition` serves every step."
+                "MarkovChain: `length` is needed if one `transition` serves every step."
             )
         check_count("MarkovChain", "length", length)
         lead = transition.shape[: -2 if shared else -3]
         if (
             transition.shape[-2:] != (k, k)
             or (steps is not None and steps != length)
-            or not _serves(lead, batch)
+            or not _broadcasts(lead, batch)
         ):
             sizes = "".join(f"{size}, " for size in batch)
             raise ValueError(
-                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or [{sizes}{length - 1}, {k}, {k}] "
-                f"([*batch, k, k] or [*batch, T - 1, k, k]) to go with `initial` {tuple(initial.shape)} and length {length}, but "
-                f"{tuple(transition.shape)} was given. Where it lacks the batch, expand it."
+                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
+                f"[{sizes}{length - 1}, {k}, {k}] ([*batch, k, k] or [*batch, T - 1, k, k]) to go "
+                f"with `initial` {tuple(initial.shape)} and length {length}, but "
+                f"{tuple(transition.shape)} was given. If it lacks the batch, expand it."
             )
         if emission is not None and (
-            emission.dim() < 2 or emission.shape[-2] != k or not _serves(emission.shape[:-2], batch)
+            emission.dim() < 2
+            or emission.shape[-2] != k
+            or not _broadcasts(emission.shape[:-2], batch)
         ):
             raise ValueError(
-                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` {tuple(initial.shape)}, but "
-                f"{tuple(emission.shape)} was given."
+                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` "
+                f"{tuple(initial.shape)}, but {tuple(emission.shape)} was given."
             )
-        self.initial, self.transition = (
-            widened(initial),
-            widened(transition),
-        )  # here, so that gradients add up in float32
+        # Widened here, so that gradients add up in float32.
+        self.initial = widened(initial)
+        self.transition = widened(transition)
         self.emission = None if emission is None else widened(emission)
-        self.shared, self.length = shared, length
+        self.shared = shared
+        self.length = length
         states = tuple(range(length))
         self.cardinalities = (k,) * length + (
             () if emission is None else (emission.shape[-1],) * length
@@ -85,7 +92,8 @@ class MarkovChain(Ordered):
         self.ancestors = tuple(frozenset(range(t)) for t in states) + (
             () if emission is None else (frozenset(states),)
         )
-        self.real, self.device = self.initial.dtype, initial.device
+        self.real = self.initial.dtype
+        self.device = initial.device
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
@@ -99,7 +107,7 @@ class MarkovChain(Ordered):
         return lookup(table, x[..., block - 1]).unsqueeze(-2)
 
     def entropy(self) -> Tensor:
-        """Exact, by the marginals of the states."""
+        """Return the exact entropy, by the marginals of the states."""
 
         def probs_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
             log_probs = widened(logits).log_softmax(-1)
@@ -109,13 +117,12 @@ class MarkovChain(Ordered):
         marginal, total = probs_and_entropy(self.initial)
         for t in range(self.length):
             if t > 0:
-                step, left = probs_and_entropy(
+                step, entropy = probs_and_entropy(
                     self.transition if self.shared else self.transition[..., t - 1, :, :]
                 )
-                total = total + (marginal * left).sum(-1)
-                marginal = (marginal.unsqueeze(-1) * step).sum(
-                    -2
-                )  # no matrix product: autocast would narrow it
+                total = total + (marginal * entropy).sum(-1)
+                # Not a matrix product, which autocast would compute in fewer bits.
+                marginal = (marginal.unsqueeze(-1) * step).sum(-2)
             if self.emission is not None:
                 total = total + (marginal * probs_and_entropy(self.emission)[1]).sum(-1)
         return total.expand(self.batch_shape)
@@ -124,7 +131,7 @@ class MarkovChain(Ordered):
 def lookup(
     table: Float[Tensor, "*batch states k"], index: Int64[Tensor, "n *batch"]
 ) -> Float[Tensor, "n *batch k"]:
-    """The row of a (batched) table that ``index`` names."""
+    """Return the rows of a (batched) table at ``index``."""
     if table.dim() == 2:
         return table[index]
     table = table.expand(index.shape + table.shape[-2:])
@@ -133,8 +140,8 @@ def lookup(
     ).squeeze(-2)
 
 
-def _serves(lead: torch.Size, batch: torch.Size) -> bool:
-    """Whether a table with these leading dimensions has an entry for every element of the batch."""
+def _broadcasts(lead: torch.Size, batch: torch.Size) -> bool:
+    """Return whether a table with these leading dimensions broadcasts to the batch."""
     return len(lead) <= len(batch) and all(
-        size in (1, wanted) for size, wanted in zip(lead[::-1], batch[::-1], strict=False)
+        size in (1, full) for size, full in zip(lead[::-1], batch[::-1], strict=False)
     )

@@ -1,8 +1,8 @@
 """The base class of distributions whose variables depend on each other.
 
-An event is an int64 vector x of d variables. They are drawn in blocks: the variables of a block are independent given the
-earlier blocks. A distribution offers what the CatLog-Derivative trick needs: its conditionals, and the ancestors of every
-block.
+An event is an int64 vector x of d variables. They are drawn in blocks: the variables of a block are
+independent given the earlier blocks. A distribution offers what the CatLog-Derivative trick needs:
+its conditionals, and the ancestors of every block.
 """
 
 from abc import abstractmethod
@@ -20,18 +20,24 @@ from .inverse_cdf import ancestral
 
 
 class Ordered(Distribution):
-    r"""A law given by conditionals, :math:`q(x) = \prod_b \prod_{i \in b} q(x_i \mid x_{\text{earlier blocks}})`.
+    r"""A distribution given by its conditionals.
+
+    .. math:: q(x) = \prod_b \prod_{i \in b} q(x_i \mid x_{\text{earlier blocks}})
 
     A subclass sets
 
     - ``blocks``: the variables of each block, in the order in which they are drawn;
     - ``cardinalities``: the number of categories of each variable;
-    - ``ancestors``: for each block, the variables that its conditionals depend on, directly or through others;
-    - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where ``real`` is narrower;
-    - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions of a known environment;
+    - ``ancestors``: for each block, the variables that its conditionals depend on, directly or
+      through others;
+    - ``real`` and ``device``: of its logits; draws, probabilities and weights are in float32 where
+      ``real`` is narrower;
+    - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions
+      of a known environment;
 
-    and defines :meth:`conditional`. One whose network carries a state along the sequence sets ``incremental`` and defines
-    :meth:`start` and :meth:`step` as well; one that can give every conditional in a single call overrides :meth:`raw_logits`.
+    and defines :meth:`conditional`. If its network carries a state along the sequence, it sets
+    ``incremental`` and defines :meth:`start` and :meth:`step` as well. If it can compute all
+    conditionals in one call, it overrides :meth:`raw_logits`.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -46,16 +52,16 @@ class Ordered(Distribution):
 
     @abstractmethod
     def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
-        """Logits of the block's variables given x of earlier blocks (other entries are to be ignored)."""
+        """Return the block's logits given x of earlier blocks; later entries must be ignored."""
 
     def start(self, lead: torch.Size) -> Any:
-        """The state before the first variable: tensors (nested in tuples) whose leading dimensions are ``lead``."""
+        """Return the state before the first variable: (tuples of) tensors ``[*lead, ...]``."""
         raise NotImplementedError
 
     def step(
         self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
     ) -> tuple[Float[Tensor, "*lead k"], Any]:
-        """Logits of the next variable, and the state, once the variable before it is known."""
+        """Return the logits of the next variable and the new state, given the previous variable."""
         raise NotImplementedError
 
     def next_logits(
@@ -65,28 +71,28 @@ class Ordered(Distribution):
         state: Any,
         previous: Int64[Tensor, "*lead"] | None,
     ) -> tuple[Float[Tensor, "*lead m k"], Any]:
-        """The block's logits while drawing, and the state: by :meth:`step` where the law has one, else by :meth:`conditional`."""
+        """Return the block's logits and the state, by :meth:`step` or :meth:`conditional`."""
         if not self.incremental:
             return self.conditional(x, block), None
         raw, state = self.step(state, block, previous)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw, state
 
     def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
-        """Per block, the logits of its variables given the values that x gives to earlier ones."""
+        """Return per block the logits of its variables, given the earlier variables in x."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
 
     def block_log_probs(
         self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
     ) -> Float[Tensor, "*lead m k"]:
-        """Normalised log-probabilities of a block, checked; categories beyond a variable's cardinality have none."""
+        """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
         variables = self.blocks[block]
         sizes = [self.cardinalities[i] for i in variables]
         expected = lead + (len(variables), max(sizes))
         if not isinstance(logits, Tensor) or logits.shape != expected:
-            given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
-                f"q: the conditional of variable {variables[0]} must return logits of shape {tuple(expected)}, but it returned "
-                f"{given}."
+                f"q: the conditional of variable {variables[0]} must return logits of shape "
+                f"{tuple(expected)}, but it returned {returned}."
             )
         if min(sizes) < max(sizes):
             beyond = (
@@ -98,21 +104,24 @@ class Ordered(Distribution):
         if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
             bad = tuple(log_probs.isnan().nonzero()[0].tolist())
             raise ValueError(
-                f"q: the conditional of variable {variables[bad[-2]]} has no valid probabilities at index {bad[:-2]}: its logits "
-                "are NaN, or every category is masked (-inf)."
+                f"q: the conditional of variable {variables[bad[-2]]} has no valid probabilities "
+                f"at index {bad[:-2]}: its logits are NaN, or every category is masked (-inf)."
             )
         return log_probs
 
     def log_conditionals(
         self, x: Int64[Tensor, "*lead d"], validate: bool = True
     ) -> Float[Tensor, "*lead d k"]:
-        """log q(x_i = k | earlier variables as in x), for every i and k: the teacher-forced pass, differentiable."""
+        """Return log q(x_i = k | earlier variables as in x) for every i and k.
+
+        This is one teacher-forced pass, differentiable.
+        """
         return self._stacked(self.raw_logits(x), x, validate)
 
     def _stacked(
         self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool
     ) -> Float[Tensor, "*lead d k"]:
-        """The logits of all blocks, normalised, by variable."""
+        """Return the logits of all blocks, normalised, by variable."""
         k = max(self.cardinalities)
         parts: list[Tensor | None] = [None] * len(self.cardinalities)
         for block, logits in enumerate(raw):
@@ -149,7 +158,7 @@ class Ordered(Distribution):
         return known.sum(-1).reshape(value.shape[:-1])
 
     def _rows(self, x: Tensor) -> Tensor:
-        """``[*sample, *batch, d]`` as ``[rows, *batch, d]``, which is how conditionals are asked."""
+        """Reshape ``[*sample, *batch, d]`` to ``[rows, *batch, d]``, as conditionals expect."""
         tail = self.batch_shape + self.event_shape
         return x.reshape((prod(x.shape[: x.dim() - len(tail)]),) + tail)
 
@@ -166,17 +175,18 @@ class Ordered(Distribution):
         return values.expand((points,) + self.batch_shape + self.event_shape) if expand else values
 
     def entropy(self) -> Tensor:
-        """By enumeration.
+        """Return the entropy, by enumeration.
 
-        Where that is too much, estimate it: ``E(lambda x: -q.log_prob(x).detach(), q)`` has the right value and the right
-        gradient with any unbiased E, such as :class:`~catlog.RLOO`. (The mean of ``-q.log_prob(x)`` over draws x has the right
-        value, but a gradient that is zero in expectation.)
+        If that is too expensive, estimate it: ``E(lambda x: -q.log_prob(x).detach(), q)`` has the
+        right value and the right gradient with any unbiased E, such as :class:`~catlog.RLOO`. (The
+        mean of ``-q.log_prob(x)`` over draws x has the right value, but a gradient that is zero in
+        expectation.)
         """
         log_prob = self.log_prob(self.enumerate_support())
         return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
-        new: Ordered = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
+        new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
         new.__dict__.update(
             {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
         )
@@ -186,7 +196,9 @@ class Ordered(Distribution):
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The type itself, or float32 where it is narrower: few uniforms of bfloat16 differ, so that many categories had none.
+    """Return the dtype, or float32 if it is narrower.
+
+    bfloat16 has too few different uniforms to reach all of many categories.
 
     >>> at_least_float32(torch.bfloat16), at_least_float32(torch.float64)
     (torch.float32, torch.float64)
@@ -199,15 +211,17 @@ def widened(logits: Tensor) -> Tensor:
 
 
 class IndependentBlocks(Ordered):
-    """Independent factors read as a structured law of one block, so that what is written for structured laws serves both."""
+    """Independent factors as a structured distribution of one block."""
 
     def __init__(
         self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]
     ) -> None:
-        self.log_probs, self.cardinalities = log_probs, cardinalities
+        self.log_probs = log_probs
+        self.cardinalities = cardinalities
         self.blocks = (tuple(range(len(cardinalities))),)
         self.ancestors = (frozenset(),)
-        self.real, self.device = log_probs.dtype, log_probs.device
+        self.real = log_probs.dtype
+        self.device = log_probs.device
         super().__init__(log_probs.shape[:-2], log_probs.shape[-2:-1], validate_args=False)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:

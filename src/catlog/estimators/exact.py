@@ -22,16 +22,19 @@ class Exact:
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
 
-    Value and gradient are exact. The tests judge all other estimators by it, and it is the best choice where it is affordable.
+    Value and gradient are exact. The tests judge all other estimators by it, and it is the best
+    choice where it is affordable.
 
-    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A q with more points than ``limit`` is refused.
+    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A q with more points than
+    ``limit`` is refused.
 
     Args:
         limit: the largest number of points to enumerate.
         chunk_size: evaluations of f at once (None: chosen for the device).
         validate: check f's values for NaN and inf (eager mode only).
 
-    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(probs=torch.tensor([0.5, 0.25])), 1)
+    >>> bits = torch.distributions.Bernoulli(probs=torch.tensor([0.5, 0.25]))
+    >>> q = torch.distributions.Independent(bits, 1)
     >>> Exact()(lambda x: x.sum(-1), q)
     tensor(0.7500)
     """
@@ -74,7 +77,8 @@ class Exact:
         points = prod(law.cardinalities)
         if points > self.limit:
             raise ValueError(
-                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR or RLOO, or raise the limit "
+                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR "
+                "or RLOO, or raise the limit "
                 "if f is cheap."
             )
         grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
@@ -90,7 +94,8 @@ class Exact:
         else:
             weight = _joint(law)
             likely = law.probs.argmax(-1)
-        # A point that is impossible in some batch element is replaced there by a possible one, at weight 0.
+        # A point that is impossible in some batch element is replaced there by a possible one, at
+        # weight 0.
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
         fx = evaluate_chunked(
             f,

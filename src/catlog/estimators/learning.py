@@ -19,8 +19,9 @@ _LIBRARY.impl("frozen", _copies, "CompositeExplicitAutograd")
 
 
 def learns(module: nn.Module, values: Tensor | None = None) -> bool:
-    """Return whether this call may change what ``module`` has learned: in training mode, not in inference mode nor inside
-    torch.func's transforms, and from values of f, of which an empty batch has none."""
+    """Return whether this call may change what ``module`` has learned: in training mode, not in
+    inference mode nor inside torch.func's transforms, and from values of f, of which an empty batch
+    has none."""
     return (
         module.training
         and not inside_functorch()
@@ -32,11 +33,12 @@ def learns(module: nn.Module, values: Tensor | None = None) -> bool:
 def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
     """Return copies of what was learned in earlier calls, which later writes do not change.
 
-    A compiler may recompute in the backward pass whatever the forward pass computed, and would read buffers that learning has
-    overwritten since. The copies are made by an operation that compilers do not look into and do not repeat.
+    A compiler may recompute in the backward pass whatever the forward pass computed, and would read
+    buffers that learning has overwritten since. The copies are made by an operation that compilers
+    do not look into and do not repeat.
 
-    Raise inside the recomputation of ``torch.utils.checkpoint``: the forward pass has learned by then, so that the second
-    pass would not repeat the first.
+    Raise inside the recomputation of ``torch.utils.checkpoint``: the forward pass has learned by
+    then, so that the second pass would not repeat the first.
 
     >>> module = nn.BatchNorm1d(1)
     >>> (mean,) = frozen(module, module.running_mean)
@@ -49,8 +51,10 @@ def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
     if learns(module) and torch._C._current_graph_task_id() != -1:
         name = type(module).__name__
         raise RuntimeError(
-            f"{name} learns from every call, so that torch.utils.checkpoint cannot repeat one: the second pass would not see the "
-            f"state that the first one saw. Put the checkpoint around the network inside f, or freeze {name} with eval()."
+            f"{name} learns from every call, so that torch.utils.checkpoint cannot repeat one: "
+            "the second pass would not see the "
+            "state that the first one saw. Put the checkpoint around the network inside f, or "
+            f"freeze {name} with eval()."
         )
     return _copies(list(learned))
 
@@ -59,7 +63,8 @@ def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
 def write(updates: Iterable[tuple[Tensor, Tensor]], together: bool = False) -> None:
     """Write new values into their buffers, except where they are NaN or infinite.
 
-    With ``together``, a single NaN or infinity leaves all buffers unchanged. That costs a few more kernels.
+    With ``together``, a single NaN or infinity leaves all buffers unchanged. That costs a few more
+    kernels.
 
     >>> kept = torch.zeros(2)
     >>> write([(kept, torch.tensor([1.0, torch.inf]))]); kept

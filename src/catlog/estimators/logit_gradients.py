@@ -14,8 +14,9 @@ def score_in_logits(
 ) -> tuple[Float[Tensor, "m *batch d k"], Float[Tensor, "n *batch d k"]]:
     """Return log q(x_i = k | x_<i) and the score in its logits, 1[x_i = k] - q(k | x_<i).
 
-    The log-probabilities are differentiable and 0 where k is impossible. For independent variables they have one row
-    (m = 1), which all draws share. The score is a constant. A Bernoulli variable has two categories like any other.
+    The log-probabilities are differentiable and 0 where k is impossible. For independent variables
+    they have one row (m = 1), which all draws share. The score is a constant. A Bernoulli variable
+    has two categories like any other.
     """
     table = (
         law.log_conditionals(index) if isinstance(law, Conditionals) else law.log_probs.unsqueeze(0)
@@ -27,7 +28,7 @@ def score_in_logits(
 
 
 def by_category(law: Factors, slope: Tensor) -> Float[Tensor, "n *batch d k"]:
-    """Return the derivative of f in a point, per category. A bit has the slope 0 for its category 0."""
+    """Return the derivative of f in a point, per category; category 0 of a bit has 0."""
     flat = law.flat(slope).to(law.real)
     return torch.stack([torch.zeros_like(flat), flat], -1) if law.kind == Kind.BITS else flat
 
@@ -66,8 +67,9 @@ def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:
 def logit_surrogate(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
     """Return a surrogate whose derivative in logit k of variable i is ``slope[i, k]``.
 
-    It is sum_k slope_k log p_k, so q may be given by logits or by probabilities. Where the slopes of a variable add up to
-    zero, the normaliser drops out. Impossible categories get no gradient, and the slopes of the others are centred again.
+    It is sum_k slope_k log p_k, so q may be given by logits or by probabilities. Where the slopes
+    of a variable add up to zero, the normaliser drops out. Impossible categories get no gradient,
+    and the slopes of the others are centred again.
     """
     possible = law.possible
     slope = slope.detach().masked_fill(~possible, 0.0)

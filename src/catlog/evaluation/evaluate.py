@@ -15,22 +15,23 @@ from ..estimator import Function
 from ..tracing import can_inspect, in_inference_mode, inside_functorch
 
 NOT_DIFFERENTIABLE = (
-    "f: its derivative in x is needed by this estimator, but f's value does not depend differentiably on x. Use a black-box "
-    "estimator (RLOO, RELAX, IndeCateR without `variables`, or with control='none'), or make f differentiable."
+    "f: its derivative in x is needed by this estimator, but f's value does not depend "
+    "differentiably on x. Use a black-box estimator (RLOO, RELAX, IndeCateR without `variables`, "
+    "or with control='none'), or make f differentiable."
 )
-FLAT = frozenset(  # their derivative is 0, or torch has none
+FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
     [
         *(f"{name}Backward0" for name in ("Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc")),
         "RoundBackward1",
+        "torch::autograd::NotImplemented",
     ]
-    + ["torch::autograd::NotImplemented"]
 )
 
 
 def evaluate(
     f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True
 ) -> Float[Tensor, "n *batch"]:
-    """``f(x)`` for points ``[n, *batch, *event]``; f may write into its input without harm to the caller's."""
+    """Return ``f(x)`` for points ``[n, *batch, *event]``; f gets a copy and may write into it."""
     check_function(f)
     return checked(f(x.clone()), x, law, validate=validate)
 
@@ -38,9 +39,9 @@ def evaluate(
 def evaluate_through(
     f: Function, points: Tensor, law: Factors | Conditionals, *, validate: bool = True
 ) -> Float[Tensor, "n *batch"]:
-    """``f(points)``, whose derivative in the points is needed: an error (in eager mode, with ``validate``) where it has none.
+    """Return ``f(points)``, or raise if it is not differentiable in the points.
 
-    f may write into the points.
+    The error is raised in eager mode with ``validate``. f may write into the points.
     """
     check_function(f)
     origin = (
@@ -81,7 +82,8 @@ def chunks(
 ) -> list[slice]:
     """Return equal slices of ``rows``, each of at most ``chunk_size`` evaluations of f.
 
-    A row is one evaluation per batch element. A function that divides its rows among ranks (``f.ranks``) gets more of them.
+    A row is one evaluation per batch element. A function that divides its rows among ranks
+    (``f.ranks``) gets more of them.
     """
     if rows == 0:
         return []
@@ -96,7 +98,8 @@ def chunks(
 def default_chunk_size(law: Factors | Conditionals) -> int:
     """Return how many evaluations of f are made at once.
 
-    On a CPU they fit into its caches. On a GPU they fill it: 2**28 numbers are 1 GiB of float32 input.
+    On a CPU they fit into its caches. On a GPU they fill it: 2**28 numbers are 1 GiB of float32
+    input.
     """
     if law.device.type == "cuda":
         return max(1, 2**28 // max(1, prod(law.event_shape)))
@@ -113,8 +116,9 @@ def value_and_slope(
 ) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
-    Where no gradient is wanted (``no_grad``, ``inference_mode``) nothing is differentiated, and the derivative is given as 0.
-    With ``learns``, the estimator learns from it under ``no_grad``, too; under ``inference_mode`` torch has none to give.
+    If no gradient is wanted (``no_grad``, ``inference_mode``), nothing is differentiated and the
+    derivative is 0. With ``learns``, the estimator learns from the derivative under ``no_grad``,
+    too; ``inference_mode`` has none.
     """
     if in_inference_mode() or not (torch.is_grad_enabled() or learns):
         return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
@@ -137,9 +141,9 @@ def value_and_grad(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
     """Return the results of ``function`` and the derivatives of the first one's sum in the inputs.
 
-    A derivative is None where the first result does not depend differentiably on that input (eager mode only). The results
-    can be differentiated in what else the function depends on, and with ``create_graph`` so can the derivatives. The function
-    may write into its inputs.
+    A derivative is None where the first result does not depend differentiably on that input (eager
+    mode only). The results can be differentiated in what else the function depends on, and with
+    ``create_graph`` so can the derivatives. The function may write into its inputs.
     """
     if torch.compiler.is_compiling() or inside_functorch():
 
@@ -148,100 +152,99 @@ def value_and_grad(
             return results[0], results[1:]
 
         copies = [tensor.clone() for tensor in inputs]
-        first, pull, rest = torch.func.vjp(first_and_rest, *copies, has_aux=True)  # type: ignore[misc]
-        results, grads = (first, *rest), pull(torch.ones_like(first))
+        first, pull, *rest = torch.func.vjp(first_and_rest, *copies, has_aux=True)
+        results = (first, *rest[0])
+        grads = pull(torch.ones_like(first))
     else:
         with torch.enable_grad():
             leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
             copies = [leaf.clone() for leaf in leaves]
             origins = [copy.grad_fn for copy in copies]
             results = function(*copies)
-            used = [
-                leaf
-                for leaf, origin in zip(leaves, origins, strict=True)
-                if origin is not None and depends(results[0], origin)
-            ]
-            by_leaf = {}
-            if used:
-                found = torch.autograd.grad(
-                    results[0].sum(),
-                    used,
-                    retain_graph=True,
-                    create_graph=create_graph,
-                    allow_unused=True,
+            is_used = [origin is not None and depends(results[0], origin) for origin in origins]
+            grads = (None,) * len(leaves)
+            if any(is_used):
+                total = results[0].sum()
+                grads = torch.autograd.grad(
+                    total, leaves, retain_graph=True, create_graph=create_graph, allow_unused=True
                 )
-                by_leaf = dict(zip(map(id, used), found, strict=True))
-            grads = tuple(by_leaf.get(id(leaf)) for leaf in leaves)
+            grads = tuple(grad if used else None for grad, used in zip(grads, is_used, strict=True))
     if create_graph:
         return results, grads
     return results, tuple(None if grad is None else grad.detach() for grad in grads)
 
 
 def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
-    """Whether the node ``origin`` is among those behind ``result``, by a path on which not all derivatives are 0.
+    """Return whether ``result`` depends on the node ``origin`` by a differentiable path.
 
     >>> x = torch.ones(2, requires_grad=True).clone()
     >>> [depends(y, x.grad_fn) for y in (x.sum() * 0, x.round().sum(), x.round() + x, x.detach())]
     [True, False, True, False]
     """
-    found, waiting = set(), [result.grad_fn]
+    visited = set()
+    waiting = [result.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is origin:
             return True
-        if node is None or node in found or node.name() in FLAT:
+        if node is None or node in visited or node.name() in FLAT:
             continue
-        found.add(node)
-        waiting.extend(each for each, _ in node.next_functions)
+        visited.add(node)
+        waiting.extend(parent for parent, _ in node.next_functions)
     return False
 
 
 def checked(
     fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool
 ) -> Float[Tensor, "n *batch"]:
-    """``fx`` if it is what the contract asks of f; else an error that says what f returned and what to do."""
+    """Return ``fx``, or raise an error that says what f returned and what it must return."""
     expected = x.shape[:1] + law.batch_shape
     if not isinstance(fx, Tensor):
         raise TypeError(
-            f"f must return a tensor of shape {tuple(expected)}, but it returned {type(fx).__name__}."
+            f"f must return a tensor of shape {tuple(expected)}, but it returned "
+            f"{type(fx).__name__}."
         )
     if fx.shape != expected:
         raise ValueError(_wrong_shape(fx, x, law, expected))
     if fx.device != x.device:
         raise ValueError(
-            f"f must return its values on {x.device}, where its input lies, but they lie on {fx.device}."
+            f"f must return its values on {x.device}, where its input lies, but they lie on "
+            f"{fx.device}."
         )
     if fx.dtype == torch.bool:
         return fx.to(law.real)
     if not fx.is_floating_point():
         raise TypeError(
-            f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` (or `.double()`)."
+            f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` "
+            "(or `.double()`)."
         )
     check_finite(fx, "f must return", validate)
     return fx
 
 
 def check_finite(values: Tensor, claim: str, validate: bool) -> None:
-    """Raise where a value is NaN or infinite, where Python may look (see :func:`catlog.checks.may_look`)."""
+    """Raise if a value is NaN or infinite, where Python may look (``can_inspect``)."""
     if can_inspect(validate, values) and not bool(values.isfinite().all()):
         bad = (~values.isfinite()).nonzero()
         first = tuple(bad[0].tolist())
         raise ValueError(
-            f"{claim} finite numbers, but {len(bad)} of {values.numel()} are NaN or infinite, the first "
-            f"({cast(float, values[first].item())}) at index {first}. Pass validate=False to the estimator to let them through."
+            f"{claim} finite numbers, but {len(bad)} of {values.numel()} are NaN or infinite, the "
+            f"first ({cast(float, values[first].item())}) at index {first}. Pass validate=False to "
+            "the estimator to let them through."
         )
 
 
 def _wrong_shape(fx: Tensor, x: Tensor, law: Factors | Conditionals, expected: torch.Size) -> str:
     message = (
-        f"f must return one value per point: it was given x of shape {tuple(x.shape)} and must return shape {tuple(expected)} "
-        f"([n, *batch]), but it returned {tuple(fx.shape)}."
+        f"f must return one value per point: it was given x of shape {tuple(x.shape)} and must "
+        f"return shape {tuple(expected)} ([n, *batch]), but it returned {tuple(fx.shape)}."
     )
     for missing in range(1, len(law.batch_shape) + 1):
         if fx.shape == expected[:-missing]:
             return (
-                f"{message} It seems to treat the last {missing} batch dimension{'s' * (missing > 1)} of q as variables of one "
-                f"event: wrap the law as Independent(q, {missing})."
+                f"{message} It seems to treat the last {missing} batch "
+                f"dimension{'s' * (missing > 1)} of q as variables of one event: wrap the "
+                f"distribution as Independent(q, {missing})."
             )
     return (
         f"{message} Reduce the event dimensions {tuple(law.event_shape)} and keep the leading ones."

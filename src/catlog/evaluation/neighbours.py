@@ -1,4 +1,4 @@
-"""f at every single-variable change of x: deduplicated, chunked, or read from f's own table."""
+"""f at every single-variable change of x: evaluated in chunks, or read from f's own table."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,24 +17,25 @@ def differences(
     fx: Float[Tensor, "rows *batch"],
     law: Factors,
     *,
-    fresh: bool = False,
+    per_variable: bool = False,
     chosen: Int64[Tensor, "n *batch m"] | None = None,
     chunk_size: int | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
+    """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
-    The slots are all d variables, or the ``chosen`` ones of each draw. With ``fresh``, x holds one draw per variable (row
-    s * d + i for sample s) and slot i is a change of its own draw. The entry of x's own category is 0, and so is that of an
-    impossible category, which f never sees: where it has probability zero but is within ``cardinalities`` (a mask found in
-    the numbers), x itself is evaluated in its place; beyond them (a static mask) nothing is.
+    The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x holds one
+    draw per variable (row s * d + i for sample s), and slot i is a change of that draw. The entry
+    of x's own category is 0. So is that of an impossible category, which f never sees: if it has
+    probability zero but is within ``cardinalities``, x itself is evaluated in its place; beyond
+    ``cardinalities`` nothing is evaluated.
 
     A table of f's own is compared with f at its first use, where Python may look at numbers.
     """
     with torch.no_grad():
         index = law.index(x)
         fx = fx.detach()
-        if fresh:
+        if per_variable:
             index = index.unflatten(0, (-1, law.d)).diagonal(dim1=1, dim2=-1)
             fx = fx.unflatten(0, (-1, law.d)).movedim(1, -1)
             variable = torch.arange(law.d, device=x.device).expand(index.shape)
@@ -48,26 +49,25 @@ def differences(
 
         own_table = getattr(f, "neighbours", None)
         if own_table is not None:
-            if fresh:
+            if per_variable:
                 table = own_table(x.clone(), variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1))
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
                 table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
             _check_table(table, index.shape + (law.k,))
             table = table.to(fx.dtype)
-            table = table - table.gather(
-                -1, index.unsqueeze(-1)
-            )  # its own f(x), rounded as its neighbours are
+            # Less the table's own f(x), which is rounded as its neighbours are.
+            table = table - table.gather(-1, index.unsqueeze(-1))
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
             table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
             check_finite(table, "f.neighbours must return", validate)
             if can_inspect(validate, table) and not getattr(f, "table_checked", False):
-                compare_with_f(f, table, x, fx, law, index, variable, fresh)
+                compare_with_f(f, table, x, fx, law, index, variable, per_variable)
             return table
         return _evaluated(
-            f, x, fx, law, index, variable, fresh, chosen is None, chunk_size, validate
+            f, x, fx, law, index, variable, per_variable, chosen is None, chunk_size, validate
         )
 
 
@@ -78,19 +78,21 @@ def _evaluated(
     law: Factors,
     index: Int64[Tensor, "n *batch slots"],
     variable: Int64[Tensor, "n *batch slots"],
-    fresh: bool,
+    per_variable: bool,
     static: bool,
     chunk_size: int | None,
     validate: bool,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """The table by calling f at the other categories (own + j) mod k, j = 1 ... k - 1, of every slot."""
+    """Return the table by calling f at all other categories, (own + j) mod k, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
     if static and min(law.cardinalities) < k:
-        others = torch.tensor(law.cardinalities, device=device) - 1
+        alternatives = torch.tensor(law.cardinalities, device=device) - 1
         moves = sum(law.cardinalities) - law.d
-        slot = torch.arange(slots, device=device).repeat_interleave(others, output_size=moves)
-        first = (others.cumsum(0) - others).repeat_interleave(others, output_size=moves)
+        slot = torch.arange(slots, device=device).repeat_interleave(alternatives, output_size=moves)
+        first = (alternatives.cumsum(0) - alternatives).repeat_interleave(
+            alternatives, output_size=moves
+        )
         offset = torch.arange(moves, device=device) - first + 1
     else:
         moves = slots * (k - 1)
@@ -100,22 +102,22 @@ def _evaluated(
         return fx.new_zeros(index.shape + (k,))
 
     variable = variable[..., slot]
-    own = index[..., slot]
+    current = index[..., slot]
     if min(law.cardinalities) < k:
-        category = (own + offset) % torch.tensor(law.cardinalities, device=device)[variable]
+        category = (current + offset) % torch.tensor(law.cardinalities, device=device)[variable]
     else:
-        category = (own + offset) % k
+        category = (current + offset) % k
     possible = (
         law.possible.flatten(-2)
         .expand((n, *law.batch_shape, law.d * k))
         .gather(-1, variable * k + category)
     )
-    category = torch.where(possible, category, own)
+    category = torch.where(possible, category, current)
 
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
     flat = law.flat(x)
     row = torch.arange(n, device=device).unsqueeze(1)
-    row = (row * law.d + slot if fresh else row.expand(n, moves)).reshape(-1)
+    row = (row * law.d + slot if per_variable else row.expand(n, moves)).reshape(-1)
     to_variable = variable.movedim(-1, 1).flatten(0, 1)
     to_category = category.movedim(-1, 1).flatten(0, 1)
 
@@ -125,14 +127,17 @@ def _evaluated(
 
     value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size, validate=validate)
     value = value.unflatten(0, (n, moves)).movedim(1, -1)
-    change = (value - (fx[..., slot] if fresh else fx)).masked_fill(~possible, 0.0)
+    change = (value - (fx[..., slot] if per_variable else fx)).masked_fill(~possible, 0.0)
     table = change.new_zeros((n, *law.batch_shape, slots * k))
     return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
 
 
 def _check_table(table: object, expected: torch.Size) -> None:
     if not isinstance(table, Tensor) or table.shape != expected:
-        given = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        returned = type(table).__name__
+        if isinstance(table, Tensor):
+            returned = f"shape {tuple(table.shape)}"
         raise ValueError(
-            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, k]), but it returned {given}."
+            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, "
+            f"k]), but it returned {returned}."
         )

@@ -8,14 +8,18 @@ from torch import Tensor, nn
 def call_network(
     owner: str, network: nn.Module, inputs: Float[Tensor, "..."], shape: tuple[int, ...]
 ) -> Float[Tensor, "..."]:
-    """``network(inputs)`` of this shape (a last dimension of 1 is dropped), in the network's type and back in the inputs'."""
-    dtype = next((each.dtype for each in network.parameters()), inputs.dtype)
+    """Return ``network(inputs)``, computed in the network's dtype.
+
+    It must have this ``shape``, or one more dimension of 1, which is dropped.
+    """
+    dtype = next((parameter.dtype for parameter in network.parameters()), inputs.dtype)
     out = network(inputs.to(dtype))
     if isinstance(out, Tensor) and out.shape == (*shape, 1):
         out = out.squeeze(-1)
     if not isinstance(out, Tensor) or out.shape != torch.Size(shape):
-        given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        returned = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(
-            f"{owner}: `network` must return shape {tuple(shape)} or {(*shape, 1)}, but it returned {given}."
+            f"{owner}: `network` must return shape {tuple(shape)} or {(*shape, 1)}, but it "
+            f"returned {returned}."
         )
     return out.to(inputs.dtype)

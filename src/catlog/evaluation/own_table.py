@@ -1,4 +1,4 @@
-"""A function's own table against the function itself, at a few neighbours."""
+"""Compare a function's own table with the function itself, at a few neighbours."""
 
 from contextlib import suppress
 
@@ -20,80 +20,85 @@ def compare_with_f(
     law: Factors,
     index: Int64[Tensor, "n *batch slots"],
     variable: Int64[Tensor, "n *batch slots"],
-    fresh: bool,
+    per_variable: bool,
 ) -> None:
-    """Raise where f's table is not that of f; where it is, note that on f (``f.table_checked``).
+    """Raise if f's table does not agree with f; otherwise set ``f.table_checked``.
 
-    The table, of changes from f(x), is read as in :func:`catlog.evaluation.neighbours.differences`. Looked at are two slots of the first
-    two draws, that of the largest change and another: at most four points of every batch element. An f that gives other values
-    when it is called again (dropout) cannot be compared, and is let through.
+    The table holds changes from f(x), as :func:`catlog.evaluation.neighbours.differences` returns
+    them. Two slots of the first two draws are compared, that of the largest change and one more: at
+    most four evaluations per batch element. If f returns other values when it is called again
+    (dropout), it cannot be compared, and nothing is raised.
     """
     if table.numel() == 0:
         return
     slots = table.shape[-2]
     largest = int(table[0].abs().amax(-1).reshape(-1, slots).amax(0).argmax())
-    other = (largest + 1 + slots // 2) % slots
-    seen = [
-        (row, slot) for row in range(min(2, len(table))) for slot in dict.fromkeys((largest, other))
+    second = (largest + 1 + slots // 2) % slots
+    entries = [
+        (row, slot)
+        for row in range(min(2, len(table)))
+        for slot in dict.fromkeys((largest, second))
     ]
 
-    def at(each: Tensor) -> Tensor:
-        return torch.stack([each[row, ..., slot] for row, slot in seen])
+    def at_entries(values: Tensor) -> Tensor:
+        return torch.stack([values[row, ..., slot] for row, slot in entries])
 
     flat = law.flat(x)
-    start = torch.stack([flat[row * law.d + slot if fresh else row] for row, slot in seen])
-    own, changed, still = at(index), at(variable), at(fx.expand(index.shape))
-    entries = torch.stack([table[row, ..., slot, :] for row, slot in seen])
-    after = (own + 1) % torch.tensor(law.cardinalities, device=x.device)[changed]
-    turn = torch.tensor([slot == largest for _, slot in seen], device=x.device).view(
-        -1, *[1] * (own.dim() - 1)
+    start = torch.stack(
+        [flat[row * law.d + slot if per_variable else row] for row, slot in entries]
     )
-    category = torch.where(turn & (entries != 0).any(-1), entries.abs().argmax(-1), after)
+    current = at_entries(index)
+    changed = at_entries(variable)
+    unchanged = at_entries(fx.expand(index.shape))
+    changes = torch.stack([table[row, ..., slot, :] for row, slot in entries])
+    after = (current + 1) % torch.tensor(law.cardinalities, device=x.device)[changed]
+    is_largest = torch.tensor([slot == largest for _, slot in entries], device=x.device).view(
+        -1, *[1] * (current.dim() - 1)
+    )
+    category = torch.where(is_largest & (changes != 0).any(-1), changes.abs().argmax(-1), after)
     possible = (
         law.possible.flatten(-2)
-        .expand(*own.shape, -1)
+        .expand(*current.shape, -1)
         .gather(-1, (changed * law.k + category).unsqueeze(-1))
         .squeeze(-1)
     )
-    category = torch.where(possible, category, own)
+    category = torch.where(possible, category, current)
     points = law.shaped(law.assign(start, changed, category))
 
-    with torch.random.fork_rng(
-        devices=[x.device] if x.is_cuda else []
-    ):  # draws go on as if f had not been called
+    # Forked, so that later draws do not depend on whether f was called here.
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         value = evaluate(f, points, law).to(fx.dtype)
         again = evaluate(f, points, law).to(fx.dtype)
-    given, wanted = entries.gather(-1, category.unsqueeze(-1)).squeeze(-1), value - still
-    size = torch.maximum(value.abs(), still.abs()).amax(0)
-    bound = 0.1 * torch.maximum(given.abs(), wanted.abs()).amax(0) + rounding(f, x, fx) * size
-    wrong = (given - wanted).abs() > bound
+    claimed = changes.gather(-1, category.unsqueeze(-1)).squeeze(-1)
+    true = value - unchanged
+    size = torch.maximum(value.abs(), unchanged.abs()).amax(0)
+    bound = 0.1 * torch.maximum(claimed.abs(), true.abs()).amax(0) + rounding(f, x, fx) * size
+    wrong = (claimed - true).abs() > bound
     if bool(wrong.any()) and bool(((again - value).abs() <= bound).all()):
-        where = tuple(wrong.nonzero()[0].tolist())
+        first = tuple(wrong.nonzero()[0].tolist())
         raise ValueError(
-            f"f.neighbours does not agree with f: variable {int(changed[where])} set to category {int(category[where])} changes "
-            f"f(x) by {float(wanted[where]):.4g}, but by {float(given[where]):.4g} in the table. Mend `neighbours`, or hand the "
-            "estimator `lambda x: f(x)`, which evaluates f at every neighbour. (validate=False turns this comparison off.)"
+            f"f.neighbours does not agree with f: variable {int(changed[first])} set to category "
+            f"{int(category[first])} changes f(x) by {float(true[first]):.4g}, but by "
+            f"{float(claimed[first]):.4g} in the table. Correct `neighbours`, or hand the "
+            "estimator `lambda x: f(x)`, which evaluates f at every neighbour. (validate=False "
+            "turns this comparison off.)"
         )
-    with suppress(
-        AttributeError, TypeError
-    ):  # where f has no room for a note, it is compared at every call
+    # If f has no room for the note, it is compared at every call.
+    with suppress(AttributeError, TypeError):
         object.__setattr__(f, "table_checked", True)
 
 
 def rounding(f: Function, x: Tensor, fx: Tensor) -> float:
-    """What rounding may make of f's values, relative to them; generous, since f's parts may be larger than f."""
-    kinds = {fx.dtype, *([x.dtype] if x.is_floating_point() else [])}
+    """Return a bound of f's relative rounding error; generous, since f's terms may be larger."""
+    dtypes = {fx.dtype, *([x.dtype] if x.is_floating_point() else [])}
     if isinstance(f, nn.Module):
-        kinds |= {
-            each.dtype for each in (*f.parameters(), *f.buffers()) if each.is_floating_point()
-        }
+        tensors = (*f.parameters(), *f.buffers())
+        dtypes |= {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     if torch.is_autocast_enabled(x.device.type):
-        kinds.add(torch.get_autocast_dtype(x.device.type))
-    coarsest = max(torch.finfo(kind).eps for kind in kinds)
-    if torch.float64 not in kinds and (
-        x.is_cuda or torch.get_float32_matmul_precision() != "highest"
-    ):
-        coarsest = max(
-            coarsest, 2.0**-7 if torch.get_float32_matmul_precision() == "medium" else 2.0**-10
-        )  # TF32 or bfloat16
+        dtypes.add(torch.get_autocast_dtype(x.device.type))
+    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
+    precision = torch.get_float32_matmul_precision()
+    if torch.float64 not in dtypes and (x.is_cuda or precision != "highest"):
+        # The mantissa of bfloat16 ("medium") or TF32 ("high", and convolutions on a GPU).
+        coarsest = max(coarsest, 2.0**-7 if precision == "medium" else 2.0**-10)
     return coarsest * (1024 if coarsest < 1e-6 else 32)

@@ -1,19 +1,24 @@
-r"""Functions with a table of their own: f at every single-variable change of x, in fewer operations than by calling f.
+r"""Functions with a table of their own: f at every single-variable change of x, cheaply.
 
-If f has a method ``neighbours(x, variables=None)``, :class:`catlog.IndeCateR` calls it instead of f:
+If f has a method ``neighbours(x, variables=None)``, :class:`catlog.IndeCateR` calls it instead of
+f:
 
-- ``neighbours(x)`` returns ``[n, *batch, d, k]``, the value of f with ``x_i`` set to category k, for all i and k;
-- ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns ``[n, *batch, m, k]`` for those only.
+- ``neighbours(x)`` returns ``[n, *batch, d, k]``, the value of f with ``x_i`` set to category k,
+  for all i and k;
+- ``neighbours(x, variables)`` with ``variables`` of shape ``[n, *batch, m]`` returns
+  ``[n, *batch, m, k]`` for those only.
 
-It is called without autograd. The entry of x's own category is f(x) as the table has it: differences are taken to it, so that
-both sides are rounded alike. The entries of impossible categories are ignored. A few entries are compared with f itself at
-the first use (eager mode with ``validate=True``, see :mod:`catlog.evaluation.neighbours`).
+It is called without autograd. The entry of x's own category is f(x) as the table has it:
+differences are taken to it, so that both sides are rounded alike. The entries of impossible
+categories are ignored. A few entries are compared with f itself at the first use (eager mode with
+``validate=True``, see :mod:`catlog.evaluation.neighbours`).
 
-Sums are taken in float32 or wider, whatever the dtype of the costs, of x or of autocast: f is large and its changes are small.
+Sums are taken in float32 or wider, whatever the dtype of the costs, of x or of autocast: f is large
+and its changes are small.
 
-Points are read as distributions write them: int64 categories (Categorical), 0/1 floats (Bernoulli), or one-hot floats, for which
-the constructors take ``one_hot=True``. All functions here extend to relaxed points (between 0 and 1), so estimators that
-differentiate f can use them as well.
+Points are read as distributions write them: int64 categories (Categorical), 0/1 floats (Bernoulli),
+or one-hot floats, for which the constructors take ``one_hot=True``. All functions here extend to
+relaxed points (between 0 and 1), so estimators that differentiate f can use them as well.
 """
 
 from ..parallel.pool import Pool as Pool

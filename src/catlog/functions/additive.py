@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from .tables import (
     Variables,
     as_one_hot,
-    changes_from_own,
+    changes_from_current,
     check_own_table,
     register_tensors,
     widened,
@@ -24,6 +24,7 @@ class Additive(nn.Module):
         costs: ``[*batch, d, k]`` (or ``[d, k]`` for all batch elements), a parameter or a tensor.
         one_hot: x is one-hot.
 
+    >>> import torch
     >>> f = Additive(torch.tensor([[0.0, 1.0], [0.0, 2.0]]))
     >>> f(torch.tensor([[1.0, 1.0]])), f.neighbours(torch.tensor([[1.0, 1.0]]))
     (tensor([3.]), tensor([[[2., 3.],
@@ -34,7 +35,8 @@ class Additive(nn.Module):
         super().__init__()
         if costs.dim() < 2:
             raise ValueError(
-                f"Additive: `costs` must have shape [*batch, d, k], but {tuple(costs.shape)} was given."
+                f"Additive: `costs` must have shape [*batch, d, k], but {tuple(costs.shape)} was "
+                "given."
             )
         self.one_hot = one_hot
         self.costs: Tensor
@@ -50,4 +52,4 @@ class Additive(nn.Module):
         lead = x.shape[: x.dim() - (2 if self.one_hot else 1)]
         costs = widened(self.costs).expand(lead + self.costs.shape[-2:])
         value = Additive.forward(self, x)
-        return value[..., None, None] + changes_from_own(costs, x, self.one_hot, variables)
+        return value[..., None, None] + changes_from_current(costs, x, self.one_hot, variables)

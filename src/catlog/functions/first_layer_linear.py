@@ -22,12 +22,14 @@ from .tables import (
 
 
 class BernoulliCrossEntropy(nn.Module):
-    r"""A head for :class:`FirstLayerLinear`: the negative log-likelihood of targets in [0, 1] under Bernoullis.
+    r"""A head for :class:`FirstLayerLinear`: Bernoulli log-likelihood of targets, negated.
+
+    Targets lie in [0, 1].
 
     .. math:: \sum_j \operatorname{softplus}(\ell_j) - t_j \ell_j
 
-    After a linear layer, :math:`\ell = W h + b`, the second term is :math:`h \cdot W^\top t + t \cdot b`, so that the logits are
-    read once, by the softplus.
+    After a linear layer, :math:`\ell = W h + b`, the second term is
+    :math:`h \cdot W^\top t + t \cdot b`, so that the logits are read once, by the softplus.
 
     Args:
         targets: ``[*batch, pixels]``.
@@ -48,9 +50,10 @@ class BernoulliCrossEntropy(nn.Module):
     def after(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
         """Return this head as a function of the last layer's input.
 
-        In fewer than 32 bits the logits are rounded, which both terms must see alike, so there the head itself is called.
-        Without autograd one buffer holds the logits of all calls: on a CPU, allocating them again for every slice of neighbours
-        unmaps and maps the memory each time, which took a sixth of a step.
+        In fewer than 32 bits the logits are rounded, which both terms must see alike, so there the
+        head itself is called. Without autograd one buffer holds the logits of all calls: on a CPU,
+        allocating them again for every slice of neighbours unmaps and maps the memory each time,
+        which took a sixth of a step.
         """
         weight, bias = linear.weight, linear.bias
         if weight.dtype.itemsize < 4 or torch.is_autocast_enabled(weight.device.type):
@@ -83,25 +86,31 @@ class FirstLayerLinear(nn.Module):
 
     .. math:: f(x) = \text{head}\bigl(\text{rest}(W x + b)\bigr)
 
-    A change of variable i moves the first layer's output by one column of W, so the table needs no first product; the rest
-    of the network runs on slices that fit the cache. On a CPU, for bits or numbers, linear layers with ReLUs between them and
-    :class:`BernoulliCrossEntropy`, hidden units that are off at a point and all its neighbours are left out of the products.
+    A change of variable i moves the first layer's output by one column of W, so the table needs no
+    first product; the rest of the network runs on slices that fit the cache. On a CPU, for bits or
+    numbers, linear layers with ReLUs between them and :class:`BernoulliCrossEntropy`, hidden units
+    that are off at a point and all its neighbours are left out of the products.
 
-    A changed first layer or container (hooks, a subclass that overrides forward) raises an error. So does batch normalisation in
-    training mode, which makes f depend on other points. Later modules and the head are called as they are, unless they are plain.
+    A changed first layer or container (hooks, a subclass that overrides forward) raises an error.
+    So does batch normalisation in training mode, which makes f depend on other points. Later
+    modules and the head are called as they are, unless they are plain.
 
     Args:
-        network: an ``nn.Sequential`` whose first module is ``nn.Linear``; its input is the event, flattened.
-        head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``, such as :class:`BernoulliCrossEntropy`
-            (made to be fast after a linear layer); None: the output's last dimension, of size 1, is dropped.
+        network: an ``nn.Sequential`` whose first module is ``nn.Linear``; its input is the event,
+            flattened.
+        head: maps the network's output ``[rows, *batch, out]`` to ``[rows, *batch]``, such as
+            :class:`BernoulliCrossEntropy` (made to be fast after a linear layer); None: the
+            output's last dimension, of size 1, is dropped.
         one_hot: x is one-hot ``[..., d, k]`` and the layer's input is its d k numbers.
-        categories: k, where x holds category numbers 0 ... k - 1, which the layer reads as they are; 2 for bits.
+        categories: k, where x holds category numbers 0 ... k - 1, which the layer reads as they
+            are; 2 for bits.
         event_dims: number of event dimensions of x; None: 1, or 2 where it is one-hot.
         chunk_size: evaluations at once in the table (None: 1024 on a CPU, all on a GPU).
         precision: of the table on a GPU, for bits, three linear layers with ReLUs between them and
-            :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as many bits as TF32, scaled into
-            float16's range by powers of two) or "bfloat16" (see :mod:`catlog.functions.kernels`); "float32": by PyTorch, as for
-            all other networks. None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
+            :class:`BernoulliCrossEntropy`, which run as one kernel: "half" (changes rounded to as
+            many bits as TF32, scaled into float16's range by powers of two) or "bfloat16" (see
+            :mod:`catlog.functions.kernels`); "float32": by PyTorch, as for all other networks.
+            None: "half" where ``torch.set_float32_matmul_precision`` allows TF32, else "float32".
 
     >>> decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> f = FirstLayerLinear(decoder)
@@ -126,13 +135,15 @@ class FirstLayerLinear(nn.Module):
             or not isinstance(network[0], nn.Linear)
         ):
             raise TypeError(
-                f"FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, but {network!r} was given."
+                "FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, "
+                f"but {network!r} was given."
             )
         if chunk_size is not None:
             check_count("FirstLayerLinear", "chunk_size", chunk_size)
         if precision not in (None, "float32", *PRECISIONS):
             raise ValueError(
-                f'FirstLayerLinear: `precision` must be None, "float32" or one of {PRECISIONS}, but {precision!r} was given.'
+                'FirstLayerLinear: `precision` must be None, "float32" or one of '
+                f"{PRECISIONS}, but {precision!r} was given."
             )
         check_count("FirstLayerLinear", "categories", categories)
         self.network = network
@@ -152,9 +163,10 @@ class FirstLayerLinear(nn.Module):
         ):
             if difference := how_it_differs(module, kind):
                 raise TypeError(
-                    f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but {difference}, which the table ignores. "
-                    "Remove that (norms: torch.nn.utils.parametrizations), or hand the estimator a function that calls the "
-                    "network, without a table."
+                    f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but "
+                    f"{difference}, which the table ignores. Remove that (norms: "
+                    "torch.nn.utils.parametrizations), or hand the estimator a function that "
+                    "calls the network, without a table."
                 )
 
     def _check_rows(self) -> None:
@@ -164,13 +176,17 @@ class FirstLayerLinear(nn.Module):
                 module.training or module.running_mean is None
             ):
                 raise ValueError(
-                    f"FirstLayerLinear: `network` normalises by the batch in {type(module).__name__} at {name!r}, so that f(x) "
-                    "depends on the points beside x. Call `network.eval()`, or use LayerNorm or GroupNorm."
+                    "FirstLayerLinear: `network` normalises by the batch in "
+                    f"{type(module).__name__} at {name!r}, so that f(x) depends on the points "
+                    "beside x. Call `network.eval()`, or use LayerNorm or GroupNorm."
                 )
 
     @property
     def table_checked(self) -> bool:
-        """Whether a table of this network, with these settings, was compared with f (heads change from step to step)."""
+        """Whether a table of this network with these settings was compared with f.
+
+        The note is kept on the network, because heads change from step to step.
+        """
         return self._reads() in self.network.__dict__.get("_tables_checked", ())
 
     @table_checked.setter
@@ -197,8 +213,9 @@ class FirstLayerLinear(nn.Module):
         flat = flat if flat.is_floating_point() else flat.to(first.weight.dtype)
         if flat.shape[-1] != first.in_features:
             raise ValueError(
-                f"FirstLayerLinear: the last {self.event_dims} dimensions of x {tuple(x.shape)} must hold the first layer's "
-                f"{first.in_features} inputs. Set `event_dims` (and `one_hot`) to fit q."
+                f"FirstLayerLinear: the last {self.event_dims} dimensions of x {tuple(x.shape)} "
+                f"must hold the first layer's {first.in_features} inputs. Set `event_dims` (and "
+                "`one_hot`) to fit q."
             )
         return flat
 
@@ -231,25 +248,26 @@ class FirstLayerLinear(nn.Module):
         weight = first.weight  # read once: a parametrised weight is computed at every access
         base = nn.functional.linear(flat, weight, first.bias)
         k = x.shape[-1] if self.one_hot else self.categories
-        own = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
-        variable = torch.arange(own.shape[-1], device=x.device).expand(own.shape)
+        current = flat.unflatten(-1, (-1, k)).argmax(-1) if self.one_hot else flat.long()
+        variable = torch.arange(current.shape[-1], device=x.device).expand(current.shape)
         if variables is not None:
             variable = variables
-            own = own.gather(-1, variables)
-        slots = own.shape[-1]
+            current = current.gather(-1, variables)
+        slots = current.shape[-1]
 
-        # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole batches without a copy.
+        # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole
+        # batches without a copy.
         slot = torch.arange(slots, device=x.device).repeat_interleave(
             k - 1, output_size=slots * (k - 1)
         )
         offset = torch.arange(1, k, device=x.device).repeat(slots)
-        moved_from = own[..., slot]
+        moved_from = current[..., slot]
         moved_to = (moved_from + offset) % k
         entry = slot * k + moved_to
         if self._skips_units(base, len(slot)):
             which = slot if variables is None else variable[..., slot]
             unmoved, moved = self._by_units(base, moved_to - moved_from, which)
-            table = unmoved.unsqueeze(-1).expand(*own.shape[:-1], slots * k)
+            table = unmoved.unsqueeze(-1).expand(*current.shape[:-1], slots * k)
             return table.scatter(-1, entry, moved).unflatten(-1, (slots, k))
         moved_from = moved_from.movedim(-1, 0)
         moved_to = moved_to.movedim(-1, 0)
@@ -269,7 +287,7 @@ class FirstLayerLinear(nn.Module):
         unmoved = rest(base).unsqueeze(-1)
         moved = torch.cat(values).movedim(0, -1)
         dtype = torch.promote_types(unmoved.dtype, moved.dtype)  # autocast may make them differ
-        table = unmoved.to(dtype).expand(*own.shape[:-1], slots * k)
+        table = unmoved.to(dtype).expand(*current.shape[:-1], slots * k)
         return table.scatter(-1, entry, moved.to(dtype)).unflatten(-1, (slots, k))
 
     def _skips_units(self, base: Tensor, moves: int) -> bool:
@@ -285,7 +303,7 @@ class FirstLayerLinear(nn.Module):
         return fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
 
     def _alternates(self) -> bool:
-        """Return whether the network is plain linear layers with plain ReLUs between them, before a plain cross-entropy."""
+        """Return whether plain linear layers and ReLUs alternate, before a plain cross-entropy."""
         layers = list(self.network)
         fits = all(
             is_exactly(layer, nn.ReLU if i % 2 else nn.Linear) for i, layer in enumerate(layers)
@@ -305,7 +323,7 @@ class FirstLayerLinear(nn.Module):
         return unmoved, torch.cat(moved, -1)
 
     def _fits_kernel(self, flat: Tensor, variables: Variables | None) -> bool:
-        """Return whether :func:`catlog.functions.kernels.bernoulli_table` can make this table, in a precision that is allowed."""
+        """Return whether ``bernoulli_table`` can make this table in an allowed precision."""
         if self.one_hot or self.categories != 2 or self.chunk_size or torch.is_grad_enabled():
             return False
         if len(self.network) != 5 or not self._alternates():
@@ -334,13 +352,15 @@ class FirstLayerLinear(nn.Module):
                 targets.new_zeros(len(targets)) if last.bias is None else targets @ last.bias,
                 self.precision or "half",
             ).unflatten(0, flat.shape[:-1])
-        own = (flat if variables is None else flat.gather(-1, variables)).bool()
+        current = (flat if variables is None else flat.gather(-1, variables)).bool()
         moved = values[..., :-1]
         unmoved = values[..., -1:]
-        return torch.stack([torch.where(own, moved, unmoved), torch.where(own, unmoved, moved)], -1)
+        return torch.stack(
+            [torch.where(current, moved, unmoved), torch.where(current, unmoved, moved)], -1
+        )
 
     def _parts(self, moves: int, base: Tensor) -> list[slice]:
-        """Return slices of the moves: few enough points at once for the caches of a CPU, all at once on a GPU."""
+        """Return slices of the moves that fit the caches of a CPU; on a GPU, all at once."""
         points = max(1, base[..., 0].numel())
         size = self.chunk_size or (moves * points if base.is_cuda else 1024)
         step = max(1, size // points)

@@ -1,19 +1,22 @@
-r"""The table of a three-layer network under a Bernoulli cross-entropy in one operation, by Triton on a GPU.
+r"""The table of a three-layer network under a Bernoulli cross-entropy, by Triton on a GPU.
 
-``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does: the first-layer update of every neighbour, ReLU,
-second layer, ReLU, last layer, and the sum of the softplus; 16-bit changes are the most of it that goes through memory. It is a
-custom operation of PyTorch, opaque to ``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing)
-it is the formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
+``bernoulli_table`` is what :class:`catlog.functions.FirstLayerLinear` does: the first-layer update
+of every neighbour, ReLU, second layer, ReLU, last layer, and the sum of the softplus; 16-bit
+changes are the most of it that goes through memory. It is a custom operation of PyTorch, opaque to
+``torch.compile`` and captured by CUDA graphs; on a CPU (and where Triton is missing) it is the
+formula in plain PyTorch, for tests. It has no derivative: tables are made without autograd.
 
 Precisions on a GPU, all with float32 sums; the points themselves are evaluated in nearly float32:
 
-- ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only the *change* from the
-  point is multiplied, so that rounding is relative to the change, about 8 times less than with TF32. float16's range is no
-  limit, because weights and rows of changes are divided by powers of two. Products run at twice TF32's rate.
+- ``"half"``: operands rounded to float16, which has TF32's 10 bits of mantissa. In every layer only
+  the *change* from the point is multiplied, so that rounding is relative to the change, about 8
+  times less than with TF32. float16's range is no limit, because weights and rows of changes are
+  divided by powers of two. Products run at twice TF32's rate.
 - ``"bfloat16"``: the same with 7 bits of mantissa.
 """
 
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,24 +24,23 @@ from torch.nn.functional import linear, softplus
 
 PRECISIONS = ("half", "bfloat16")
 AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
-FEWEST = 63  # changes of a point, for which the kernels are made
+FEWEST_CHANGES = 63  # of a point, for which the kernels were tuned
 
 
 def tf32_allowed() -> bool:
-    """Whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
-    return (
-        torch.backends.cuda.matmul.allow_tf32
-    )  # torch.compile reads this one by itself, torch.get_float32_matmul_precision not
+    """Return whether PyTorch may round the operands of float32 products to 10 bits of mantissa."""
+    # torch.compile can trace this attribute, but not torch.get_float32_matmul_precision.
+    return torch.backends.cuda.matmul.allow_tf32
 
 
 def usable(x: Tensor, slots: int) -> bool:
-    """Whether the kernels take (and are made for) these points, and so many changes of each."""
+    """Return whether the kernels take these points, with this number of changes of each."""
     return (
         AVAILABLE
         and x.is_cuda
         and x.dtype == torch.float32
         and 0 < x.numel() < 2**30
-        and slots >= FEWEST
+        and slots >= FEWEST_CHANGES
     )
 
 
@@ -56,13 +58,16 @@ def bernoulli_table(
     offset: Tensor,
     precision: str,
 ) -> Tensor:
-    """``[points, slots + 1]``: values with one bit flipped, for every slot, and at the point itself.
+    """Return values with one bit flipped, for every slot, and at the point:
+    ``[points, slots + 1]``.
 
     Args:
         x: ``[points, inputs]``, 0 or 1.
         which: ``[points, slots]``, the bits to flip; None: all, in order.
-        w1, b1, w2, b2, w3, b3: the three layers: ``[h1, inputs]``, ``[h1]``, ``[h2, h1]``, ``[h2]``, ``[out, h2]``, ``[out]``.
-        slope, offset: ``[batch, h2]`` and ``[batch]``, the targets times w3 and b3; point p is of batch element p % batch.
+        w1, b1, w2, b2, w3, b3: the three layers: ``[h1, inputs]``, ``[h1]``, ``[h2, h1]``,
+            ``[h2]``, ``[out, h2]``, ``[out]``.
+        slope, offset: ``[batch, h2]`` and ``[batch]``, the targets times w3 and b3; point p is of
+            batch element p % batch.
         precision: one of PRECISIONS, read on a GPU only.
     """
     index = torch.arange(x.shape[1], device=x.device).expand(x.shape) if which is None else which
@@ -72,47 +77,23 @@ def bernoulli_table(
         torch.cat([base + sign.unsqueeze(-1) * w1.mT[index], base], 1).relu(), w2, b2
     ).relu()
     repeats = len(x) // max(1, len(slope))
-    straight = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1) + offset.repeat(
-        repeats
-    ).unsqueeze(1)
-    return softplus(linear(hidden, w3, b3)).sum(-1) - straight
+    linear_part = (hidden * slope.repeat(repeats, 1).unsqueeze(1)).sum(-1)
+    linear_part = linear_part + offset.repeat(repeats).unsqueeze(1)
+    return softplus(linear(hidden, w3, b3)).sum(-1) - linear_part
 
 
 @bernoulli_table.register_kernel("cuda")
-def _(
-    x: Tensor,
-    which: Tensor | None,
-    w1: Tensor,
-    b1: Tensor | None,
-    w2: Tensor,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor | None,
-    slope: Tensor,
-    offset: Tensor,
-    precision: str,
-) -> Tensor:
-    from . import triton_kernels as kernels
+def _(x: Tensor, which: Tensor | None, *tensors: Any) -> Tensor:
+    from .triton_kernels import layer_by_layer
 
-    x, slope, offset = x.contiguous(), slope.contiguous(), offset.contiguous()
+    *layers, slope, offset, precision = tensors
+    half = torch.float16 if precision == "half" else torch.bfloat16
     which = which if which is None else which.contiguous()
+    last: list[Any] = [*layers, slope.contiguous(), offset.contiguous(), half]
     with torch.cuda.device_of(x):
-        half = torch.float16 if precision == "half" else torch.bfloat16
-        return kernels.layer_by_layer(x, which, w1, b1, w2, b2, w3, b3, slope, offset, half)
+        return layer_by_layer(x.contiguous(), which, *last)
 
 
 @bernoulli_table.register_fake
-def _(
-    x: Tensor,
-    which: Tensor | None,
-    w1: Tensor,
-    b1: Tensor | None,
-    w2: Tensor,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor | None,
-    slope: Tensor,
-    offset: Tensor,
-    precision: str,
-) -> Tensor:
+def _(x: Tensor, which: Tensor | None, *tensors: Any) -> Tensor:
     return x.new_empty(x.shape[0], (x if which is None else which).shape[1] + 1)

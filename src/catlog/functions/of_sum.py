@@ -11,14 +11,16 @@ from .tables import Variables, check_own_table, full_precision, register_tensors
 
 
 class OfSum(nn.Module):
-    r"""A function of a weighted sum of the categories' numbers, such as "do these digits add up to s?".
+    r"""A function of a weighted sum, such as "do these digits add up to s?".
 
     .. math:: f(x) = g\Bigl(\sum_i w_i x_i\Bigr)
 
-    Table: without weights, g at the 2k - 1 possible sums and O(d k) look-ups per draw; with weights, d k cheap calls of g.
+    Table: without weights, g at the 2k - 1 possible sums and O(d k) look-ups per draw; with
+    weights, d k cheap calls of g.
 
     Args:
-        g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, element by element (it may know the batch).
+        g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, element by element (it may
+            know the batch).
         categories: k, the number of categories of every variable (2 for bits).
         weights: ``[d]``; None: all one.
         one_hot: x is one-hot.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .tables import (
     Variables,
     as_one_hot,
-    changes_from_own,
+    changes_from_current,
     check_own_table,
     full_precision,
     register_tensors,
@@ -25,7 +25,7 @@ class _Energy(nn.Module):
 
     @abstractmethod
     def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x as one-hot, and what the couplings add to each category of each variable, given the others."""
+        """Return x as one-hot, and the couplings' cost of each category, given the others."""
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         points, costs = self._coupling_costs(x)
@@ -35,7 +35,7 @@ class _Energy(nn.Module):
         check_own_table(self, _Energy)
         points, costs = self._coupling_costs(x)
         value = (points * (self.fields + costs / 2)).sum((-1, -2))
-        return value[..., None, None] + changes_from_own(
+        return value[..., None, None] + changes_from_current(
             self.fields + costs, x, self.one_hot, variables
         )
 
@@ -48,7 +48,8 @@ class Pairwise(_Energy):
     Table: one product with J per draw, as much as about k evaluations of f instead of d (k - 1).
 
     Args:
-        couplings: ``[d, k, d, k]``; the sum over i < j reads the part above the block diagonal only.
+        couplings: ``[d, k, d, k]``; the sum over i < j reads the part above the block diagonal
+            only.
         fields: ``[d, k]``, or None for none.
         one_hot: x is one-hot.
 
@@ -68,11 +69,13 @@ class Pairwise(_Energy):
         super().__init__()
         if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
             raise ValueError(
-                f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} was given."
+                f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} "
+                "was given."
             )
         if fields is not None and fields.shape != couplings.shape[:2]:
             raise ValueError(
-                f"Pairwise: `fields` must have shape {tuple(couplings.shape[:2])}, but {tuple(fields.shape)} was given."
+                f"Pairwise: `fields` must have shape {tuple(couplings.shape[:2])}, but "
+                f"{tuple(fields.shape)} was given."
             )
         self.one_hot = one_hot
         self.couplings: Tensor
@@ -93,12 +96,14 @@ class Pairwise(_Energy):
 
 
 class Potts(_Energy):
-    r"""A cost per variable and a cost per pair of equal variables: the couplings of :class:`Pairwise` without their :math:`k^2` copies.
+    r"""A cost per variable and a cost per pair of equal variables.
+
+    These are the couplings of :class:`Pairwise` without their :math:`k^2` copies.
 
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij} [x_i = x_j]
 
-    An Ising energy :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij} s_i s_j` of spins :math:`s = 2x - 1` is, up to a constant,
-    ``Potts(2 * A, fields=torch.stack([-b, b], -1))``: see :func:`ising`.
+    An Ising energy :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij} s_i s_j` of spins :math:`s = 2x - 1`
+    is, up to a constant, ``Potts(2 * A, fields=torch.stack([-b, b], -1))``: see :func:`ising`.
 
     Args:
         couplings: J ``[d, d]``; the part above the diagonal is read.
@@ -116,8 +121,8 @@ class Potts(_Energy):
         super().__init__()
         if fields.dim() != 2 or couplings.shape != (fields.shape[0],) * 2:
             raise ValueError(
-                f"Potts: `couplings` must have shape [d, d] and `fields` [d, k], but {tuple(couplings.shape)} and "
-                f"{tuple(fields.shape)} were given."
+                "Potts: `couplings` must have shape [d, d] and `fields` [d, k], but "
+                f"{tuple(couplings.shape)} and {tuple(fields.shape)} were given."
             )
         self.one_hot = one_hot
         self.couplings: Tensor
@@ -132,7 +137,9 @@ class Potts(_Energy):
 
 
 def ising(couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d"]) -> Potts:
-    r"""Return the energy of spins :math:`s = 2x - 1`, x bits: :math:`\sum_i b_i s_i + \sum_{i<j} A_{ij}(s_i s_j + 1)`.
+    r"""Return the energy of the spins of bits x.
+
+    .. math:: f(x) = \sum_i b_i s_i + \sum_{i<j} A_{ij}(s_i s_j + 1), \qquad s = 2x - 1
 
     >>> ising(torch.ones(2, 2), torch.zeros(2))(torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
     tensor([2., 0.])

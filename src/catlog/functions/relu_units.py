@@ -18,11 +18,12 @@ def values_by_units(
     which: Tensor,
     chunk_size: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return f at the points ``[n, *batch]`` and at their moves ``[n, *batch, moves]``, a few points at a time.
+    """Return f at the points ``[n, *batch]`` and at their moves ``[n, *batch, moves]``.
 
-    f is a Bernoulli cross-entropy of linear layers with ReLUs between them. Units that a ReLU turns off at a point and at all
-    its moves are left out of the products. Most changes are small, so that is nearly every unit that is off at the point. Only
-    changes from the point are multiplied. Temporaries are reused.
+    f is a Bernoulli cross-entropy of linear layers with ReLUs between them. Units that a ReLU turns
+    off at a point and at all its moves are left out of the products. Most changes are small, so
+    that is nearly every unit that is off at the point. Only changes from the point are multiplied.
+    Temporaries are reused.
 
     Args:
         layers: the network's linear layers.

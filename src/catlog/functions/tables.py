@@ -10,7 +10,7 @@ Variables = Int64[Tensor, "n *batch m"]
 
 
 def register_tensors(module: nn.Module, **tensors: Tensor | None) -> None:
-    """Register parameters as parameters and other tensors as buffers, so that ``module.to(device)`` moves them."""
+    """Register parameters, and other tensors as buffers: ``module.to(device)`` moves them."""
     for name, tensor in tensors.items():
         if isinstance(tensor, nn.Parameter):
             module.register_parameter(name, tensor)
@@ -19,28 +19,32 @@ def register_tensors(module: nn.Module, **tensors: Tensor | None) -> None:
 
 
 def how_it_differs(module: nn.Module, kind: type[nn.Module]) -> str:
-    """Return how a call of ``module`` may differ from ``kind.forward``, in words, or an empty string."""
+    """Return in words how ``module(x)`` may differ from ``kind.forward``, or an empty string."""
     if type(module).forward is not kind.forward or type(module).__call__ is not nn.Module.__call__:
         return f"{type(module).__name__} overrides forward"
     if "forward" in module.__dict__:
         return f"this {type(module).__name__} was given another forward"
     if module._forward_hooks or module._forward_pre_hooks:
-        return f"this {type(module).__name__} has forward hooks (weight_norm and spectral_norm of torch.nn.utils are hooks, too)"
+        return (
+            f"this {type(module).__name__} has forward hooks (weight_norm and spectral_norm of "
+            "torch.nn.utils are hooks, too)"
+        )
     return ""
 
 
 def is_exactly(module: object, kind: type[nn.Module]) -> bool:
-    """Return whether ``module`` is a plain ``kind``, so that its output may be computed in another way."""
+    """Return whether ``module`` is a plain ``kind``, to be computed in any way."""
     return type(module) is kind and not how_it_differs(module, kind)
 
 
 def check_own_table(f: nn.Module, kind: type[nn.Module]) -> None:
     """Raise if f has another forward than ``kind``, but inherits its table."""
-    inherited = type(f).neighbours is kind.neighbours and "neighbours" not in f.__dict__  # type: ignore[attr-defined]
-    if inherited and (difference := how_it_differs(f, kind)):
+    inherits = type(f).neighbours is kind.neighbours  # type: ignore[attr-defined]
+    if inherits and "neighbours" not in f.__dict__ and (difference := how_it_differs(f, kind)):
         raise TypeError(
-            f"{type(f).__name__}: {difference}, but its table is that of the original forward. Override `neighbours` as well, or "
-            "hand the estimator `lambda x: f(x)`, which evaluates f at every neighbour."
+            f"{type(f).__name__}: {difference}, but its table is that of the original forward. "
+            "Override `neighbours` as well, or hand the estimator `lambda x: f(x)`, which "
+            "evaluates f at every neighbour."
         )
 
 
@@ -64,12 +68,12 @@ def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
     return nn.functional.one_hot(x, k)
 
 
-def changes_from_own(
+def changes_from_current(
     table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None
 ) -> Tensor:
     """Return the rows of the given variables, less their entries of x's own categories."""
-    own = x.argmax(-1) if one_hot else x.long()
+    current = x.argmax(-1) if one_hot else x.long()
     if variables is not None:
         table = table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))
-        own = own.gather(-1, variables)
-    return table - table.gather(-1, own.unsqueeze(-1))
+        current = current.gather(-1, variables)
+    return table - table.gather(-1, current.unsqueeze(-1))

@@ -1,10 +1,13 @@
 # mypy: ignore-errors
 # ruff: noqa: SIM102
-"""The Triton kernels behind :mod:`catlog.functions.kernels`, imported at the first call with CUDA tensors.
+"""The Triton kernels behind :mod:`catlog.functions.kernels`, imported at the first CUDA call.
 
-A row is a neighbour: a point with the bit of one slot flipped; the last slot of every point is the point itself. All sizes are
-free: widths are filled up with zeros to multiples of FILL, so that tiles of products need no masks. The second layer's products
-are the library's, because a kernel of ours with products and ReLU in one took longer; the last layer's are fused with the sum.
+A row is a neighbour: a point with the bit of one slot flipped. The last slot of every point is the
+point itself. All sizes are free: widths are padded with zeros to multiples of FILL, so that tiles
+of products need no masks. The kernels run in the order ``_begin``, ``_first``, a matrix product,
+``_second``, then ``_last`` after another product, or ``_last_fused``. The second layer's products
+are the library's, because a kernel with products and ReLU in one took longer. The last layer's are
+fused with the sum where that is faster.
 """
 
 from collections.abc import Callable
@@ -32,9 +35,10 @@ def _product(a, b):
 
 @triton.jit
 def _softplus_sum(logits, COLUMNS: tl.constexpr):
-    """Sum over the columns of softplus(x) = max(x, 0) + log(1 + exp(-|x|)), with one logarithm for all of them.
+    """Return the sums over columns of softplus(x) = max(x, 0) + log(1 + exp(-|x|)).
 
-    The factors 0.75 (1 + exp(-|x|)) lie between 0.75 and 1.5, so that a product of 128 is in float32's range.
+    One logarithm is taken of the product of all columns. The factors 0.75 (1 + exp(-|x|)) lie
+    between 0.75 and 1.5, so that a product of 128 is in float32's range.
     """
     factor = 0.75 * tl.exp2(-1.4426950408889634 * tl.abs(logits)) + 0.75
     log2 = tl.log2(tl.reduce(factor, 1, _product)) + COLUMNS * 0.4150374992788438
@@ -43,14 +47,17 @@ def _softplus_sum(logits, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _power(x):
-    """The power of two at or below x, at least 2^-100."""
+    """Return the power of two at or below x, at least 2^-100."""
     x = tl.maximum(x, 7.888609052210118e-31)
     return (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _size(x):
-    """The power of two at or below x, at least 2^-40, so that products and quotients of sizes are in float32's range."""
+    """Return the power of two at or below x, at least 2^-40.
+
+    Products and quotients of two such sizes are in float32's range.
+    """
     return _power(tl.maximum(x, 9.094947017729282e-13))
 
 
@@ -65,7 +72,10 @@ def _tile(
     WIDE: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A tile of h w' + b or relu(h) w' + b in nearly float32's precision; REST in columns from OUT to WIDE."""
+    """Write a tile of h w' + b or relu(h) w' + b, in nearly float32's precision.
+
+    Columns from OUT to WIDE get REST.
+    """
     tiles = WIDE // BN
     r = tile // tiles * BM + tl.arange(0, BM)
     j = tile % tiles * BN + tl.arange(0, BN)
@@ -96,7 +106,7 @@ def _tile(
 def _transposed(
     w, columns, sizes, block, inputs, H1, W1: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr
 ):
-    """Columns of w as rows, and the size of each one's largest entry."""
+    """Write columns of w as rows, and the size of the largest entry of each."""
     i = block * BR + tl.arange(0, BR)
     largest = tl.zeros((BR,), tl.float32)
     for start in range(0, W1, BK):
@@ -113,7 +123,7 @@ def _transposed(
 
 @triton.jit
 def _largest(w, largest, block, rows, K, BR: tl.constexpr, BK: tl.constexpr):
-    """The largest entry of a block of rows."""
+    """Write the largest entry of a block of rows."""
     r = block * BR + tl.arange(0, BR)
     most = tl.zeros((BR, BK), tl.float32)
     for start in range(0, K, BK):
@@ -128,9 +138,13 @@ def _largest(w, largest, block, rows, K, BR: tl.constexpr, BK: tl.constexpr):
 @triton.jit
 def _halved(
     w, half, largest, scale, block, rows, K,
-    WIDE: tl.constexpr, RAISE: tl.constexpr, BLOCKS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+    WIDE: tl.constexpr, RAISE: tl.constexpr, BLOCKS: tl.constexpr, BR: tl.constexpr,
+    BK: tl.constexpr,
 ):  # fmt: skip
-    """A block of rows in 16 bits, divided by the power of two by which the matrix' largest entry is from RAISE to 2 RAISE."""
+    """Write a block of rows in 16 bits, divided by a power of two.
+
+    That power brings the matrix' largest entry between RAISE and 2 RAISE.
+    """
     m = tl.arange(0, BLOCKS)
     power = _size(tl.max(tl.load(largest + m, mask=m < tl.cdiv(rows, BR), other=0.0), 0)) / RAISE
     if block == 0:
@@ -154,7 +168,7 @@ def _begin(
     W1: tl.constexpr, UNIT: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """The points' first layer; the columns of its weights and their sizes; the largest other weights."""
+    """Write the points' first layer, its weights' columns and sizes, the largest later weights."""
     block = tl.program_id(0)
     inputs = inputs // UNIT * UNIT  # tells the compiler that it is a multiple
     if block < tiles:
@@ -169,16 +183,18 @@ def _begin(
 
 @triton.jit
 def _first(
-    x, which, w2, b2, w3, base, columns, sizes, largest2, largest3, z2, half2, half3, scales, changes, units,
+    x, which, w2, b2, w3, base, columns, sizes, largest2, largest3, z2, half2, half3, scales,
+    changes, units,
     tiles, blocks2, blocks3, points, slots, inputs, H1, H2, OUT,
     W1: tl.constexpr, W2: tl.constexpr, RAISE2: tl.constexpr, RAISE3: tl.constexpr,
     BLOCKS2: tl.constexpr, BLOCKS3: tl.constexpr, CHOSEN: tl.constexpr, BIAS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, TURNS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr,
+    TURNS: tl.constexpr,
 ):  # fmt: skip
-    """The points' second layer; the weights in 16 bits; and the changes of the first layer's output, in 16 bits.
+    """Write the points' second layer, and in 16 bits the weights and the first layer's changes.
 
-    Every row of changes is divided by the size of its column, so that all are below 2. A program writes BR slots of TURNS
-    points, for which it reads its weights once.
+    Every row of changes is divided by the size of its column, so that all are below 2. A program
+    writes BR slots of TURNS points, for which it reads its weights once.
     """
     block = tl.program_id(0)
     if block < tiles:
@@ -232,19 +248,35 @@ def _first(
 
 @triton.jit
 def _second(
-    w3, b3, z2, own, changes, units, scales, slope, offset, parts,
+    w3, b3, z2, z3, changes, units, scales, slope, offset, parts,
     tiles, points, begin, slots, batch, H2, OUT,
     W2: tl.constexpr, W3: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """The points' logits; and the changes of the second layer's output, in place of its products, with what is linear in it.
+    """Write the points' logits, and the second layer's changes in place of its products.
 
-    Products and changes are in 16 bits, in units of the size of the row's column times the scale of the weights.
+    The linear terms of the values are written as well. Products and changes are in 16 bits, in
+    units of the size of the row's column times the scale of the weights.
     """
     block = tl.program_id(0)
     if block < tiles:
         _tile(
-            z2, w3, b3, own, block, points, W2, H2, OUT, W3, float("-inf"), True, BIAS, BM, BK, BN
+            z2,
+            w3,
+            b3,
+            z3,
+            block,
+            points,
+            W2,
+            H2,
+            OUT,
+            W3,
+            float("-inf"),
+            True,
+            BIAS,
+            BM,
+            BK,
+            BN,
         )
     else:
         block -= tiles
@@ -255,63 +287,67 @@ def _second(
         r = point * (slots + 1) + slot
         unit = tl.load(units + r, mask=live, other=1.0) * tl.load(scales)
         target = (begin + point) % batch
-        straight = tl.zeros((BR, 128), tl.float32)
+        linear_part = tl.zeros((BR, 128), tl.float32)
         for start in range(0, W2, 128):
             n = start + tl.arange(0, 128)
-            where = changes + r.to(tl.int64)[:, None] * W2 + n[None, :]
+            address = changes + r.to(tl.int64)[:, None] * W2 + n[None, :]
             at_point = tl.load(z2 + point * W2 + n)[None, :]
             steep = tl.load(slope + target * H2 + n, mask=n < H2, other=0.0)[None, :]
             hidden = (
                 at_point
-                + tl.load(where, mask=live[:, None], other=0.0).to(tl.float32) * unit[:, None]
+                + tl.load(address, mask=live[:, None], other=0.0).to(tl.float32) * unit[:, None]
             )
             hidden = _relu(hidden)
-            straight += hidden * steep
+            linear_part += hidden * steep
             change = (hidden - _relu(at_point)) * (1.0 / unit)[:, None]
-            tl.store(where, change.to(changes.dtype.element_ty), mask=live[:, None])
-        tl.store(parts + r, -tl.sum(straight, 1) - tl.load(offset + target), mask=live)
+            tl.store(address, change.to(changes.dtype.element_ty), mask=live[:, None])
+        tl.store(parts + r, -tl.sum(linear_part, 1) - tl.load(offset + target), mask=live)
 
 
 @triton.jit
 def _of_points(table, width, first, last, point, n, end, MANY: tl.constexpr):
-    """Of every row's point its row of ``table``, at columns n; the tile's rows are of two points or, with MANY, of several."""
+    """Return for every row its point's row of ``table``, at columns n.
+
+    The tile's rows are of two points or, with MANY, of several.
+    """
     if MANY:
         values = tl.load(
             table + point[:, None] * width + n[None, :], mask=n[None, :] < end, other=0.0
         )
     else:
-        one = tl.load(table + first * width + n, mask=n < end, other=0.0)
-        two = tl.load(table + last * width + n, mask=n < end, other=0.0)
-        values = tl.where((point == first)[:, None], one[None, :], two[None, :])
+        first_row = tl.load(table + first * width + n, mask=n < end, other=0.0)
+        last_row = tl.load(table + last * width + n, mask=n < end, other=0.0)
+        values = tl.where((point == first)[:, None], first_row[None, :], last_row[None, :])
     return values
 
 
 @triton.jit
 def _column_sums(
-    a, w, own, unit, point, first, last, row, start,
+    a, w, z3, unit, point, first, last, row, start,
     W2: tl.constexpr, W3: tl.constexpr, MANY: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of softplus over a tile of columns."""
+    """Return the sums of softplus over a tile of columns."""
     products = tl.zeros((BM, BN), tl.float32)
     for k in range(0, W2, BK):
         products = tl.dot(a.load([row, k]), w.load([start, k]).T, products)
     j = start + tl.arange(0, BN)
     return _softplus_sum(
-        _of_points(own, W3, first, last, point, j, W3, MANY) + products * unit[:, None], BN
+        _of_points(z3, W3, first, last, point, j, W3, MANY) + products * unit[:, None], BN
     )
 
 
 @triton.jit
 def _last_fused(
-    a, w, narrow, own, units, scales, parts,
+    a, w, narrow, z3, units, scales, parts,
     points, rows, stride,
     W2: tl.constexpr, W3: tl.constexpr, FULL: tl.constexpr, TAIL: tl.constexpr, MANY: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Sums of softplus over the columns: SPLIT programs share a tile of rows, and take turns in FULL tiles of BN columns.
+    """Write the sums of softplus over the columns.
 
-    What is left over is one tile of TAIL columns (784 are 6 x 128 + 16).
+    SPLIT programs share a tile of rows, and take turns in FULL tiles of BN columns. The remaining
+    columns are one tile of TAIL (784 = 6 x 128 + 16).
     """
     split = tl.program_id(0) % SPLIT
     row = tl.program_id(0) // SPLIT * BM
@@ -323,23 +359,37 @@ def _last_fused(
     value = tl.zeros((BM,), tl.float32)
     for tile in range(split, FULL, SPLIT):
         value += _column_sums(
-            a, w, own, unit, point, first, last, row, tile * BN, W2, W3, MANY, BM, BN, BK
+            a, w, z3, unit, point, first, last, row, tile * BN, W2, W3, MANY, BM, BN, BK
         )
     if TAIL > 0:
         if split == FULL % SPLIT:
             value += _column_sums(
-                a, narrow, own, unit, point, first, last, row, FULL * BN, W2, W3, MANY, BM, TAIL, BK
+                a,
+                narrow,
+                z3,
+                unit,
+                point,
+                first,
+                last,
+                row,
+                FULL * BN,
+                W2,
+                W3,
+                MANY,
+                BM,
+                TAIL,
+                BK,
             )
     tl.store(parts + split * rows + r, value, mask=r < rows)
 
 
 @triton.jit
 def _last(
-    products, own, units, scales, parts, out,
+    products, z3, units, scales, parts, out,
     slots, OUT, WIDE,
     W3: tl.constexpr, TURNS: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """The values, from the last layer's products: ``_softplus_sum`` of all columns, with a logarithm for every TURNS."""
+    """Write the values from the last layer's products, with a logarithm for every TURNS columns."""
     groups = tl.cdiv(slots + 1, BR)
     point = tl.program_id(0) // groups
     slot = tl.program_id(0) % groups * BR + tl.arange(0, BR)
@@ -355,7 +405,7 @@ def _last(
             product = tl.load(
                 products + r.to(tl.int64)[:, None] * WIDE + j[None, :], mask=inside, other=0.0
             )
-            at_point = tl.load(own + point * W3 + j, mask=j < W3, other=float("-inf"))[None, :]
+            at_point = tl.load(z3 + point * W3 + j, mask=j < W3, other=float("-inf"))[None, :]
             logits = at_point + product.to(tl.float32) * unit[:, None]
             total += tl.maximum(logits, 0.0)
             factor *= 0.75 * tl.exp2(-1.4426950408889634 * tl.abs(logits)) + 0.75
@@ -365,13 +415,14 @@ def _last(
 
 Config = dict[str, int]
 
-# Of the last layer, tried in order at the first call of every shape; empty: products by the library, another kernel after them.
+# Configurations of the last layer, tried in order at the first call of every shape. The empty one
+# takes the products from the library and runs another kernel after them.
 LAST: list[Config] = [
     {},
     {"BM": 128, "BN": 128, "BK": 64, "SPLIT": 3, "num_warps": 8, "num_stages": 3},
 ]
-FILL = 128
-AT_ONCE = 2**28  # 16-bit numbers, of all layers
+FILL = 128  # widths are padded to multiples of it
+AT_ONCE = 2**28  # 16-bit numbers in all layers together: 512 MiB
 
 chosen: dict[tuple[Any, ...], Config] = {}
 timings: dict[tuple[Any, ...], list[tuple[Config, float | str]]] = {}
@@ -380,7 +431,10 @@ timings: dict[tuple[Any, ...], list[tuple[Config, float | str]]] = {}
 def _tuned(
     key: tuple[Any, ...], configs: list[Config], launch: Callable[[Config], Tensor]
 ) -> Tensor:
-    """``launch`` with the fastest of the configurations, found at the first call with this key (not during a capture)."""
+    """Launch with the fastest configuration, found at the first call with this key.
+
+    During a capture nothing is measured.
+    """
     if key in chosen:
         return launch(chosen[key])
     if len(configs) == 1 or torch.cuda.is_current_stream_capturing():
@@ -415,7 +469,7 @@ def _tuned(
 
 
 def _blocks(matrix: Tensor, height: int, width: int) -> Any:
-    """A descriptor, by which a kernel reads blocks of a matrix."""
+    """Return a descriptor by which a kernel reads blocks of a matrix."""
     from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4
 
     return TensorDescriptor.from_tensor(matrix, [height, width])
@@ -426,50 +480,55 @@ def _filled(width: int) -> int:
 
 
 class Layers:
-    """Only changes from the points are multiplied, in 16 bits, layer by layer, through memory.
+    """Changes from the points, multiplied in 16 bits, layer by layer, through memory.
 
-    ``begin``, ``first``, ``second`` and ``last`` in this order; what is small goes along with what is large, in one launch.
-    Rows are [points, slots + 1]. Powers of two keep the 16-bit numbers in float16's range: changes of the first layer are
-    below 2 in units of their column's size, the second layer's products below 2^12, the last one's below 2^15.
+    Call ``begin``, ``first``, ``second`` and ``last`` in this order. Small tasks share a launch
+    with large ones. Rows are [points, slots + 1]. Powers of two keep the 16-bit numbers in
+    float16's range: changes of the first layer are below 2 in units of their column's size, the
+    second layer's products below 2^12, the last one's below 2^15.
     """
 
     def __init__(
-        self, x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None,
-        w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype, before: int = 0,
+        self, x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor,
+        b2: Tensor | None,
+        w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype,
+        before: int = 0,
     ) -> None:  # fmt: skip
-        self.x, self.which, self.slope, self.offset, self.before = x, which, slope, offset, before
-        self.w1, self.w2, self.w3, self.b1, self.b2, self.b3 = (
-            w1.contiguous(),
-            w2.contiguous(),
-            w3.contiguous(),
-            b1,
-            b2,
-            b3,
-        )
+        self.x = x
+        self.which = which
+        self.slope = slope
+        self.offset = offset
+        self.before = before
+        self.half = half
+        self.w1 = w1.contiguous()
+        self.w2 = w2.contiguous()
+        self.w3 = w3.contiguous()
+        self.b1 = b1
+        self.b2 = b2
+        self.b3 = b3
         self.points, self.inputs = x.shape
         self.slots = (x if which is None else which).shape[1]
         self.rows = self.points * (self.slots + 1)
-        (self.H2, self.H1), self.OUT, self.half = w2.shape, len(w3), half
-        self.W1, self.W2, self.W3 = _filled(self.H1), _filled(self.H2), _filled(self.OUT)
-        self.columns, self.sizes = self._new(self.inputs, self.W1), self._new(self.inputs)
-        self.base, self.z2, self.own = (
-            self._new(self.points, width) for width in (self.W1, self.W2, self.W3)
-        )
-        self.largest2, self.largest3 = (
-            self._new(triton.cdiv(height, 16)) for height in (self.H2, self.OUT)
-        )
-        self.half2, self.half3 = (
-            self._new(self.W2, self.W1, dtype=half),
-            self._new(self.W3, self.W2, dtype=half),
-        )
-        self.scales, self.units = self._new(2), self._new(self.rows)
-        self.changes1, self.changes2 = (
-            self._new(self.rows, self.W1, dtype=half),
-            self._new(self.rows, self.W2, dtype=half),
-        )
-        self.parts = self._new(
-            1 + max(config.get("SPLIT", 0) for config in LAST), self.rows
-        )  # the first is what is linear
+        self.H2, self.H1 = w2.shape
+        self.OUT = len(w3)
+        self.W1 = _filled(self.H1)
+        self.W2 = _filled(self.H2)
+        self.W3 = _filled(self.OUT)
+        self.columns = self._new(self.inputs, self.W1)
+        self.sizes = self._new(self.inputs)
+        self.base = self._new(self.points, self.W1)
+        self.z2 = self._new(self.points, self.W2)
+        self.z3 = self._new(self.points, self.W3)
+        self.largest2 = self._new(triton.cdiv(self.H2, 16))
+        self.largest3 = self._new(triton.cdiv(self.OUT, 16))
+        self.half2 = self._new(self.W2, self.W1, dtype=half)
+        self.half3 = self._new(self.W3, self.W2, dtype=half)
+        self.scales = self._new(2)
+        self.units = self._new(self.rows)
+        self.changes1 = self._new(self.rows, self.W1, dtype=half)
+        self.changes2 = self._new(self.rows, self.W2, dtype=half)
+        splits = max(config.get("SPLIT", 0) for config in LAST)
+        self.parts = self._new(1 + splits, self.rows)  # the first row holds the linear terms
 
     def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.x.device)
@@ -481,50 +540,54 @@ class Layers:
         return self.last().view(self.points, -1)
 
     def begin(self) -> None:
-        tiles, columns = (
-            triton.cdiv(self.points, 16) * (self.W1 // 32),
-            triton.cdiv(self.inputs, 16),
-        )
+        tiles = triton.cdiv(self.points, 16) * (self.W1 // 32)
+        columns = triton.cdiv(self.inputs, 16)
         _begin[(tiles + columns + len(self.largest2) + len(self.largest3),)](
             self.x, self.w1, self.x if self.b1 is None else self.b1, self.w2, self.w3,
             self.base, self.columns, self.sizes, self.largest2, self.largest3,
-            tiles, columns, len(self.largest2), self.points, self.inputs, self.H1, self.H2, self.OUT,
+            tiles, columns, len(self.largest2), self.points, self.inputs, self.H1, self.H2,
+            self.OUT,
             W1=self.W1, UNIT=1 if self.inputs % 4 else 4, BIAS=self.b1 is not None,
             BM=16, BN=32, BK=32, BR=16, num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def first(self) -> None:
-        tiles, BW, TURNS = (
-            triton.cdiv(self.points, 16) * (self.W2 // 32),
-            256 if self.W1 % 256 == 0 else 128,
-            8,
-        )
+        tiles = triton.cdiv(self.points, 16) * (self.W2 // 32)
+        BW = 256 if self.W1 % 256 == 0 else 128
+        TURNS = 8
         blocks = triton.cdiv(self.points, TURNS) * triton.cdiv(self.slots + 1, 16) * (self.W1 // BW)
         _first[(tiles + (self.W2 + self.W3) // 16 + blocks,)](
-            self.x, self.x if self.which is None else self.which, self.w2, self.x if self.b2 is None else self.b2, self.w3,
+            self.x, self.x if self.which is None else self.which, self.w2,
+            self.x if self.b2 is None else self.b2, self.w3,
             self.base, self.columns, self.sizes, self.largest2, self.largest3,
             self.z2, self.half2, self.half3, self.scales, self.changes1, self.units,
-            tiles, self.W2 // 16, self.W3 // 16, self.points, self.slots, self.inputs, self.H1, self.H2, self.OUT,
+            tiles, self.W2 // 16, self.W3 // 16, self.points, self.slots, self.inputs, self.H1,
+            self.H2, self.OUT,
             W1=self.W1, W2=self.W2,
-            RAISE2=2.0**10 / triton.next_power_of_2(self.W1), RAISE3=2.0**2 / triton.next_power_of_2(self.W2),
-            BLOCKS2=triton.next_power_of_2(len(self.largest2)), BLOCKS3=triton.next_power_of_2(len(self.largest3)),
+            RAISE2=2.0**10 / triton.next_power_of_2(self.W1),
+            RAISE3=2.0**2 / triton.next_power_of_2(self.W2),
+            BLOCKS2=triton.next_power_of_2(len(self.largest2)),
+            BLOCKS3=triton.next_power_of_2(len(self.largest3)),
             CHOSEN=self.which is not None, BIAS=self.b2 is not None,
             BM=16, BN=32, BK=32, BR=16, BW=BW, TURNS=TURNS, num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def second(self) -> None:
-        # PyTorch's allow_fp16_reduced_precision_reduction is about sums split between blocks, which so many rows do not need.
+        # PyTorch's allow_fp16_reduced_precision_reduction concerns sums that are split between
+        # blocks; with this many rows none is.
         torch.mm(self.changes1, self.half2.mT, out=self.changes2)
         tiles = triton.cdiv(self.points, 16) * (self.W3 // 32)
         _second[(tiles + self.points * triton.cdiv(self.slots + 1, 16),)](
-            self.w3, self.x if self.b3 is None else self.b3, self.z2, self.own, self.changes2, self.units, self.scales,
+            self.w3, self.x if self.b3 is None else self.b3, self.z2, self.z3, self.changes2,
+            self.units, self.scales,
             self.slope, self.offset, self.parts,
             tiles, self.points, self.before, self.slots, len(self.slope), self.H2, self.OUT,
-            W2=self.W2, W3=self.W3, BIAS=self.b3 is not None, BM=16, BN=32, BK=32, BR=16, num_warps=4, num_stages=3,
+            W2=self.W2, W3=self.W3, BIAS=self.b3 is not None, BM=16, BN=32, BK=32, BR=16,
+            num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def last(self) -> Tensor:
-        """The values, by the way that is fastest here: products by the library and one more kernel, or all in one."""
+        """Return the values by the faster way: library products and a kernel, or all in one."""
 
         def launch(config: Config) -> Tensor:
             return self.last_fused(config) if config else self.last_by_library()
@@ -536,7 +599,7 @@ class Layers:
         products = torch.mm(self.changes2, self.half3[:wide].mT)
         out = self._new(self.rows)
         _last[(self.points * triton.cdiv(self.slots + 1, 8),)](
-            products, self.own, self.units, self.scales, self.parts, out,
+            products, self.z3, self.units, self.scales, self.parts, out,
             self.slots, self.OUT, products.shape[1],
             W3=self.W3, TURNS=min(8, self.W3 // 128), BR=8, num_warps=4,
         )  # fmt: skip
@@ -544,13 +607,15 @@ class Layers:
 
     def last_fused(self, config: Config) -> Tensor:
         BM, BN, BK, SPLIT = (config[size] for size in ("BM", "BN", "BK", "SPLIT"))
-        left = self.OUT % BN
-        tail = max(16, triton.next_power_of_2(left)) if left else 0
+        rest = self.OUT % BN
+        tail = max(16, triton.next_power_of_2(rest)) if rest else 0
         _last_fused[(triton.cdiv(self.rows, BM) * SPLIT,)](
-            _blocks(self.changes2, BM, BK), _blocks(self.half3, BN, BK), _blocks(self.half3, tail or BN, BK),
-            self.own, self.units, self.scales, self.parts[1:],
+            _blocks(self.changes2, BM, BK), _blocks(self.half3, BN, BK),
+            _blocks(self.half3, tail or BN, BK),
+            self.z3, self.units, self.scales, self.parts[1:],
             self.points, self.rows, self.slots + 1,
-            W2=self.W2, W3=self.W3, FULL=self.OUT // BN, TAIL=tail, MANY=self.slots + 1 < BM, **config,
+            W2=self.W2, W3=self.W3, FULL=self.OUT // BN, TAIL=tail, MANY=self.slots + 1 < BM,
+            **config,
         )  # fmt: skip
         return self.parts[: 1 + SPLIT].sum(0)
 
@@ -559,7 +624,7 @@ def layer_by_layer(
     x: Tensor, which: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None,
     w3: Tensor, b3: Tensor | None, slope: Tensor, offset: Tensor, half: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The table, for as many points at once as AT_ONCE 16-bit numbers allow."""
+    """Return the table, for as many points at once as AT_ONCE 16-bit numbers allow."""
     slots = (x if which is None else which).shape[1]
     step = max(1, AT_ONCE // ((slots + 1) * sum(_filled(len(w)) for w in (w1, w2, w3))))
     tables = [

@@ -1,7 +1,7 @@
-"""Base draws: points of the law by inverse CDF, from uniforms that a generator makes.
+"""Base draws: points of q by inverse CDF, from uniforms that a generator makes.
 
-Every scheme leaves each draw with the law q, so an average over draws keeps its expectation; schemes differ in how the n
-draws depend on each other.
+Under every scheme each draw is distributed as q, so that an average over draws keeps its
+expectation. Schemes differ in how the n draws depend on each other.
 """
 
 from math import prod
@@ -21,7 +21,7 @@ from .randomness import rand
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)
-COUNTED = 8  # keys, at most
+MOST_COUNTED = 8  # keys; more of them are sorted
 
 
 def uniforms(
@@ -33,11 +33,12 @@ def uniforms(
     device: torch.device | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n *shape"]:
-    """``n`` uniforms for every element of ``shape``.
+    """Return ``n`` uniforms for every element of ``shape``.
 
-    independent: as they come.
-    antithetic: in pairs u and 1 - u (the last alone where n is odd).
-    latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element (McKay et al., 1979).
+    - independent: no relation between them.
+    - antithetic: in pairs u and 1 - u (if n is odd, the last has no partner).
+    - latin: one in each of the n strata [i/n, (i+1)/n), permuted independently for every element
+      (McKay et al., 1979).
     """
     check_generator(generator, device)
 
@@ -53,18 +54,19 @@ def uniforms(
 
 
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
-    """A random order of 0, ..., n - 1 for every element.
+    """Return a random order of 0, ..., n - 1 for every element.
 
-    Few keys are ranked by counting, which is quicker than sorting and, compiled, fuses with what follows. Two equal keys would
-    share a rank; they are as likely as the last digit of a uniform.
+    Few keys are ranked by counting, which is faster than sorting and, compiled, fuses with later
+    operations. Two equal keys would share a rank, but two uniforms are equal with a probability of
+    about their rounding error.
     """
-    return (keys < keys.unsqueeze(1)).sum(1) if len(keys) <= COUNTED else keys.argsort(0)
+    return (keys < keys.unsqueeze(1)).sum(1) if len(keys) <= MOST_COUNTED else keys.argsort(0)
 
 
 def categories(
     law: Factors | Conditionals, u: Float[Tensor, "n *lead d"]
 ) -> Int64[Tensor, "n *lead d"]:
-    """The category whose interval of the CDF holds ``u``; an impossible one is never returned, even for u = 1."""
+    """Return the categories whose intervals of the CDF contain ``u``, never impossible ones."""
     if isinstance(law, Conditionals):
         with torch.no_grad():
             return ancestral(law.q, u, law.validate)
@@ -87,7 +89,8 @@ def base_draws(
 ) -> Tensor:
     """Return the points given as ``x``, checked, or draw ``n`` points (see :func:`draw`).
 
-    Where ``x`` has fewer points than ``least``, or more than ``most``, an error names the ``owner`` and ends with the ``hint``.
+    Where ``x`` has fewer points than ``least``, or more than ``most``, an error names the ``owner``
+    and ends with the ``hint``.
     """
     check_generator(generator, law.device)
     if x is None:
@@ -95,24 +98,25 @@ def base_draws(
     _check_form(law, x, prod(groups))
     if least > 1:
         check_count(owner, "x.shape[0]", x.shape[0], least, most, hint)
-    given, x = x.detach(), x.detach().to(law.dtype)
+    x = x.detach()
+    points = x.to(law.dtype)
     if can_inspect(validate, x):
-        if law.kind == Kind.BITS and not bool(((given == 0) | (given == 1)).all()):
+        is_bit = (x == 0) | (x == 1)
+        if law.kind == Kind.BITS and not bool(is_bit.all()):
             raise ValueError(
-                "x must hold zeros and ones, as a Bernoulli law draws them, but other numbers were given."
+                "x must hold zeros and ones, as a Bernoulli distribution draws them, but other "
+                "numbers were given."
             )
-        if law.kind == Kind.ONE_HOT and not bool(
-            (((given == 0) | (given == 1)).all(-1) & ((given == 1).sum(-1) == 1)).all()
-        ):
+        if law.kind == Kind.ONE_HOT and not bool((is_bit.all(-1) & ((x == 1).sum(-1) == 1)).all()):
             raise ValueError(
                 "x must hold one-hot vectors, a single 1 among zeros, but others were given."
             )
-        _check_possible(law, law.index(x))
-    return x
+        _check_possible(law, law.index(points))
+    return points
 
 
 def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
-    """Raise unless x is a tensor like the one that ``q.sample((n,))`` gives, n a multiple of ``step``."""
+    """Raise unless x is like ``q.sample((n,))``, n a multiple of ``step``."""
     tail = law.batch_shape + law.event_shape
     rows = "n" if step == 1 else f"n * {step}"
     expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
@@ -130,7 +134,7 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
 
 
 def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> None:
-    """Raise where a given point cannot be drawn: its score and its weight would be meaningless."""
+    """Raise if a given point cannot be drawn: its score and its weight would be meaningless."""
     size = torch.tensor(law.cardinalities, device=index.device)
     possible = ((index >= 0) & (index < size)).all(-1)
     if bool(possible.all()):
@@ -139,7 +143,8 @@ def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch 
     if can_inspect(True, possible) and not bool(possible.all()):
         bad = tuple((~possible).nonzero()[0].tolist())
         raise ValueError(
-            f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has probability zero."
+            f"x holds a point that q cannot draw: {index[bad].tolist()} at index {bad} has "
+            "probability zero."
         )
 
 
@@ -151,7 +156,10 @@ def draw(
     groups: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """``[n * groups, *batch, *event]`` points of the law; the n draws of one group follow the scheme, groups are independent."""
+    """Draw ``[n * groups, *batch, *event]`` points of q.
+
+    The n draws of one group follow the scheme; groups are independent.
+    """
     shape = groups + tuple(law.batch_shape) + (law.d,)
     u = uniforms(n, shape, draws, dtype=law.real, device=law.device, generator=generator)
     return law.point(categories(law, u).reshape((n * prod(groups), *law.batch_shape, law.d)))

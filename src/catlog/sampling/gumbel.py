@@ -1,4 +1,4 @@
-"""Gumbel noise given its argmax, and the argmax that the same noise gives elsewhere."""
+"""Gumbel noise: plain, given its argmax, and its argmax for changed logits."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -16,7 +16,7 @@ def gumbels(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def logistics(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return standard logistic noise, the difference of two Gumbels, made from uniforms in [0, 1)."""
+    """Return standard logistic noise (the difference of two Gumbels) from uniforms in [0, 1)."""
     uniforms = _positive(uniforms)
     return uniforms.log() - (-uniforms).log1p()
 
@@ -34,11 +34,11 @@ def gumbels_given_argmax(
     generator: torch.Generator | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "*repeats_n_batch d k"]:
-    r""":math:`z = \log p + g` with Gumbel noise g, given that its argmax is ``index``.
+    r"""Return :math:`z = \log p + g` with Gumbel noise g, given that its argmax is ``index``.
 
-    With :math:`e_k` standard exponential (:math:`-\log` of the uniform ``noise``) and j the argmax: the maximum does not depend
-    on where it is, :math:`z_j = -\log e_j`, and the others are Gumbels cut off there,
-    :math:`z_k = -\log(e_k / p_k + e_j)`. An impossible category has -inf.
+    With :math:`e_k` standard exponential (:math:`-\log` of the uniform ``noise``) and j the argmax:
+    the maximum is independent of its position, :math:`z_j = -\log e_j`, and the others are Gumbels
+    truncated there, :math:`z_k = -\log(e_k / p_k + e_j)`. An impossible category has -inf.
     """
     shape = (*repeats, *index.shape, law.k)
     if noise is None:
@@ -46,9 +46,9 @@ def gumbels_given_argmax(
     else:
         noise = check_uniforms("noise", noise, shape, "[..., n, *batch, d, k]", law, validate)
     log_e = -gumbels(noise)
-    at = index.unsqueeze(-1).expand(shape[:-1] + (1,))
-    top = log_e.gather(-1, at)
-    return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, at, -top)
+    argmax = index.unsqueeze(-1).expand(shape[:-1] + (1,))
+    top = log_e.gather(-1, argmax)
+    return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, argmax, -top)
 
 
 def argmax_shift(
@@ -58,6 +58,9 @@ def argmax_shift(
     change: Float[Tensor, "n *batch d k"],
     step: float,
 ) -> Float[Tensor, "*batch d k"]:
-    """The mean of (y - x) / step, one-hot: x the argmax of z, which is ``index``, and y that of z + step * change."""
-    away = one_hot((z + step * change).argmax(-1), law.k) - one_hot(index, law.k)
-    return (away / step).to(law.real).mean(0)
+    """Return the mean of (y - x) / step for the argmaxes x of z and y of z + step * change.
+
+    Both are one-hot; x is ``index``.
+    """
+    shift = one_hot((z + step * change).argmax(-1), law.k) - one_hot(index, law.k)
+    return (shift / step).to(law.real).mean(0)

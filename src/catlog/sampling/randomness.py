@@ -13,7 +13,7 @@ def rand(
     device: torch.device | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """``torch.rand``, which under ``torch.compile`` takes no ``generator``, not even None, beside a symbolic size."""
+    """Return uniforms; torch.compile rejects ``generator=None`` beside a symbolic size."""
     if generator is None:
         return torch.rand(tuple(shape), dtype=dtype, device=device)
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)

@@ -20,10 +20,10 @@ def deal_variables(
     generator: torch.Generator | None = None,
     validate: bool = True,
 ) -> Int64[Tensor, "n *batch m"]:
-    """Return m different variables for each of n draws: those given as ``chosen``, checked, or dealt ones.
+    """Return m different variables for each of n draws: ``chosen``, checked, or dealt.
 
-    Every batch element has one shuffled deck of its d variables, dealt in turn. Each variable is as likely as any other, and
-    over n draws no variable is used twice more often than another.
+    Every batch element has one shuffled deck of its d variables, dealt in turn. Each variable is as
+    likely as any other, and over n draws no two variables' counts differ by more than one.
     """
     hint = "It goes with `chosen`." if m is None else f"q has {law.d} variables."
     check_count(owner, "variables", m, most=law.d, hint=hint)
@@ -48,7 +48,8 @@ def _check_chosen(
     if can_inspect(validate, index):
         if not bool(((index >= 0) & (index < d)).all()):
             raise ValueError(
-                f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but others were given."
+                f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but "
+                "others were given."
             )
         if bool((index.sort(-1).values.diff(dim=-1) == 0).any()):
             raise ValueError(

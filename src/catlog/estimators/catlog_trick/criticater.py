@@ -20,34 +20,39 @@ from .cross_fitting import regression
 
 @dataclass(frozen=True)
 class CritiCateR:
-    r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on the residual.
+    r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on
+    the residual.
 
-    For each variable i a table :math:`h_i(k)` predicts the effect of category k. Its gradient has no noise. The score weighs
-    only the residual, from which the surprises of *later* variables are subtracted, too:
+    For each variable i a table :math:`h_i(k)` predicts the effect of category k. Its gradient has
+    no noise. The score weighs only the residual, from which the surprises of *later* variables are
+    subtracted, too:
 
     .. math::
         \frac1N \sum_n \partial f(x) + \sum_i \Bigl( \sum_k \partial q(k \mid x_{<i})\, h_i(k)
         + \bigl[Y_i(x) - m_i(x_{\le i})\bigr]\, \partial \log q(x_i \mid x_{<i}) \Bigr), \qquad
         Y_{i}(x) = f(x) - \sum_{j > i} \Bigl( h_j(x_j) - \sum_k q(k \mid x_{<j}) h_j(k) \Bigr)
 
-    (all x carry the index n). The models :math:`m_i = \mu + \sum_{j \le i} h^{(i)}_j(x_j)`, :math:`h_i = h^{(i)}_i`, are ridge
-    regressions of :math:`Y_i`, from the last variable to the first. A draw's models are fitted to the *other* folds of draws,
-    so they do not depend on it and the estimate is unbiased, whatever the fit. Each fit is shrunk by the best coefficient of
-    its leave-one-out predictions. It is 0 where the critic predicts nothing, and then this is RLOO with folds.
+    (all x carry the index n). The models :math:`m_i = \mu + \sum_{j \le i} h^{(i)}_j(x_j)`,
+    :math:`h_i = h^{(i)}_i`, are ridge regressions of :math:`Y_i`, from the last variable to the
+    first. A draw's models are fitted to the *other* folds of draws, so they do not depend on it and
+    the estimate is unbiased, whatever the fit. Each fit is shrunk by the best coefficient of its
+    leave-one-out predictions. It is 0 where the critic predicts nothing, and then this is RLOO with
+    folds.
 
-    It needs no more evaluations than RLOO and beats it where f has main effects, also through later variables. Where f is
-    pure interaction it is about as good.
+    It needs no more evaluations than RLOO and beats it where f has main effects, also through later
+    variables. Where f is pure interaction it is about as good.
 
-    Cost: ``samples`` evaluations; per fold one factorisation of a d k x d k matrix, or, where that is larger, of an N x N
-    matrix for every block of variables. Needs: nothing of f.
-    Reference: this library; the correction by later variables is the control variate of Cheng et al., "Trajectory-wise control
-    variates for variance reduction in policy gradient methods", 2019.
+    Cost: ``samples`` evaluations; per fold one factorisation of a d k x d k matrix, or, where that
+    is larger, of an N x N matrix for every block of variables. Needs: nothing of f.
+    Reference: this library; the correction by later variables is the control variate of Cheng et
+    al., "Trajectory-wise control variates for variance reduction in policy gradient methods", 2019.
 
     Args:
         samples: number of draws N, at least 2.
         folds: number of groups of draws, at most N.
-        ridge: the penalty of the regressions, in units of one category in which two draws agree. It is raised to the
-            smallest stable value in the dtype of q's probabilities (float32: about 1e-4 for 16 draws of 10 variables).
+        ridge: the penalty of the regressions, in units of one category in which two draws agree. It
+            is raised to the smallest stable value in the dtype of q's probabilities (float32: about
+            1e-4 for 16 draws of 10 variables).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -134,10 +139,10 @@ class CritiCateR:
         probs: Float[Tensor, "*batch n d k"],
         value: Float[Tensor, "*batch n"],
     ) -> tuple[Float[Tensor, "*batch n d k"], Float[Tensor, "*batch n d"]]:
-        """Return the effects of the categories and the residuals, for every draw by models not fitted to it."""
+        """Return effects of categories and residuals, for each draw by models not fitted to it."""
         n, largest = value.shape[-1], value.abs().amax(-1, keepdim=True)
-        # A unit in which squares neither overflow nor vanish. It depends on the held-out value, so it is a power of two:
-        # dividing by it rounds nothing.
+        # A unit in which squares neither overflow nor vanish. It depends on the held-out value, so
+        # it is a power of two: dividing by it rounds nothing.
         size = torch.where(largest > 0, largest, 1.0).log2().floor().exp2()
         folds = min(self.folds, n)
         held_out = (
@@ -156,7 +161,8 @@ class CritiCateR:
             mean = (train * target).sum(-1, keepdim=True) / count
             centred = train * (target - mean)
             predicted, left_out, table = model.fit(centred)
-            # The small multiple of the target's variance keeps the ratio from being one of rounding errors.
+            # The small multiple of the target's variance keeps the ratio from being one of rounding
+            # errors.
             spread = (left_out.square() + 1e-3 * centred.square()).sum(-1)
             shrink = (
                 (left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)

@@ -1,9 +1,10 @@
-"""Cross-fitted ridge regressions on one-hot categories, first of all variables, then of fewer and fewer.
+"""Cross-fitted ridge regressions on one-hot categories, of fewer and fewer variables.
 
-There are two routes to the same numbers. One has an unknown per draw and solves an N x N system for every block of variables.
-The other has an unknown per category and needs a single Cholesky factorisation: with the variables in drawing order, the factor
-of a prefix is a leading block of the whole factor, and so is its inverse. Both fit all folds and batch elements at once. A draw
-that is held out of a fold does not enter the fit, but gets a prediction. The penalty is at least
+There are two routes to the same numbers. One has an unknown per draw and solves an N x N system for
+every block of variables. The other has an unknown per category and needs a single Cholesky
+factorisation: with the variables in drawing order, the factor of a prefix is a leading block of the
+whole factor, and so is its inverse. Both fit all folds and batch elements at once. A draw that is
+held out of a fold does not enter the fit, but gets a prediction. The penalty is at least
 :func:`smallest_stable_ridge`, so that the factorisation of a singular matrix does not fail.
 """
 
@@ -21,12 +22,13 @@ Fit = tuple[
 
 
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
-    """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to ``largest``, if larger.
+    """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to
+    ``largest``, if larger.
 
     The factor 8 is a safety margin.
 
-    >>> smallest_stable_ridge(3.0, 16, 10, torch.float32), smallest_stable_ridge(1e-9, 16, 10, torch.float32) < 1e-3
-    (3.0, True)
+    >>> [smallest_stable_ridge(ridge, 16, 10, torch.float32) for ridge in (3.0, 1e-9)]
+    [3.0, 0.000152587890625]
     """
     return max(ridge, 8 * torch.finfo(dtype).eps * size * largest)
 
@@ -46,7 +48,7 @@ def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n
 
 
 class ByDraws:
-    """A regression with one unknown per draw; the kernel counts the variables in which two draws agree.
+    """A regression with one unknown per draw; its kernel counts variables in which draws agree.
 
     It uses all blocks of variables at first, and one block less after each :meth:`drop`.
     """
@@ -68,7 +70,7 @@ class ByDraws:
         return features @ features.mT
 
     def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
-        """Return predictions of all draws, leave-one-out predictions of the training draws, and the last coefficients."""
+        """Return predictions, leave-one-out predictions and the last block's coefficients."""
         # Held-out rows and columns are zeroed: they get no weight in the solution.
         gram = self.train.unsqueeze(-1) * self.agreement * self.train.unsqueeze(-2) + self.ridge
         factor = inverse_factor(gram)
@@ -86,7 +88,7 @@ class ByDraws:
 
 
 class ByCategories:
-    """A regression with one unknown per variable and category, in drawing order; otherwise as :class:`ByDraws`."""
+    """As :class:`ByDraws`, but with one unknown per variable and category, in drawing order."""
 
     def __init__(
         self, points: Tensor, train: Tensor, blocks: tuple[tuple[int, ...], ...], ridge: float

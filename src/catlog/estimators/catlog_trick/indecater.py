@@ -19,39 +19,45 @@ from ...sampling.subsets import deal_variables
 
 @dataclass(frozen=True)
 class IndeCateR:
-    r"""The CatLog-Derivative trick for independent variables: one variable at a time is summed over exactly, the others
-    are sampled.
+    r"""The CatLog-Derivative trick for independent variables: one variable at a time is summed over
+    exactly, the others are sampled.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_{k} \partial p_i(k)\;
         \frac1N \sum_{n} \bigl[f(x^{(n)}_{\neq i}, k) - f(x^{(n)})\bigr]
 
-    Subtracting :math:`f(x)` only lowers the rounding error, since :math:`\sum_k \partial p_i(k) = 0`. Unbiased, nothing to
-    tune, exact for d = 1 and for additive f. Its variance is at most REINFORCE's for each parameter that occurs
-    in one factor; for parameters shared between factors that can fail. The *value* is the Rao-Blackwellised mean
+    Subtracting :math:`f(x)` only lowers the rounding error, since
+    :math:`\sum_k \partial p_i(k) = 0`. Unbiased, nothing to tune, exact for d = 1 and for additive
+    f. Its variance is at most REINFORCE's for each parameter that occurs in one factor; for
+    parameters shared between factors that can fail. The *value* is the Rao-Blackwellised mean
     :math:`\frac1{Nd}\sum_{n,i,k} p_i(k) f(x^{(n)}_{\neq i}, k)`, which for sparse f is seldom zero.
 
-    ``per_variable`` draws N points for every variable instead of N for all (the paper's per-variable version).
+    ``per_variable`` draws N points for every variable instead of N for all (the paper's
+    per-variable version).
 
-    ``variables=m`` sums out m random variables of each draw instead of all d. For a differentiable f, one backward pass
-    predicts all differences (``control="taylor"``), and the exact ones correct the prediction:
+    ``variables=m`` sums out m random variables of each draw instead of all d. For a differentiable
+    f, one backward pass predicts all differences (``control="taylor"``), and the exact ones correct
+    the prediction:
 
     .. math::
         \sum_{i,k} \partial p_i(k)\, T_{ik} + \frac{d}{m} \sum_{i \in S} \sum_k \partial p_i(k)\,
-        \bigl[f(x_{\neq i}, k) - f(x) - T_{ik}\bigr], \qquad T_{ik} = \partial_{x_i} f(x) \cdot (e_k - x_i)
+        \bigl[f(x_{\neq i}, k) - f(x) - T_{ik}\bigr], \qquad
+        T_{ik} = \partial_{x_i} f(x) \cdot (e_k - x_i)
 
-    Unbiased for any m, because every variable is in S with probability m/d. The sets of the N draws are dealt from one
-    shuffled deck, so that all variables are chosen equally often.
+    Unbiased for any m, because every variable is in S with probability m/d. The sets of the N draws
+    are dealt from one shuffled deck, so that all variables are chosen equally often.
 
-    Cost: N (1 + d (k - 1)) evaluations; ``per_variable``: N d k; ``variables=m``: N (1 + m (k - 1)) and one backward pass for all draws.
+    Cost: N (1 + d (k - 1)) evaluations; ``per_variable``: N d k; ``variables=m``: N (1 + m (k - 1))
+    and one backward pass for all draws.
     Needs: nothing of f (``control="taylor"``: f differentiable and a Bernoulli or one-hot q).
-    Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
-    2023, Proposition 4.1.
+    Reference: De Smet et al., "Differentiable sampling of categorical distributions using the
+    CatLog-Derivative trick", 2023, Proposition 4.1.
 
     Args:
         samples: number of draws N.
         per_variable: draw N points for every variable.
-        draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified; often the best).
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         variables: number m of variables to sum out in each draw; None: all.
         control: with ``variables``, "taylor" or "none" (for black-box f).
         chunk_size: evaluations of f at once; None: chosen for the device. Bounds the memory.
@@ -89,7 +95,8 @@ class IndeCateR:
             check_count("IndeCateR", "variables", self.variables)
             if self.per_variable:
                 raise ValueError(
-                    "IndeCateR: `variables` and `per_variable` exclude each other: with the latter every draw serves one variable."
+                    "IndeCateR: `variables` and `per_variable` exclude each other: with the "
+                    "latter every draw serves one variable."
                 )
 
     @property
@@ -145,7 +152,7 @@ class IndeCateR:
             x,
             fx,
             law,
-            fresh=self.per_variable,
+            per_variable=self.per_variable,
             chosen=chosen,
             chunk_size=self.chunk_size,
             validate=self.validate,
@@ -164,7 +171,7 @@ class IndeCateR:
 def _mean_over_draws(
     table: Float[Tensor, "n *batch m k"], chosen: Int64[Tensor, "n *batch m"], d: int
 ) -> Float[Tensor, "*batch d k"]:
-    """Return the mean of the table over draws; chosen variables are weighted by d / m, the others have 0."""
+    """Return the mean over draws; chosen variables have the weight d / m, the others 0."""
     n, m, k = table.shape[0], table.shape[-2], table.shape[-1]
     variable = chosen.movedim(0, -2).flatten(-2)
     entries = table.movedim(0, -3).flatten(-3, -2) * (d / (m * n))

@@ -1,10 +1,13 @@
-"""A critic of f: kernel ridge regression on remembered evaluations, whose mean under independent variables is known.
+"""A critic of f: kernel ridge regression on remembered evaluations, whose mean under independent
+variables is known.
 
-The kernel of two points that differ in H variables is rho^H. It is a product over variables, so its mean over x, and the
-gradient of that mean, are products too. Every function of x is a sum of such kernels; a rho near 1 prefers main effects and
-pairs. A second, narrow kernel fits the residual of the first at the remembered points.
+The kernel of two points that differ in H variables is rho^H. It is a product over variables, so its
+mean over x, and the gradient of that mean, are products too. Every function of x is a sum of such
+kernels; a rho near 1 prefers main effects and pairs. A second, narrow kernel fits the residual of
+the first at the remembered points.
 
-Points are one-hot, ``[critics, points, d k]``. The two parts of a critic, smooth and narrow, are kept apart.
+Points are one-hot, ``[critics, points, d k]``. The two parts of a critic, smooth and narrow, are
+kept apart.
 """
 
 from itertools import product
@@ -57,11 +60,12 @@ def critic_means(
 def fit_critic(
     points: Float[Tensor, "c m dk"], value: Float[Tensor, "c m"], used: Bool[Tensor, "c m"], d: int
 ) -> tuple[Float[Tensor, "c 2 m"], Float[Tensor, "c 2"]]:
-    """Return weights and rho of the two kernels, for the setting of nine with the largest marginal likelihood."""
+    """Return weights and rho of both kernels, of nine settings the one of most evidence."""
     count = used.sum(-1).clamp(min=1)
     mean = (value * used).sum(-1) / count
     target = (value - mean.unsqueeze(-1)) * used
-    # Kernels are looked up by H. Empty slots have H = d + 1, where the kernel is 0, and a diagonal of 1.
+    # Kernels are looked up by H. Empty slots have H = d + 1, where the kernel is 0, and a diagonal
+    # of 1.
     outside = ~(used.unsqueeze(-1) & used.unsqueeze(-2))
     differ = (d - points @ points.mT).masked_fill(outside, d + 1).int()
     h = torch.arange(d + 1, dtype=points.dtype, device=points.device)
@@ -93,7 +97,8 @@ def calibration_equations(
     at_draws: Float[Tensor, "c 2 r"],
     on_average: Float[Tensor, "c 2 b"],
 ) -> tuple[Float[Tensor, "2 2"], Float[Tensor, "2"]]:
-    """Return the normal equations of f on both parts of the critic, at r = n b draws of b batch elements.
+    """Return the normal equations of f on both parts of the critic, at r = n b draws of b batch
+    elements.
 
     They are the matrix, and the right-hand side less the matrix times (1, 1).
     """
@@ -109,7 +114,8 @@ def calibration_equations(
 def slots_for(
     new: Int64[Tensor, "c r l"], points: Int64[Tensor, "c m l"], age: Int64[Tensor, "c m"]
 ) -> Int64[Tensor, "c r"]:
-    """Return the slots for r <= m new points: that of the same point, else the least recently seen one.
+    """Return the slots for r <= m new points: that of the same point, else the least recently seen
+    one.
 
     Of equal new points, all but the first get slot m, which is not stored.
     """

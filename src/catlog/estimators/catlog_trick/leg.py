@@ -17,19 +17,20 @@ from ...sampling.draw import base_draws
 
 @dataclass(frozen=True)
 class LEG:
-    r"""Local expectation gradients: each variable is summed out given *all* others, weighted by its conditional probabilities
-    given them.
+    r"""Local expectation gradients: each variable is summed out given *all* others, weighted by its
+    conditional probabilities given them.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \frac1N \sum_n \sum_i \sum_k
         q(k \mid x^{(n)}_{\neq i})\, f(x^{(n)}_{\neq i}, k)\; \partial \log q(k \mid x^{(n)}_{<i})
 
-    Unbiased. Nothing is resampled: the later variables keep the values that they have in the draw, and the weight accounts
-    for that. For independent variables the weight is :math:`p_i(k)` and LEG is :class:`IndeCateR`.
+    Unbiased. Nothing is resampled: the later variables keep the values that they have in the draw,
+    and the weight accounts for that. For independent variables the weight is :math:`p_i(k)` and LEG
+    is :class:`IndeCateR`.
 
     Cost: N (1 + d (k - 1)) evaluations and as many passes through q. Needs: nothing of f.
-    Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational inference", 2015;
-    for shared parameters, De Smet et al., 2023, appendix.
+    Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational
+    inference", 2015; for shared parameters, De Smet et al., 2023, appendix.
 
     Args:
         samples: number of pivot draws N.
@@ -37,7 +38,8 @@ class LEG:
         validate: check the values of f and q for NaN and inf (eager mode only).
 
     >>> from catlog import MarkovChain
-    >>> LEG(samples=2)(lambda x: x.sum(-1).float(), MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)).shape
+    >>> q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
+    >>> LEG(samples=2)(lambda x: x.sum(-1).float(), q).shape
     torch.Size([])
     """
 

@@ -1,4 +1,4 @@
-"""MemoryCateR: the CatLog-Derivative trick on a critic of earlier evaluations of f, RLOO on the residual."""
+"""MemoryCateR: a critic of earlier evaluations of f, integrated exactly; RLOO on the residual."""
 
 from itertools import accumulate
 from operator import mul
@@ -32,39 +32,47 @@ DECAY = 0.95  # of alpha's and beta's running fit: about the last 20 calls count
 
 
 class MemoryCateR(nn.Module):
-    r"""A critic h fitted to earlier evaluations of f and integrated exactly, and RLOO on the residual f - h.
+    r"""A critic h fitted to earlier evaluations of f and integrated exactly, and RLOO on the
+    residual f - h.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \partial\, \mathbb{E}[h]
-        + \frac{1}{N-1} \sum_n \bigl(r(x^{(n)}) - \overline{r}\bigr)\, \partial \log q(x^{(n)}), \qquad r = f - h
+        + \frac{1}{N-1} \sum_n \bigl(r(x^{(n)}) - \overline{r}\bigr)\, \partial \log q(x^{(n)}),
+        \qquad r = f - h
 
-    The critic is a kernel ridge regression on ``size`` remembered points z (the most recently seen different ones),
+    The critic is a kernel ridge regression on ``size`` remembered points z (the most recently seen
+    different ones),
 
     .. math::
         h(x) = \sum_z w_z \bigl[ \alpha\, \rho^{H(x, z)} + \beta \nu\, \rho_0^{H(x, z)} \bigr]
 
-    with H the number of variables in which two points differ. It can represent interactions of all orders and prefers low ones. The
-    second kernel is so narrow (:math:`\rho_0 = 10^{-4}`) that it only corrects the remembered points themselves. A kernel is a
-    product over variables, so that :math:`\mathbb{E}[h] = \sum_z w_z [\alpha \prod_i (\rho + (1 - \rho)\, p_i(z_i)) +
-    \dots]` and its gradient are exact. :math:`\rho` and :math:`\nu` maximise the marginal likelihood of the memory; :math:`\alpha,
-    \beta` in [0, 1] are a running least-squares fit of f on both parts of h at points that h had not seen, so that a critic
-    that predicts nothing gets coefficient 0 and RLOO remains. All of this comes from *earlier* calls: the estimate is unbiased,
-    whatever is remembered. ``eval()`` freezes it, and so do the transforms of torch.func.
+    with H the number of variables in which two points differ. It can represent interactions of all
+    orders and prefers low ones. The second kernel is so narrow (:math:`\rho_0 = 10^{-4}`) that it
+    only corrects the remembered points themselves. A kernel is a product over variables, so that
+    :math:`\mathbb{E}[h] = \sum_z w_z [\alpha \prod_i (\rho + (1 - \rho)\, p_i(z_i)) + \dots]` and
+    its gradient are exact. :math:`\rho` and :math:`\nu` maximise the marginal likelihood of the
+    memory; :math:`\alpha, \beta` in [0, 1] are a running least-squares fit of f on both parts of h
+    at points that h had not seen, so that a critic that predicts nothing gets coefficient 0 and
+    RLOO remains. All of this comes from *earlier* calls: the estimate is unbiased, whatever is
+    remembered. ``eval()`` freezes it, and so do the transforms of torch.func.
 
-    The value is :math:`\mathbb{E}[h] + \overline{r}`, also unbiased, with less variance than the mean of f.
+    The value is :math:`\mathbb{E}[h] + \overline{r}`, also unbiased, with less variance than the
+    mean of f.
 
-    It pays where the same f is evaluated in many calls and q visits few points, or f has low-order interactions. If f changes
-    between calls (a network in training), old values are wrong until alpha and beta have adapted.
+    It pays where the same f is evaluated in many calls and q visits few points, or f has low-order
+    interactions. If f changes between calls (a network in training), old values are wrong until
+    alpha and beta have adapted.
 
-    Cost: ``samples`` evaluations; while it learns, nine Cholesky factorisations of a ``size`` x ``size`` matrix per critic and
-    call. Needs: nothing of f.
+    Cost: ``samples`` evaluations; while it learns, nine Cholesky factorisations of a ``size`` x
+    ``size`` matrix per critic and call. Needs: nothing of f.
     Reference: this library.
 
     Args:
         samples: number of draws N, at least 2.
         size: number of points remembered, per critic.
-        critics: 1 if f is the same for all batch elements, else the number of different functions. The last batch dimensions
-            of q must have that many elements, and each element gets a separate critic.
+        critics: 1 if f is the same for all batch elements, else the number of different functions.
+            The last batch dimensions of q must have that many elements, and each element gets a
+            separate critic.
         max_variables: the largest number of variables that q may have.
         validate: check f's values for NaN and inf (eager mode only).
 
@@ -113,7 +121,8 @@ class MemoryCateR(nn.Module):
             "clock": torch.ones(1, dtype=torch.int64),
             "weight": empty.unsqueeze(1).repeat(1, 2, 1),
             "rho": torch.ones_like(empty[:, :1]).repeat(1, 2),
-            # Normal equations of alpha and beta: the matrix, and the right-hand side less the matrix times (1, 1).
+            # Normal equations of alpha and beta: the matrix, and the right-hand side less the
+            # matrix times (1, 1).
             "gram": torch.zeros(2, 2, dtype=torch.float64),
             "excess": torch.zeros(2, dtype=torch.float64),
         }.items():
@@ -189,7 +198,8 @@ class MemoryCateR(nn.Module):
         if self.critics in (1, *accumulate(reversed(law.batch_shape), mul)):
             return
         raise ValueError(
-            f"MemoryCateR: `critics` must be 1 or the number of elements of the last batch dimensions of q, whose batch shape is "
+            "MemoryCateR: `critics` must be 1 or the number of elements of the last batch "
+            "dimensions of q, whose batch shape is "
             f"{tuple(law.batch_shape)}, but {self.critics} was given."
         )
 
@@ -202,7 +212,7 @@ class MemoryCateR(nn.Module):
         at_draws: Tensor,
         on_average: Tensor,
     ) -> None:
-        """Update alpha and beta with this call's draws, store the draws in the memory, and refit h."""
+        """Update alpha and beta with this call's draws, store the draws, and refit h."""
         value = fx.reshape(-1, self.critics).T.double()
         gram, excess = calibration_equations(value, at_draws, on_average)
         new = pad(drawn[:, : self.size], (0, self.max_variables - law.d), value=-1)

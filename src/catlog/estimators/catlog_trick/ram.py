@@ -15,18 +15,20 @@ from .scater import SCateR
 
 @dataclass(frozen=True)
 class RAM:
-    r"""The CatLog-Derivative trick with common Gumbel noise: one variable at a time is summed over, the noise of the others
-    is held fixed.
+    r"""The CatLog-Derivative trick with common Gumbel noise: one variable at a time is summed over,
+    the noise of the others is held fixed.
 
     .. math::
         \sum_i \sum_k \frac1N \sum_n \partial q(k \mid x^{(n)}_{<i})\,
         f\bigl(x^{(n)}_{<i}, k, x_{>i}(\varepsilon^{(n)}_{>i})\bigr),
         \qquad x_j = \arg\max_k \log q(k \mid x_{<j}) + \varepsilon_{jk}
 
-    It is :class:`SCateR` with ``suffix="gumbel"``: unbiased, with the suffixes of different categories coupled.
+    It is :class:`SCateR` with ``suffix="gumbel"``: unbiased, with the suffixes of different
+    categories coupled.
 
     Cost: N (1 + d (k - 1)) evaluations. Needs: nothing of f.
-    Reference: Tokui and Sato, "Evaluating the variance of likelihood-ratio gradient estimators", 2017.
+    Reference: Tokui and Sato, "Evaluating the variance of likelihood-ratio gradient estimators",
+    2017.
 
     Args:
         samples: number of draws N.
@@ -34,7 +36,8 @@ class RAM:
         validate: check the values of f and q for NaN and inf (eager mode only).
 
     >>> from catlog import MarkovChain
-    >>> RAM(samples=2)(lambda x: x.sum(-1).float(), MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)).shape
+    >>> q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
+    >>> RAM(samples=2)(lambda x: x.sum(-1).float(), q).shape
     torch.Size([])
     """
 

@@ -29,30 +29,33 @@ from ...sampling.subsets import deal_variables
 
 @dataclass(frozen=True)
 class SCateR:
-    r"""The CatLog-Derivative trick for dependent variables: one variable at a time is summed over given the earlier ones,
-    and the variables that depend on it are resampled for each category.
+    r"""The CatLog-Derivative trick for dependent variables: one variable at a time is summed over
+    given the earlier ones, and the variables that depend on it are resampled for each category.
 
     .. math::
-        \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_k \frac1N \sum_n \partial q(k \mid x^{(n)}_{<i})\,
+        \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_k \frac1N \sum_n \partial q(k \mid
+        x^{(n)}_{<i})\,
         \bigl[f(x^{(n)}_{<i}, k, \tilde x^{(n,i,k)}_{>i}) - f(x^{(n)})\bigr],
         \qquad \tilde x_{>i} \sim q(\cdot \mid x_{<i}, k)
 
-    Unbiased. For independent variables nothing is resampled and it is :class:`IndeCateR`. Its variance is at most REINFORCE's
-    for parameters that occur in one factor. At equal *evaluations*, :class:`RLOO` and :class:`CritiCateR` are often better,
-    because a draw of the suffix serves one variable only.
+    Unbiased. For independent variables nothing is resampled and it is :class:`IndeCateR`. Its
+    variance is at most REINFORCE's for parameters that occur in one factor. At equal *evaluations*,
+    :class:`RLOO` and :class:`CritiCateR` are often better, because a draw of the suffix serves one
+    variable only.
 
-    Cost: N (1 + d (k - 1)) evaluations, and one call of each conditional for all rows at once. Needs: nothing
-    of f. Only descendants of the changed variable are resampled; ``fixed`` nodes of a BayesianNetwork are not changed.
-    Reference: De Smet et al., "Differentiable sampling of categorical distributions using the CatLog-Derivative trick",
-    2023, Definition 3.2.
+    Cost: N (1 + d (k - 1)) evaluations, and one call of each conditional for all rows at once.
+    Needs: nothing of f. Only descendants of the changed variable are resampled; ``fixed`` nodes of
+    a BayesianNetwork are not changed.
+    Reference: De Smet et al., "Differentiable sampling of categorical distributions using the
+    CatLog-Derivative trick", 2023, Definition 3.2.
 
     Args:
         samples: number of draws N.
-        suffix: how the later variables are drawn for different categories: "independent"; "common", with the same uniforms;
-            "gumbel", with the same Gumbel noise (then it is RAM).
+        suffix: how the later variables are drawn for different categories: "independent"; "common",
+            with the same uniforms; "gumbel", with the same Gumbel noise (then it is RAM).
         variables: number m of variables to sum out in each draw, weighted by d / m; None: all.
-        categories: for large vocabularies, evaluate only this many of the most probable alternatives and one sampled from the
-            rest.
+        categories: for large vocabularies, evaluate only this many of the most probable
+            alternatives and one sampled from the rest.
         chunk_size: evaluations of f at once; None: chosen for the device.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
@@ -135,7 +138,7 @@ class SCateR:
         noise: Tensor | None,
         generator: torch.Generator | None,
     ) -> Interventions:
-        """Draw the base points and, for every alternative category, the variables that depend on it."""
+        """Draw base points and, for every other category, the variables that depend on it."""
         ordered = structure(law)
         check_generator(generator, law.device)
         index = None
@@ -143,7 +146,8 @@ class SCateR:
             index = law.index(base_draws(law, x, self.samples, validate=self.validate))
         if index is not None and self.suffix == "gumbel" and any(ordered.ancestors):
             raise ValueError(
-                "x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a `generator` instead."
+                "x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a "
+                "`generator` instead."
             )
         n = self.samples if index is None else index.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))

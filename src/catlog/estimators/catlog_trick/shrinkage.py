@@ -10,7 +10,8 @@ RIDGE = 1.01  # times the diagonal: shrinks the coefficients towards 1 by about 
 def shrunk_coefficients(
     gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]
 ) -> Float[Tensor, "2"]:
-    """Solve ``gram @ (c - 1) = excess`` for two regression coefficients c, shrunk slightly towards 1.
+    """Solve ``gram @ (c - 1) = excess`` for two regression coefficients c, shrunk slightly towards
+    1.
 
     Before any data they are exactly 1.
 

@@ -1,4 +1,4 @@
-"""Predictions of every variable's gradient from the slopes of f, and the choice of variables for exact corrections."""
+"""Gradients predicted from slopes of f, and the choice of variables for exact corrections."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,11 @@ UNIFORM_SHARE = 0.1  # of the corrections: keeps every probability positive, as 
 
 
 def gradient_scale(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
-    r"""Return how undecided each variable is: the RMS gradient in its logits for independent slopes of variance 1.
+    r"""Return how undecided each variable is: the RMS gradient in its logits for independent slopes
+    of variance 1.
 
-    It is the square root of :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`, and 2 p (1 - p) for a bit.
+    It is the square root of :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`, and 2 p (1 - p) for a
+    bit.
     """
     square = probs.square()
     return (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
@@ -35,7 +37,8 @@ def systematic_sample(
 ) -> Int64[Tensor, "m *batch"]:
     """Return m variables by systematic sampling.
 
-    Over the uniform ``start``, variable i is picked ``often[i]`` times in expectation, and every count is within one of it.
+    Over the uniform ``start``, variable i is picked ``often[i]`` times in expectation, and every
+    count is within one of it.
 
     >>> systematic_sample(torch.tensor([0.5, 1.0, 0.5]), 2, torch.tensor([0.75]))
     tensor([1, 2])
@@ -43,7 +46,8 @@ def systematic_sample(
     ticks = start.movedim(0, -1) + torch.arange(m, dtype=often.dtype, device=often.device)
     ends = often.cumsum(-1)
     if torch.compiler.is_compiling():
-        # A compiler fuses a search into every kernel that reads the variables, which repeats it. It does not do so with a sum.
+        # A compiler fuses a search into every kernel that reads the variables, which repeats it. It
+        # does not do so with a sum.
         variable = (ends.unsqueeze(-2) <= ticks.unsqueeze(-1)).sum(-1)
     else:
         variable = torch.searchsorted(ends, ticks, right=True)
@@ -67,13 +71,13 @@ class Bits:
     row: Int64[Tensor, " m"]
 
     def first_and_second_order(self, slope: Float[Tensor, "n *batch d"]) -> Pair:
-        """Return the predictions that alpha and beta multiply, averaged over the draws, ``[*batch, d, 1]``."""
+        """Return what alpha and beta multiply, averaged over the draws, ``[*batch, d, 1]``."""
         straight = self.p * (1 - self.p) * slope.mean(0)
         curved = (0.5 - self.p) * (slope * (self.x - self.p)).mean(0)
         return straight.unsqueeze(-1), curved.unsqueeze(-1)
 
     def size2(self, slope: Float[Tensor, "n *batch d"]) -> Float[Tensor, "*batch d"]:
-        """Return the squared norm of the straight prediction over both categories, averaged over the draws."""
+        """Return the mean squared norm of the straight prediction over both categories."""
         return 2 * (self.p * (1 - self.p)).square() * slope.square().mean(0)
 
     def corrected_points(self) -> Float[Tensor, "m *batch d"]:
@@ -84,11 +88,13 @@ class Bits:
         return torch.where(is_corrected & is_possible, 1 - x, x)
 
     def exact_and_predicted(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
-        """Return exact and predicted gradients in the logit of the corrected bit, and the noise of the predictions.
+        """Return exact and predicted gradients in the logit of the corrected bit, and the noise of
+        the predictions.
 
-        ``values`` and ``slopes`` are those at the draws and, after them, at :meth:`corrected_points`. The gradients,
-        ``[m, *batch, 1]``, are those of f, and the means of the two predictions over the bit. The noise, ``[m, *batch]``, is
-        the variance of the first prediction over the bit, the covariance of both, and the variance of the second.
+        ``values`` and ``slopes`` are those at the draws and, after them, at
+        :meth:`corrected_points`. The gradients, ``[m, *batch, 1]``, are those of f, and the means
+        of the two predictions over the bit. The noise, ``[m, *batch]``, is the variance of the
+        first prediction over the bit, the covariance of both, and the variance of the second.
         """
         n, row, variable = self.x.shape[0], self.row, self.variable.unsqueeze(-1)
         is_one = self.x[row].gather(-1, variable).squeeze(-1) > 0
@@ -111,7 +117,8 @@ class Bits:
 
 @dataclass(frozen=True)
 class OneHots:
-    """One-hot draws. Gradients are those in the logits of the k categories. The methods are those of :class:`Bits`.
+    """One-hot draws. Gradients are those in the logits of the k categories. The methods are those
+    of :class:`Bits`.
 
     Attributes:
         x: the draws.
@@ -139,7 +146,7 @@ class OneHots:
         return (self.p * (slope - (self.p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
 
     def corrected_points(self) -> Float[Tensor, "km *batch d k"]:
-        """Return the draws with every other category of the corrected variable; impossible ones are left as drawn."""
+        """Return the draws with every other possible category of the corrected variable."""
         (d, k), device = self.p.shape[-2:], self.x.device
         is_possible = self.corrected_p.movedim(-1, 0).gather(0, self.category) > 0
         category = torch.where(is_possible, self.category, self.category[:1])[1:]
@@ -179,7 +186,7 @@ class OneHots:
 def make_predictions(
     law: Factors, x: Tensor, variable: Int64[Tensor, "m *batch"]
 ) -> Bits | OneHots:
-    """Return the predictions for draws ``[n, *batch, *event]``; the corrected variables go round the draws."""
+    """Return the predictions for draws ``[n, *batch, *event]``, corrected in turn."""
     probs, flat = law.probs.detach(), law.flat(x.detach()).to(law.real)
     m, k = variable.shape[0], law.k
     row = torch.arange(m, device=variable.device) % x.shape[0]

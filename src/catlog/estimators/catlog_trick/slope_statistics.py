@@ -1,4 +1,4 @@
-"""State that SlopeCateR learns: the coefficients of its predictions, and the scale of every variable's slopes."""
+"""State that SlopeCateR learns: coefficients of its predictions, and scales of slopes."""
 
 from math import ceil
 
@@ -14,9 +14,11 @@ Updates = list[tuple[Tensor, Tensor]]  # buffers and their new values
 
 
 class Coefficients(nn.Module):
-    """The coefficients alpha and beta: a running least-squares fit of exact gradients on the two predictions.
+    """The coefficients alpha and beta: a running least-squares fit of exact gradients on the two
+    predictions.
 
-    The buffers hold means of the normal equations: the matrix, and the right-hand side less the matrix times (1, 1).
+    The buffers hold means of the normal equations: the matrix, and the right-hand side less the
+    matrix times (1, 1).
     """
 
     def __init__(self) -> None:
@@ -53,8 +55,8 @@ class Coefficients(nn.Module):
 class SlopeScales(nn.Module):
     """The running RMS slope of every variable, in a table of ``entries``.
 
-    With more variables than entries, variable i uses entry i mod ``entries``. The buffers hold means of the squared norm of
-    straight predictions, and of what it would be for slopes of size 1.
+    With more variables than entries, variable i uses entry i mod ``entries``. The buffers hold
+    means of the squared norm of straight predictions, and of what it would be for slopes of size 1.
     """
 
     def __init__(self, entries: int) -> None:

@@ -1,4 +1,4 @@
-"""SlopeCateR: the CatLog-Derivative trick, predicted from the derivatives of f and corrected exactly."""
+"""SlopeCateR: gradients predicted from derivatives of f, with exact corrections."""
 
 from math import ceil
 from typing import ClassVar
@@ -26,46 +26,58 @@ from .slope_statistics import Coefficients, SlopeScales
 
 
 class SlopeCateR(nn.Module):
-    r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums over a few variables.
+    r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums
+    over a few variables.
 
-    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn, variable i first gets
+    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn,
+    variable i first gets
 
     .. math::
-        \sum_k \partial p_i(k)\, \alpha\, G_k(x) \;+\; \beta\, \tfrac12 \Bigl( \bigl[G_c(x) - \textstyle\sum_k p_i(k) G_k(x)\bigr]
+        \sum_k \partial p_i(k)\, \alpha\, G_k(x) \;+\; \beta\, \tfrac12 \Bigl( \bigl[G_c(x) -
+        \textstyle\sum_k p_i(k) G_k(x)\bigr]
         \,\partial \log p_i(c) - \sum_k \partial p_i(k)\, G_k(x) \Bigr)
 
-    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through (f linear in each variable), and with
-    :math:`\beta = 1` the sum is :class:`ReinMax`: a difference of f is the mean of the slopes at *both* its ends, which is
-    right for f quadratic in each variable. Then M variables are summed out exactly, one at a time, as in :class:`IndeCateR`:
+    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through (f linear in
+    each variable), and with :math:`\beta = 1` the sum is :class:`ReinMax`: a difference of f is the
+    mean of the slopes at *both* its ends, which is right for f quadratic in each variable. Then M
+    variables are summed out exactly, one at a time, as in :class:`IndeCateR`:
 
     .. math::
-        \sum_{j=1}^M \frac1{M \pi_{i_j}} \sum_k \partial p_{i_j}(k)\, \bigl[ f(x_{\neq i}, k) - \hat f_i(x_{\neq i}, k) \bigr]
+        \sum_{j=1}^M \frac1{M \pi_{i_j}} \sum_k \partial p_{i_j}(k)\, \bigl[ f(x_{\neq i}, k) - \hat
+        f_i(x_{\neq i}, k) \bigr]
 
-    where :math:`\hat f_i` is the mean of the prediction over :math:`x_i`, from the slopes at the same points. So the noise of
-    the drawn value cancels, and the residual is third-order in each variable. The expected number of corrections :math:`M \pi_i` of a
-    variable is proportional to how undecided it is, p (1 - p) for a bit, times how large its slopes were in earlier calls. A
-    tenth of the corrections goes to all variables equally. Systematic sampling chooses the variables, so all points are known
-    before f is called, once. Any :math:`\pi_i > 0` and any
-    coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a running
-    least-squares fit of the corrections, over all variables and batch elements, so that they vanish where slopes predict
-    nothing. They are frozen by ``eval()``, inside ``torch.func`` transforms and under ``torch.inference_mode``. The value is the mean of f over the N draws.
+    where :math:`\hat f_i` is the mean of the prediction over :math:`x_i`, from the slopes at the
+    same points. So the noise of the drawn value cancels, and the residual is third-order in each
+    variable. The expected number of corrections :math:`M \pi_i` of a variable is proportional to
+    how undecided it is, p (1 - p) for a bit, times how large its slopes were in earlier calls. A
+    tenth of the corrections goes to all variables equally. Systematic sampling chooses the
+    variables, so all points are known before f is called, once. Any :math:`\pi_i > 0` and any
+    coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a
+    running least-squares fit of the corrections, over all variables and batch elements, so that
+    they vanish where slopes predict nothing. They are frozen by ``eval()``, inside ``torch.func``
+    transforms and under ``torch.inference_mode``. The value is the mean of f over the N draws.
 
-    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
-    Reference: this library; the prediction is that of Liu et al., "Bridging discrete and backpropagation: straight-through and
-    beyond", 2023.
+    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a
+    Bernoulli or one-hot q.
+    Reference: this library; the prediction is that of Liu et al., "Bridging discrete and
+    backpropagation: straight-through and beyond", 2023.
 
     Args:
         samples: number of draws N.
-        corrections: number M of exact sums over one variable, spread evenly over the draws; None: 2 N / (3 (k - 1)), which
-            takes two fifths of the evaluations. More of them pay where f is far from quadratic in its variables.
-        draws: how the N draws depend on each other: "independent", "antithetic" or "latin" (stratified).
+        corrections: number M of exact sums over one variable, spread evenly over the draws; None: 2
+            N / (3 (k - 1)), which takes two fifths of the evaluations. More of them pay where f is
+            far from quadratic in its variables.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified).
         decay: of the running fit, and of the RMS slopes; 1 keeps alpha = beta = 1.
-        slope_entries: length of the table of RMS slopes, one per variable (more variables share entries); 0: no table.
+        slope_entries: length of the table of RMS slopes, one per variable (more variables share
+            entries); 0: no table.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
-    >>> SlopeCateR(samples=2)(lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).square(), q, x=torch.eye(3)[:2]).backward()
+    >>> f = lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).square()
+    >>> SlopeCateR(samples=2)(f, q, x=torch.eye(3)[:2]).backward()
     >>> logits.grad.shape
     torch.Size([3])
     """

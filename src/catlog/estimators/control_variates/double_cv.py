@@ -23,22 +23,27 @@ from ..logit_gradients import (
 
 
 class DoubleCV(nn.Module):
-    r"""RLOO with a linear control variate, from derivatives of f, in the value and the baseline of each draw.
+    r"""RLOO with a linear control variate, from derivatives of f, in the value and the baseline of
+    each draw.
 
     .. math::
-        \frac1N \sum_n \partial f(x^{(n)}) + \Bigl[h_n - \frac1{N-1} \sum_{m \neq n} h_m\Bigr]\, \partial \log q(x^{(n)})
+        \frac1N \sum_n \partial f(x^{(n)}) + \Bigl[h_n - \frac1{N-1} \sum_{m \neq n} h_m\Bigr]\,
+        \partial \log q(x^{(n)})
         + \alpha\, \frac1N \sum_n f'(x^{(n)}) \cdot \partial \mu, \qquad
         h_n = f(x^{(n)}) - \alpha\, \overline{f'}_{\neq n} \cdot (x^{(n)} - \mu)
 
-    where :math:`\overline{f'}_{\neq n}` is the mean derivative of f at the *other* draws and :math:`\mu = p`. Unbiased for any
-    :math:`\alpha`: given the others, the linear term of draw n adds :math:`-\alpha\,\overline{f'}_{\neq n} \cdot \partial\mu`,
-    which is added back (the mean over n is :math:`\overline{f'} \cdot \partial \mu`). The linear term of draw m, in the
-    baseline, has mean zero given all other draws. :math:`\alpha` is learned; 0 is :class:`RLOO`, 1 is exact for linear f. The paper writes it for
-    bits, with the other sign of :math:`\alpha`; for one-hot points only :math:`\partial\mu` changes.
+    where :math:`\overline{f'}_{\neq n}` is the mean derivative of f at the *other* draws and
+    :math:`\mu = p`. Unbiased for any :math:`\alpha`: given the others, the linear term of draw n
+    adds :math:`-\alpha\,\overline{f'}_{\neq n} \cdot \partial\mu`, which is added back (the mean
+    over n is :math:`\overline{f'} \cdot \partial \mu`). The linear term of draw m, in the baseline,
+    has mean zero given all other draws. :math:`\alpha` is learned; 0 is :class:`RLOO`, 1 is exact
+    for linear f. The paper writes it for bits, with the other sign of :math:`\alpha`; for one-hot
+    points only :math:`\partial\mu` changes.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q; at least two
-    draws; an optimiser for ``parameters()``.
-    Reference: Titsias and Shi, "Double control variates for gradient estimation in discrete latent variable models", 2022.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or
+    one-hot q; at least two draws; an optimiser for ``parameters()``.
+    Reference: Titsias and Shi, "Double control variates for gradient estimation in discrete latent
+    variable models", 2022.
 
     Args:
         samples: number of draws N, at least 2.

@@ -19,18 +19,20 @@ from ..relaxations.relaxation import to_point
 
 @dataclass(frozen=True)
 class MuProp:
-    r"""The gradient of f's first-order Taylor expansion at the mean of q, exactly, and REINFORCE on the residual.
+    r"""The gradient of f's first-order Taylor expansion at the mean of q, exactly, and REINFORCE on
+    the residual.
 
     .. math::
-        \frac1N \sum_n \partial f(x^{(n)}) + \bigl[f(x^{(n)}) - f(\mu) - f'(\mu) \cdot (x^{(n)} - \mu)\bigr]\,
+        \frac1N \sum_n \partial f(x^{(n)}) + \bigl[f(x^{(n)}) - f(\mu) - f'(\mu) \cdot (x^{(n)} -
+        \mu)\bigr]\,
         \partial \log q(x^{(n)}) + f'(\mu) \cdot \partial \mu, \qquad \mu = p
 
-    Unbiased: the score of a linear function has the expectation :math:`f'(\mu) \cdot \partial \mu`, which is added back. Exact
-    for linear f. Good where f is smooth between the categories. Worse than REINFORCE where the expansion at :math:`\mu` does
-    not predict f at the discrete points.
+    Unbiased: the score of a linear function has the expectation :math:`f'(\mu) \cdot \partial \mu`,
+    which is added back. Exact for linear f. Good where f is smooth between the categories. Worse
+    than REINFORCE where the expansion at :math:`\mu` does not predict f at the discrete points.
 
-    Cost: ``samples`` + 1 evaluations, one of them with a backward pass. Needs: f differentiable, defined between the
-    categories; a Bernoulli or one-hot q.
+    Cost: ``samples`` + 1 evaluations, one of them with a backward pass. Needs: f differentiable,
+    defined between the categories; a Bernoulli or one-hot q.
     Reference: Gu et al., "MuProp: Unbiased backpropagation for stochastic neural networks", 2016.
 
     Args:

@@ -17,27 +17,33 @@ from ..relaxations.relaxation import RelaxedDraws, relaxed, relaxed_draws
 
 
 class REBAR(nn.Module):
-    r"""REINFORCE with f at a relaxed draw as control variate, whose gradient is added back pathwise.
+    r"""REINFORCE with f at a relaxed draw as control variate, whose gradient is added back
+    pathwise.
 
     .. math::
-        \partial f(x) + \bigl[f(x) - \eta c(\tilde z)\bigr]\, \partial \log q(x) + \eta\, \partial c(z)
+        \partial f(x) + \bigl[f(x) - \eta c(\tilde z)\bigr]\, \partial \log q(x) + \eta\, \partial
+        c(z)
         - \eta\, \partial c(\tilde z), \qquad c(z) = f\bigl(\operatorname{softmax}(z/\tau)\bigr)
 
-    averaged over N draws: :math:`z = \log p + g` with Gumbel g, :math:`x = \arg\max z`, and :math:`\tilde z` drawn given x. The
-    noise of :math:`\tilde z` is tied to that of z so that both have the same value. As functions of p they still differ, and
-    working out the derivatives gives
+    averaged over N draws: :math:`z = \log p + g` with Gumbel g, :math:`x = \arg\max z`, and
+    :math:`\tilde z` drawn given x. The noise of :math:`\tilde z` is tied to that of z so that both
+    have the same value. As functions of p they still differ, and working out the derivatives gives
 
     .. math::
-        \bigl[f(x) - \eta c(z)\bigr]\, \partial \log q(x) + \eta \sum_{i,k} \frac{\partial c}{\partial z_{ik}}\,
+        \bigl[f(x) - \eta c(z)\bigr]\, \partial \log q(x) + \eta \sum_{i,k} \frac{\partial
+        c}{\partial z_{ik}}\,
         e^{z_{ik} - \max_j z_{ij}}\; \partial \log p_i(k)
 
-    which needs two evaluations per draw, not three. A bit is a variable of two categories. Unbiased for any :math:`\eta` and
-    :math:`\tau`. Both are learned, :math:`\tau` by the second derivative of f. Where f has none, or to save its cost, freeze
-    :math:`\tau` with ``E.log_temperature.requires_grad_(False)``.
+    which needs two evaluations per draw, not three. A bit is a variable of two categories. Unbiased
+    for any :math:`\eta` and :math:`\tau`. Both are learned, :math:`\tau` by the second derivative
+    of f. Where f has none, or to save its cost, freeze :math:`\tau` with
+    ``E.log_temperature.requires_grad_(False)``.
 
-    Cost: 2 ``samples`` evaluations, half of them with a backward pass (and one through that, for :math:`\tau`). Needs: f
-    differentiable, defined between the categories; a Bernoulli or one-hot q; an optimiser for ``parameters()``.
-    Reference: Tucker et al., "REBAR: Low-variance, unbiased gradient estimates for discrete latent variable models", 2017.
+    Cost: 2 ``samples`` evaluations, half of them with a backward pass (and one through that, for
+    :math:`\tau`). Needs: f differentiable, defined between the categories; a Bernoulli or one-hot
+    q; an optimiser for ``parameters()``.
+    Reference: Tucker et al., "REBAR: Low-variance, unbiased gradient estimates for discrete latent
+    variable models", 2017.
 
     Args:
         samples: number of draws N.
@@ -105,8 +111,8 @@ class REBAR(nn.Module):
 
         eta = self.eta.to(law.real)
         temperature = self.log_temperature.to(law.real).exp()
-        # The parameters of f must not learn to lower the variance. So the derivatives in eta and the temperature are taken
-        # first, in copies that do not belong to f's graph.
+        # The parameters of f must not learn to lower the variance. So the derivatives in eta and
+        # the temperature are taken first, in copies that do not belong to f's graph.
         (_, gradient), (by_eta, by_temperature) = value_and_grad(
             objective,
             eta.detach().expand(law.batch_shape),
@@ -124,7 +130,7 @@ class REBAR(nn.Module):
         eta: Float[Tensor, "*batch"],
         temperature: Float[Tensor, "*batch"],
     ) -> Float[Tensor, "*batch d k"]:
-        """Return the estimate of the gradient in the logits, differentiable in eta and the temperature."""
+        """Return the gradient in the logits, differentiable in eta and the temperature."""
 
         def control(z: Tensor) -> "tuple[Tensor]":
             points = relaxed(law, z, temperature[..., None, None]).to(law.dtype)

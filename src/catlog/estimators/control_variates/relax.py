@@ -17,25 +17,30 @@ from ..relaxations.relaxation import relaxed, relaxed_draws
 
 
 class RELAX(nn.Module):
-    r"""REINFORCE with a network of the relaxed draw as control variate, whose gradient is added back pathwise.
+    r"""REINFORCE with a network of the relaxed draw as control variate, whose gradient is added
+    back pathwise.
 
     .. math::
         \frac1N \sum_n \partial f(x) + \bigl[f(x) - c(z)\bigr]\, \partial \log q(x) + \sum_{i,k}
-        \frac{\partial c}{\partial z_{ik}}\, e^{z_{ik} - \max_j z_{ij}}\; \partial \log p_i(k), \qquad
+        \frac{\partial c}{\partial z_{ik}}\, e^{z_{ik} - \max_j z_{ij}}\; \partial \log p_i(k),
+        \qquad
         z = \log p + g,\ x = \arg\max z
 
-    with Gumbel g and :math:`c(z) = \text{network}(\operatorname{softmax}(z/\tau))`: :class:`REBAR` with a network in place of f,
-    which stays a black box. The paper's :math:`\partial c(z) - \partial c(\tilde z)` is taken with both noises tied (see
-    :class:`REBAR`). Unbiased for any network; the network is trained to lower the variance. Without one it is :class:`Reinforce`.
+    with Gumbel g and :math:`c(z) = \text{network}(\operatorname{softmax}(z/\tau))`: :class:`REBAR`
+    with a network in place of f, which stays a black box. The paper's
+    :math:`\partial c(z) - \partial c(\tilde z)` is taken with both noises tied (see
+    :class:`REBAR`). Unbiased for any network; the network is trained to lower the variance. Without
+    one it is :class:`Reinforce`.
 
-    Cost: ``samples`` evaluations of f, and of the network with its second derivative. Needs: nothing of f; a Bernoulli or
-    one-hot q; an optimiser for ``parameters()``.
+    Cost: ``samples`` evaluations of f, and of the network with its second derivative. Needs:
+    nothing of f; a Bernoulli or one-hot q; an optimiser for ``parameters()``.
     Reference: Grathwohl et al., "Backpropagation through the void", 2018.
 
     Args:
         samples: number of draws N.
-        network: c, a smooth module (no ReLU) that maps relaxed points ``[n, *batch, *event]``, written as f sees them but between
-            the categories, to ``[n, *batch, 1]`` or ``[n, *batch]``; None: zero.
+        network: c, a smooth module (no ReLU) that maps relaxed points ``[n, *batch, *event]``,
+            written as f sees them but between the categories, to ``[n, *batch, 1]`` or ``[n,
+            *batch]``; None: zero.
         temperature: tau > 0 of the relaxation.
         validate: check f's values for NaN and inf (eager mode only).
 
@@ -43,7 +48,8 @@ class RELAX(nn.Module):
 
     >>> network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> E = RELAX(samples=2, network=network)
-    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(5, 3)), 1)
+    >>> bits = torch.distributions.Bernoulli(logits=torch.zeros(5, 3))
+    >>> q = torch.distributions.Independent(bits, 1)
     >>> E(lambda x: (x.sum(-1) > 1).float(), q).sum().backward()
     >>> network[0].weight.grad.shape
     torch.Size([8, 3])

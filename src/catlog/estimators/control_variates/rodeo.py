@@ -17,32 +17,38 @@ from ..logit_gradients import leave_one_out, logit_surrogate, score_in_logits, s
 
 
 class RODEO(nn.Module):
-    r"""RLOO with two control variates of mean zero, made by a Stein operator from values and derivatives of f.
+    r"""RLOO with two control variates of mean zero, made by a Stein operator from values and
+    derivatives of f.
 
     .. math::
-        \frac1N \sum_n \partial f(x_n) + \Bigl[f(x_n) - \frac1{N-1} \sum_{m \neq n} \bigl(f(x_m) + \alpha\, A h_m(x_m)\bigr)
+        \frac1N \sum_n \partial f(x_n) + \Bigl[f(x_n) - \frac1{N-1} \sum_{m \neq n} \bigl(f(x_m) +
+        \alpha\, A h_m(x_m)\bigr)
         \Bigr]\, s(x_n)\, \partial l + \beta\, A(\tilde h_n s)(x_n)\, \partial l
 
-    with the logits l, the score :math:`s(x) = x - p`, and the Stein operator of the Gibbs sampler, :math:`A h(x) = \sum_i \mathbb{E}_{y_i \sim q_i}[h(x_{\neq i}, y_i)] -
-    h(x) = \sum_i q_i(1 - x_i)\,[h(x^i) - h(x)]`, where :math:`x^i` is x with bit i flipped. A has mean zero under q for *any* h,
-    and :math:`h_n, \tilde h_n` are made from the other draws only, so the estimate is unbiased. For the second term, per logit,
+    with the logits l, the score :math:`s(x) = x - p`, and the Stein operator of the Gibbs sampler,
+    :math:`A h(x) = \sum_i \mathbb{E}_{y_i \sim q_i}[h(x_{\neq i}, y_i)] - h(x) =
+    \sum_i q_i(1 - x_i)\,[h(x^i) - h(x)]`,
+    where :math:`x^i` is x with bit i flipped. A has mean zero under q for *any* h, and
+    :math:`h_n, \tilde h_n` are made from the other draws only, so the estimate is unbiased. For the
+    second term, per logit,
 
     .. math:: A(\tilde h s_j)(x) = s_j(x)\,\bigl[A\tilde h(x) - \tilde h(x^j)\bigr].
 
     h must be cheap at all neighbours. From the values and derivatives of f at the other draws it is
-    :math:`h_n(y) = \frac1{N-1} \sum_{m \neq n} H\bigl(f(x_m),\, f'(x_m) \cdot (y - x_m)\bigr)`, where H is the network or, without one, its second
-    argument. f is not evaluated again. (The paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
+    :math:`h_n(y) = \frac1{N-1} \sum_{m \neq n} H\bigl(f(x_m),\, f'(x_m) \cdot (y - x_m)\bigr)`,
+    where H is the network or, without one, its second argument. f is not evaluated again. (The
+    paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q; at least two draws; an
-    optimiser for ``parameters()``.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q; at
+    least two draws; an optimiser for ``parameters()``.
     Reference: Shi et al., "Gradient estimation with discrete Stein operators", 2022.
 
     Args:
         samples: number of draws N, at least 2.
         alpha: initial value of the baseline's coefficient; with both 0 it is :class:`RLOO`.
         beta: initial value of the gradient's coefficient.
-        network: H, from pairs ``[..., 2]`` to pairs ``[..., 2]``: h and the other h, that of the gradient; None: the second
-            argument for both.
+        network: H, from pairs ``[..., 2]`` to pairs ``[..., 2]``: h and the other h, that of the
+            gradient; None: the second argument for both.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> E = RODEO(samples=2, network=nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)))

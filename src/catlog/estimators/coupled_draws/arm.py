@@ -19,17 +19,21 @@ from .coupling import coupling_noise
 
 @dataclass(frozen=True)
 class ARM:
-    r"""The difference of f at an antithetic pair of draws, weighted by the uniform noise behind the pair.
+    r"""The difference of f at an antithetic pair of draws, weighted by the uniform noise behind the
+    pair.
 
     .. math::
-        \partial_{\eta_i} \approx \frac1N \sum_n \bigl(f(b^{(n)}) - f(\tilde b^{(n)})\bigr)\bigl(u_i^{(n)} - \tfrac12\bigr),
+        \partial_{\eta_i} \approx \frac1N \sum_n \bigl(f(b^{(n)}) - f(\tilde
+        b^{(n)})\bigr)\bigl(u_i^{(n)} - \tfrac12\bigr),
         \qquad b = 1[u > 1 - p],\; \tilde b = 1[u < p],\; u \sim \text{Uniform}
 
-    with :math:`\eta` the log-odds; the value is the mean over all 2N points, and the gradient in the parameters of f is that of
-    the value. Unbiased, nothing to tune. :class:`DisARM` has the same cost and never more variance: use it instead.
+    with :math:`\eta` the log-odds; the value is the mean over all 2N points, and the gradient in
+    the parameters of f is that of the value. Unbiased, nothing to tune. :class:`DisARM` has the
+    same cost and never more variance: use it instead.
 
     Cost: 2 ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
-    Reference: Yin and Zhou, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks", 2019.
+    Reference: Yin and Zhou, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks",
+    2019.
 
     Args:
         samples: number of pairs N.

@@ -18,25 +18,30 @@ from .coupling import antithetic_events, coupling_noise, pair_correction
 
 @dataclass(frozen=True)
 class ARMS:
-    r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their dependence.
+    r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their
+    dependence.
 
     .. math::
-        \partial_{\eta_i} \approx \frac{1}{N-1} \sum_n \bigl(f(b^{(n)}) - \overline f\bigr) b_i^{(n)}\;
+        \partial_{\eta_i} \approx \frac{1}{N-1} \sum_n \bigl(f(b^{(n)}) - \overline f\bigr)
+        b_i^{(n)}\;
         \frac{\rho_i (1 - \rho_i)}{\rho_i - P_i}, \qquad \rho_i = \min(p_i, 1 - p_i)
 
     The draws are coupled by a Dirichlet copula: :math:`b_i^{(n)}` is the rarer value where
-    :math:`(1 - d_i^{(n)})^{N-1} < \rho_i`, and :math:`(d_i^{(1)}, \dots, d_i^{(N)}) \sim \text{Dirichlet}(1, \dots, 1)`.
-    Two draws are both rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The value is the
-    mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
+    :math:`(1 - d_i^{(n)})^{N-1} < \rho_i`, and
+    :math:`(d_i^{(1)}, \dots, d_i^{(N)}) \sim \text{Dirichlet}(1, \dots, 1)`. Two draws are both
+    rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The
+    value is the mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
-    Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary variables", 2021.
+    Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary
+    variables", 2021.
 
     Args:
         samples: number of coupled draws N, at least 2.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
-    In place of ``x``, a call takes d as ``noise``, ``[samples, *batch, d]`` with sums 1 over the first dimension.
+    In place of ``x``, a call takes d as ``noise``, ``[samples, *batch, d]`` with sums 1 over the
+    first dimension.
 
     >>> logits = torch.zeros(1, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)

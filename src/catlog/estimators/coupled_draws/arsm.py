@@ -18,30 +18,35 @@ from .coupling import coupling_noise
 
 @dataclass(frozen=True)
 class ARSM:
-    r"""ARM for categorical variables: f at the arg-min categories after swapping pairs of noise components, weighted by the noise.
+    r"""ARM for categorical variables: f at the arg-min categories after swapping pairs of noise
+    components, weighted by the noise.
 
     .. math::
         \partial_{\phi_{im}} \approx \sum_j \Bigl(f(x^{mj}) - \frac1k \sum_c f(x^{cj})\Bigr)
-        \bigl(\tfrac1k - \pi_{ij}\bigr), \qquad x_i = \arg\min_c \pi_{ic} / p_i(c),\; \pi_i \sim \text{Dirichlet}(1, \dots, 1)
+        \bigl(\tfrac1k - \pi_{ij}\bigr), \qquad x_i = \arg\min_c \pi_{ic} / p_i(c),\; \pi_i \sim
+        \text{Dirichlet}(1, \dots, 1)
 
-    with :math:`\phi` the logits; :math:`x^{mj}` are the arg-min categories after swapping the entries m and j of :math:`\pi_i`, in *all*
-    variables i. Every such point is a draw of q, so the value is the mean over all of them. Value and gradient are averaged
-    over N noise vectors.
-    Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero are never drawn; with mixed cardinalities k is the largest.
+    with :math:`\phi` the logits; :math:`x^{mj}` are the arg-min categories after swapping the
+    entries m and j of :math:`\pi_i`, in *all* variables i. Every such point is a draw of q, so the
+    value is the mean over all of them. Value and gradient are averaged over N noise vectors.
+    Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero are never drawn; with
+    mixed cardinalities k is the largest.
 
     Cost: ``samples`` (1 + k (k - 1) / 2) evaluations. Needs: nothing of f.
-    Reference: Yin et al., "ARSM: augment-REINFORCE-swap-merge estimator for gradient backpropagation through categorical
-    variables", 2019.
+    Reference: Yin et al., "ARSM: augment-REINFORCE-swap-merge estimator for gradient
+    backpropagation through categorical variables", 2019.
 
     Args:
         samples: number N of noise vectors.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
-    In place of ``x``, a call takes :math:`\pi` as ``noise``, ``[samples, *batch, d, k]`` with sums 1 over the last dimension.
+    In place of ``x``, a call takes :math:`\pi` as ``noise``, ``[samples, *batch, d, k]`` with sums
+    1 over the last dimension.
 
     >>> logits = torch.zeros(1, 3, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Categorical(logits=logits), 1)
-    >>> ARSM()(lambda x: (x[..., 0] == 0).float(), q, noise=torch.tensor([[[0.2, 0.3, 0.5]]])).backward()
+    >>> noise = torch.tensor([[[0.2, 0.3, 0.5]]])
+    >>> ARSM()(lambda x: (x[..., 0] == 0).float(), q, noise=noise).backward()
     >>> logits.grad
     tensor([[ 0.1778, -0.0889, -0.0889]])
     """
@@ -96,7 +101,7 @@ class ARSM:
 
 
 def _swaps(k: int, device: torch.device) -> tuple[Int64[Tensor, "swaps k"], Int64[Tensor, "k k"]]:
-    """Return the orders of k entries with at most two of them swapped, and which order swaps m and j."""
+    """Return the orders of k entries with at most two swapped, and which one swaps m and j."""
     m, j = torch.triu_indices(k, k, 1, device=device)
     number = torch.arange(1, len(m) + 1, device=device)
     which = torch.zeros(k, k, dtype=torch.int64, device=device)

@@ -18,31 +18,38 @@ from .coupling import antithetic_events, coupling_noise, pair_correction, pair_p
 
 @dataclass(frozen=True)
 class CARMS:
-    r"""ARMS for categorical variables: leave-one-out REINFORCE on negatively dependent draws, each pair with a weight that
-    corrects for the dependence.
+    r"""ARMS for categorical variables: leave-one-out REINFORCE on negatively dependent draws, each
+    pair with a weight that corrects for the dependence.
 
     .. math::
-        \frac{1}{N (N-1)} \sum_{n \ne m} \bigl(f(x^{(n)}) - f(x^{(m)})\bigr) \sum_{i:\, x_i^{(n)} \ne x_i^{(m)}}
-        \frac{p_i(x_i^{(n)})\, p_i(x_i^{(m)})}{P_i(x_i^{(n)}, x_i^{(m)})}\; \partial \log p_i(x_i^{(n)})
+        \frac{1}{N (N-1)} \sum_{n \ne m} \bigl(f(x^{(n)}) - f(x^{(m)})\bigr) \sum_{i:\, x_i^{(n)}
+        \ne x_i^{(m)}}
+        \frac{p_i(x_i^{(n)})\, p_i(x_i^{(m)})}{P_i(x_i^{(n)}, x_i^{(m)})}\; \partial \log
+        p_i(x_i^{(n)})
 
-    The draws of a variable break a stick, rarest category first. The draws that have no category yet take category j with
-    probability :math:`s_j = p_j / (p_j + p_{j+1} + \dots) \le 1/2`, coupled as in :class:`ARMS`. Then for j before l
+    The draws of a variable break a stick, rarest category first. The draws that have no category
+    yet take category j with probability :math:`s_j = p_j / (p_j + p_{j+1} + \dots) \le 1/2`,
+    coupled as in :class:`ARMS`. Then for j before l
 
-    .. math:: \frac{p_j\, p_l}{P(j, l)} = \frac{s_j (1 - s_j)}{s_j - S_j} \prod_{h < j} \frac{(1 - s_h)^2}{1 - 2 s_h + S_h} < 2,
+    .. math::
+        \frac{p_j\, p_l}{P(j, l)} = \frac{s_j (1 - s_j)}{s_j - S_j} \prod_{h < j} \frac{(1 -
+        s_h)^2}{1 - 2 s_h + S_h} < 2,
         \qquad S_j = \max(0, 2 s_j^{1/(N-1)} - 1)^{N-1}
 
-    so every pair can occur and no weight is large. In other orders a pair can become impossible, which makes a bias. With
-    k = 2 it is ARMS. With N = 2 and uniform probabilities two draws never agree. The value is the mean over the draws.
+    so every pair can occur and no weight is large. In other orders a pair can become impossible,
+    which makes a bias. With k = 2 it is ARMS. With N = 2 and uniform probabilities two draws never
+    agree. The value is the mean over the draws.
 
     Cost: ``samples`` evaluations. Needs: nothing of f.
-    Reference: Dimitriev and Zhou, "CARMS: categorical-antithetic-REINFORCE multi-sample gradient estimator", 2021. The
-    coupling by sticks, rarest first, is the choice of this library.
+    Reference: Dimitriev and Zhou, "CARMS: categorical-antithetic-REINFORCE multi-sample gradient
+    estimator", 2021. The coupling by sticks, rarest first, is the choice of this library.
 
     Args:
         samples: number of coupled draws N, at least 2.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
-    In place of ``x``, a call takes ``noise``, ``[samples, *batch, d, k - 1]``: Dirichlet along the first dimension.
+    In place of ``x``, a call takes ``noise``, ``[samples, *batch, d, k - 1]``: Dirichlet along the
+    first dimension.
 
     >>> q = torch.distributions.Categorical(logits=torch.zeros(5, 4))
     >>> CARMS(samples=3)(lambda x: (x == 0).float(), q).shape
@@ -116,14 +123,14 @@ class CARMS:
 def _sticks(
     probs: Float[Tensor, "*batch d k"],
 ) -> tuple[Int64[Tensor, "*batch d k"], Float[Tensor, "*batch d sticks"]]:
-    """Return the categories, rarest first, and the probability of all but the last, given none before it was taken."""
+    """Return the categories, rarest first, and their probabilities given none before was taken."""
     ordered, order = probs.sort(dim=-1, stable=True)
     rest = ordered.flip(-1).cumsum(-1).flip(-1)
     return order, (ordered / rest)[..., :-1]
 
 
 def _weights(n: int, stick: Float[Tensor, "*batch d sticks"]) -> Float[Tensor, "*batch d k"]:
-    """Return p_j p_l / P(j, l) by the stick j that comes first; the last entry belongs to no pair."""
+    """Return p_j p_l / P(j, l) by the stick j that comes first; no pair uses the last entry."""
     step = (1 - stick).square() / (1 - 2 * stick + pair_probability(n, stick))
     ones = stick.new_ones(stick.shape[:-1] + (1,))
     before = torch.cat([ones, step[..., :-1].cumprod(-1)], -1)

@@ -43,7 +43,8 @@ def coupling_noise(
 def antithetic_events(
     noise: Float[Tensor, "n *shape"], chance: Float[Tensor, "*shape"]
 ) -> Bool[Tensor, "n *shape"]:
-    """Return N negatively dependent events of the same probability: u_n < chance, u_n = (1 - noise_n)^(N - 1).
+    """Return N negatively dependent events of the same probability: u_n < chance, u_n = (1 -
+    noise_n)^(N - 1).
 
     The noise is Dirichlet(1, ..., 1) along its first dimension, so that u_n is uniform.
     """
@@ -53,7 +54,8 @@ def antithetic_events(
 def pair_probability(n: int, chance: Tensor) -> Tensor:
     """Return the probability that two of the ``n`` events of :func:`antithetic_events` both happen.
 
-    They do where both noises exceed t = 1 - chance^(1 / (n - 1)), and P(noise_1 > t, noise_2 > t) = max(0, 1 - 2t)^(n - 1).
+    They do where both noises exceed t = 1 - chance^(1 / (n - 1)), and P(noise_1 > t, noise_2 > t) =
+    max(0, 1 - 2t)^(n - 1).
     """
     return (2 * chance.pow(1 / (n - 1)) - 1).clamp(min=0).pow(n - 1)
 

@@ -19,19 +19,23 @@ from .coupling import coupling_noise
 
 @dataclass(frozen=True)
 class DisARM:
-    r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair differs.
+    r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair
+    differs.
 
     .. math::
         \partial_{\eta_i} \approx \frac1N \sum_n \tfrac12 \bigl(f(b^{(n)}) - f(\tilde b^{(n)})\bigr)
-        (b_i^{(n)} - \tilde b_i^{(n)})\, \sigma(|\eta_i|), \qquad b = 1[u > 1 - p],\; \tilde b = 1[u < p]
+        (b_i^{(n)} - \tilde b_i^{(n)})\, \sigma(|\eta_i|), \qquad b = 1[u > 1 - p],\; \tilde b = 1[u
+        < p]
 
-    It is the conditional expectation of :class:`ARM` given the pair, so it never has more variance. With one pair it is also
-    :class:`ARMS` with two draws. The value is the mean over all 2N points. A q given by probabilities gets the same gradient,
-    through :math:`\partial p_i = p_i (1 - p_i)\, \partial \eta_i`.
+    It is the conditional expectation of :class:`ARM` given the pair, so it never has more variance.
+    With one pair it is also :class:`ARMS` with two draws. The value is the mean over all 2N points.
+    A q given by probabilities gets the same gradient, through
+    :math:`\partial p_i = p_i (1 - p_i)\, \partial \eta_i`.
 
     Cost: 2 ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
-    Reference: Dong et al., "DisARM: an antithetic gradient estimator for binary latent variables", 2020; Yin et al.,
-    "Probabilistic best subset selection via gradient-based optimization" (U2G), 2020.
+    Reference: Dong et al., "DisARM: an antithetic gradient estimator for binary latent variables",
+    2020; Yin et al., "Probabilistic best subset selection via gradient-based optimization" (U2G),
+    2020.
 
     Args:
         samples: number of pairs N.

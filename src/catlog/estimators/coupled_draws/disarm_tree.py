@@ -21,17 +21,20 @@ Tree = Literal["balanced", "stick"]
 
 @dataclass(frozen=True)
 class DisARMTree:
-    r"""DisARM for categorical variables: every category is a leaf of a binary tree, every inner node a bit.
+    r"""DisARM for categorical variables: every category is a leaf of a binary tree, every inner
+    node a bit.
 
     .. math::
-        \partial_{\alpha_{iv}} \approx \frac1N \sum_n \tfrac12 \bigl(f(x^{(n)}) - f(\tilde x^{(n)})\bigr)
+        \partial_{\alpha_{iv}} \approx \frac1N \sum_n \tfrac12 \bigl(f(x^{(n)}) - f(\tilde
+        x^{(n)})\bigr)
         (b_{iv}^{(n)} - \tilde b_{iv}^{(n)})\, \sigma(|\alpha_{iv}|)\, V_{iv}^{(n)}, \qquad
         \alpha_{iv} = \log \frac{p_i(\text{right of } v)}{p_i(\text{left of } v)}
 
-    :math:`b, \tilde b` are antithetic bits at the nodes v, and :math:`x, \tilde x` the leaves that they lead to. V is 1 where the
-    path to :math:`x_i` or to :math:`\tilde x_i` passes v, and 0 elsewhere, because f does not depend on the other bits. The chain rule takes the
-    gradient from :math:`\alpha` to the parameters of q. Unbiased; with k = 2 it is :class:`DisARM`. The value is the mean over
-    all 2N points.
+    :math:`b, \tilde b` are antithetic bits at the nodes v, and :math:`x, \tilde x` the leaves that
+    they lead to. V is 1 where the path to :math:`x_i` or to :math:`\tilde x_i` passes v, and 0
+    elsewhere, because f does not depend on the other bits. The chain rule takes the gradient from
+    :math:`\alpha` to the parameters of q. Unbiased; with k = 2 it is :class:`DisARM`. The value is
+    the mean over all 2N points.
 
     Cost: 2 ``samples`` evaluations. Needs: nothing of f.
     Reference: Dong et al., "Coupled gradient estimators for discrete latent variables", 2021.
@@ -113,7 +116,7 @@ class DisARMTree:
 
 
 def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:
-    """Return ``[2, k - 1, k]``: whether a leaf lies to the left (0) or right (1) of an inner node."""
+    """Return ``[2, k - 1, k]``: whether a leaf is left (0) or right (1) of an inner node."""
     leaf, node = torch.arange(k, device=device), torch.arange(k - 1, device=device).unsqueeze(-1)
     if tree == "stick":
         return torch.stack([leaf > node, leaf == node])  # the bit that is 1 takes the category

@@ -21,17 +21,21 @@ class DARN:
     r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
-        \text{order 1:}\quad \frac1N \sum_n \sum_i f_i'(x^{(n)})\, (x^{(n)}_i - p_i)\, \partial \log q(x^{(n)}_i), \qquad
-        \text{order 2:}\quad \frac1N \sum_n \sum_i \tfrac12 f_i'(x^{(n)})\, \frac{\partial p_i}{q(x^{(n)}_i)}
+        \text{order 1:}\quad \frac1N \sum_n \sum_i f_i'(x^{(n)})\, (x^{(n)}_i - p_i)\, \partial \log
+        q(x^{(n)}_i), \qquad
+        \text{order 2:}\quad \frac1N \sum_n \sum_i \tfrac12 f_i'(x^{(n)})\, \frac{\partial
+        p_i}{q(x^{(n)}_i)}
 
-    Order 1 takes the baseline :math:`f(x) + f_i'(x)(p_i - x_i)`, Taylor's f at the mean, and is exact in expectation for f that
-    is linear in each bit given the others. Order 2, the "1/2-estimator", weighs the slopes at both values of the bit equally,
-    :math:`f(1) - f(0) \approx \tfrac12 (f'(0) + f'(1))`, and is exact in expectation for f that is *quadratic* in each bit.
-    Otherwise **biased**: the baseline depends on the draw and its mean is left out. The value is unbiased. :class:`ReinMax` is
-    order 2 for categories.
+    Order 1 takes the baseline :math:`f(x) + f_i'(x)(p_i - x_i)`, Taylor's f at the mean, and is
+    exact in expectation for f that is linear in each bit given the others. Order 2, the
+    "1/2-estimator", weighs the slopes at both values of the bit equally,
+    :math:`f(1) - f(0) \approx \tfrac12 (f'(0) + f'(1))`, and is exact in expectation for f that is
+    *quadratic* in each bit. Otherwise **biased**: the baseline depends on the draw and its mean is
+    left out. The value is unbiased. :class:`ReinMax` is order 2 for categories.
 
     Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q.
-    Reference: Gregor et al., "Deep autoregressive networks", 2014; Gu et al., "MuProp", 2016, section 3.
+    Reference: Gregor et al., "Deep autoregressive networks", 2014; Gu et al., "MuProp", 2016,
+    section 3.
 
     Args:
         samples: number of draws N.

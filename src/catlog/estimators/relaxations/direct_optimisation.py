@@ -20,21 +20,26 @@ from ..logit_gradients import logit_surrogate
 
 @dataclass(frozen=True)
 class DirectOptimisation:
-    r"""Difference between the sample and the sample obtained, with the same noise, after f has been added to the logits.
+    r"""Difference between the sample and the sample obtained, with the same noise, after f has been
+    added to the logits.
 
     .. math::
-        \frac1N \sum_n \partial f(x^{(n)}) + \sum_i \frac{y^{(n)}_i - x^{(n)}_i}{\varepsilon} \cdot \partial \text{logits}_i,
+        \frac1N \sum_n \partial f(x^{(n)}) + \sum_i \frac{y^{(n)}_i - x^{(n)}_i}{\varepsilon} \cdot
+        \partial \text{logits}_i,
         \qquad
         x_i = \arg\max_k \text{logits}_{ik} + g_{ik}, \quad
         y_i = \arg\max_k \text{logits}_{ik} + g_{ik} + \varepsilon f(x_{\neq i}, k)
 
-    with Gumbel noise g. Only one variable changes at a time, so f may be a black box. In expectation it is
+    with Gumbel noise g. Only one variable changes at a time, so f may be a black box. In
+    expectation it is
     :math:`\mathbb{E}[\operatorname{softmax}(\text{logits}_i + \varepsilon f(x_{\neq i}, \cdot)) -
-    \operatorname{softmax}(\text{logits}_i)] / \varepsilon`: **biased**, of order epsilon, while the variance grows as
-    1 / epsilon. :class:`IndeCateR` has the limit's expectation from the same evaluations. The value is unbiased.
+    \operatorname{softmax}(\text{logits}_i)] / \varepsilon`:
+    **biased**, of order epsilon, while the variance grows as 1 / epsilon. :class:`IndeCateR` has
+    the limit's expectation from the same evaluations. The value is unbiased.
 
     Cost: N (1 + d (k - 1)) evaluations. Needs: nothing of f.
-    Reference: Lorberbom et al., "Direct optimization through argmax for discrete variational auto-encoder", 2019.
+    Reference: Lorberbom et al., "Direct optimization through argmax for discrete variational
+    auto-encoder", 2019.
 
     Args:
         samples: number of draws N.
@@ -42,11 +47,13 @@ class DirectOptimisation:
         chunk_size: evaluations of f at once; None: chosen for the device.
         validate: check the values of f and q for NaN and inf (eager mode only).
 
-    The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d, k]``.
+    The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d,
+    k]``.
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
-    >>> DirectOptimisation(epsilon=100.0)(lambda x: 4 * x[..., 0], q, x=torch.zeros(1, 2)).backward()
+    >>> E = DirectOptimisation(epsilon=100.0)
+    >>> E(lambda x: 4 * x[..., 0], q, x=torch.zeros(1, 2)).backward()
     >>> logits.grad
     tensor([0.0100, 0.0000])
     """
@@ -70,7 +77,8 @@ class DirectOptimisation:
         check_number("DirectOptimisation", "epsilon", self.epsilon)
         if self.epsilon == 0:
             raise ValueError(
-                f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} was given."
+                f"DirectOptimisation: `epsilon` must be a number other than 0, but {self.epsilon} "
+                "was given."
             )
         check_chunk_size("DirectOptimisation", self.chunk_size)
 

@@ -26,11 +26,14 @@ class GumbelRao:
         \partial \operatorname{softmax}\bigl((\log p + g^{(n,m)})/\tau\bigr),
         \qquad g \sim \text{Gumbel} \mid \arg\max(\log p + g) = x^{(n)}
 
-    The noise g is held fixed in the derivative, as in ``GumbelSoftmax(hard=True)``, of which this is the conditional mean
-    given the draw: the same expectation, also **biased**, at a lower variance. The value is unbiased.
+    The noise g is held fixed in the derivative, as in ``GumbelSoftmax(hard=True)``, of which this
+    is the conditional mean given the draw: the same expectation, also **biased**, at a lower
+    variance. The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable, a Bernoulli or one-hot q.
-    Reference: Paulus et al., "Rao-Blackwellizing the straight-through Gumbel-Softmax gradient estimator", 2021.
+    Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable, a
+    Bernoulli or one-hot q.
+    Reference: Paulus et al., "Rao-Blackwellizing the straight-through Gumbel-Softmax gradient
+    estimator", 2021.
 
     Args:
         samples: number of draws N.

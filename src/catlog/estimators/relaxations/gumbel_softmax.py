@@ -21,29 +21,35 @@ from ...sampling.randomness import rand
 class GumbelSoftmax:
     r"""The gradient of f through a continuous relaxation of the draw.
 
-    .. math:: \frac1N \sum_n \partial f\bigl(\operatorname{softmax}((\log p + g^{(n)})/\tau)\bigr), \qquad g \sim \text{Gumbel}
+    .. math::
+        \frac1N \sum_n \partial f\bigl(\operatorname{softmax}((\log p + g^{(n)})/\tau)\bigr), \qquad
+        g \sim \text{Gumbel}
 
-    A Bernoulli q uses the binary Concrete :math:`\sigma((\text{logit} + \ell)/\tau)` with logistic noise. With ``hard``, f sees
-    the discrete draw (the argmax) and only the derivative is that of the relaxed one: this is straight-through
-    Gumbel-Softmax (ST-Gumbel); :class:`GumbelRao` has its expectation at a lower variance. Low variance, **biased** for every
-    temperature; zero gradient where f is piecewise constant. Without ``hard`` the value is that of the relaxed draw, too.
+    A Bernoulli q uses the binary Concrete :math:`\sigma((\text{logit} + \ell)/\tau)` with logistic
+    noise. With ``hard``, f sees the discrete draw (the argmax) and only the derivative is that of
+    the relaxed one: this is straight-through Gumbel-Softmax (ST-Gumbel); :class:`GumbelRao` has its
+    expectation at a lower variance. Low variance, **biased** for every temperature; zero gradient
+    where f is piecewise constant. Without ``hard`` the value is that of the relaxed draw, too.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable, defined between the categories; a Bernoulli
-    or one-hot q.
-    Reference: Jang et al., "Categorical reparameterization with Gumbel-Softmax", 2017; Maddison et al., "The Concrete
-    distribution", 2017.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable, defined between
+    the categories; a Bernoulli or one-hot q.
+    Reference: Jang et al., "Categorical reparameterization with Gumbel-Softmax", 2017; Maddison et
+    al., "The Concrete distribution", 2017.
 
     Args:
         samples: number of draws N.
-        temperature: tau > 0, a number, or a 0-d tensor where a schedule changes it inside a captured graph.
+        temperature: tau > 0, a number, or a 0-d tensor where a schedule changes it inside a
+            captured graph.
         hard: straight-through.
         validate: check f's values for NaN and inf (eager mode only).
 
-    In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d]`` for bits, else ``[samples, *batch, d, k]``.
+    In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d]`` for bits, else
+    ``[samples, *batch, d, k]``.
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
-    >>> GumbelSoftmax(samples=8, temperature=0.5)(lambda x: (x - 0.3).square().sum(-1), q).backward()
+    >>> E = GumbelSoftmax(samples=8, temperature=0.5)
+    >>> E(lambda x: (x - 0.3).square().sum(-1), q).backward()
     >>> logits.grad.shape
     torch.Size([2])
     """
@@ -84,7 +90,8 @@ class GumbelSoftmax:
     ) -> Float[Tensor, "*batch"]:
         if x is not None:
             raise ValueError(
-                "x: GumbelSoftmax makes relaxed draws from q's parameters and noise; give `noise` or a `generator` instead."
+                "x: GumbelSoftmax makes relaxed draws from q's parameters and noise; give "
+                "`noise` or a `generator` instead."
             )
         law = factors(q, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")

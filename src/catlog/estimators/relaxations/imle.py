@@ -19,27 +19,35 @@ from ..logit_gradients import by_category, logit_surrogate
 
 @dataclass(frozen=True)
 class IMLE:
-    r"""Difference between the sample and the sample obtained, with the same noise, after one gradient step on the logits.
+    r"""Difference between the sample and the sample obtained, with the same noise, after one
+    gradient step on the logits.
 
     .. math::
         \frac1N \sum_n \frac{x^{(n)} - y^{(n)}}{\lambda} \cdot \partial \text{logits}, \qquad
-        x = \arg\max(\text{logits} + g), \quad y = \arg\max\bigl(\text{logits} + g - \lambda\, \partial_x f(x)\bigr)
+        x = \arg\max(\text{logits} + g), \quad y = \arg\max\bigl(\text{logits} + g - \lambda\,
+        \partial_x f(x)\bigr)
 
-    Each variable has its own argmax over its categories. With Gumbel noise g, used here, x is a draw of q and the value is
-    unbiased (the paper's sum-of-Gamma noise is for argmaxes over larger sets; for one of k categories it tends to a
-    Gumbel). The gradient is **biased**. For f that is linear in each variable given the others, its expectation is
-    :math:`\mathbb{E}[\operatorname{softmax}(\text{logits}) - \operatorname{softmax}(\text{logits} - \lambda \partial_x f)]`
-    over lambda, which tends to the truth as lambda goes to 0, while the variance grows as 1 / lambda.
+    Each variable has its own argmax over its categories. With Gumbel noise g, used here, x is a
+    draw of q and the value is unbiased (the paper's sum-of-Gamma noise is for argmaxes over larger
+    sets; for one of k categories it tends to a Gumbel). The gradient is **biased**. For f that is
+    linear in each variable given the others, its expectation is
+    :math:`\mathbb{E}[\operatorname{softmax}(\text{logits}) -
+    \operatorname{softmax}(\text{logits} - \lambda \partial_x f)]`
+    over lambda, which tends to the truth as lambda goes to 0, while the variance grows as 1 /
+    lambda.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
-    Reference: Niepert et al., "Implicit MLE: backpropagating through discrete exponential family distributions", 2021.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or
+    one-hot q.
+    Reference: Niepert et al., "Implicit MLE: backpropagating through discrete exponential family
+    distributions", 2021.
 
     Args:
         samples: number of draws N.
         step: lambda > 0.
         validate: check f's values for NaN and inf (eager mode only).
 
-    The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d, k]``.
+    The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d,
+    k]``.
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)

@@ -23,15 +23,20 @@ class ReinMax:
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot
-        \bigl(2 J(\tfrac{x^{(n)} + p_\tau}{2}) - \tfrac12 J(p)\bigr)\, \partial \text{logits}, \qquad
-        J(p) = \operatorname{diag}(p) - p p^\top, \quad p_\tau = \operatorname{softmax}(\text{logits} / \tau)
+        \bigl(2 J(\tfrac{x^{(n)} + p_\tau}{2}) - \tfrac12 J(p)\bigr)\, \partial \text{logits},
+        \qquad
+        J(p) = \operatorname{diag}(p) - p p^\top, \quad p_\tau =
+        \operatorname{softmax}(\text{logits} / \tau)
 
-    In expectation, at tau = 1, every difference of f between two categories is replaced by the mean of its slopes at both,
-    :math:`\tfrac12 (\partial f(a) + \partial f(b)) \cdot (a - b)`. **Biased**, except (at tau = 1) for f that is quadratic in
-    each variable given the others: there it is exact in expectation. For bits it is :class:`DARN`. The value is unbiased.
+    In expectation, at tau = 1, every difference of f between two categories is replaced by the mean
+    of its slopes at both, :math:`\tfrac12 (\partial f(a) + \partial f(b)) \cdot (a - b)`.
+    **Biased**, except (at tau = 1) for f that is quadratic in each variable given the others: there
+    it is exact in expectation. For bits it is :class:`DARN`. The value is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
-    Reference: Liu et al., "Bridging discrete and backpropagation: straight-through and beyond", 2023.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or
+    one-hot q.
+    Reference: Liu et al., "Bridging discrete and backpropagation: straight-through and beyond",
+    2023.
 
     Args:
         samples: number of draws N.

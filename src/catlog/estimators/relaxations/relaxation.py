@@ -19,16 +19,18 @@ IMPOSSIBLE = -1e30  # z of an impossible category: finite, so that 0 times it is
 class RelaxedDraws(NamedTuple):
     r"""Draws of q, each with the continuous :math:`z = \log p + g`, g Gumbel, whose argmax it is.
 
-    With arrival times :math:`t = e^{-z}`, independent and exponential with rates p, the draw x is the first to arrive. Given x
-    and its time T, the others come at :math:`t_k = T + e_k / p_k`, :math:`e_k` standard exponential; neither T nor e depend
-    on p. So :math:`\partial z_k = \partial \log p_k`. Given x it is :math:`(1 - T/t_k)\, \partial \log p_k`, and 0 for
-    k = x. The difference of the two has the weight :math:`T/t_k = e^{z_k - \max z}`.
+    With arrival times :math:`t = e^{-z}`, independent and exponential with rates p, the draw x is
+    the first to arrive. Given x and its time T, the others come at :math:`t_k = T + e_k / p_k`,
+    :math:`e_k` standard exponential; neither T nor e depend on p. So
+    :math:`\partial z_k = \partial \log p_k`. Given x it is :math:`(1 - T/t_k)\, \partial \log p_k`,
+    and 0 for k = x. The difference of the two has the weight :math:`T/t_k = e^{z_k - \max z}`.
 
     Attributes:
         fx: f at the draws.
         score: the score of the draws in the logits, a constant.
         z: the continuous draws.
-        weight: of :math:`\partial \log p_k` in the derivative of :math:`z_k` less that derivative given the draw.
+        weight: of :math:`\partial \log p_k` in the derivative of :math:`z_k` less that derivative
+            given the draw.
     """
 
     fx: Float[Tensor, "n *batch"]
@@ -39,7 +41,7 @@ class RelaxedDraws(NamedTuple):
     def gradient(
         self, law: Factors, control: Float[Tensor, "n *batch"], slope: Tensor | None
     ) -> Float[Tensor, "*batch d k"]:
-        """Return the gradient in the logits with ``control`` as control variate and ``slope`` its derivative in z."""
+        """Return the gradient in the logits; ``slope`` is the derivative of ``control`` in z."""
         gradient = (self.fx.detach().to(law.real) - control)[..., None, None] * self.score
         if slope is not None:
             gradient = gradient + to_logit_gradient(law, slope * self.weight)
@@ -65,20 +67,20 @@ def relaxed_draws(
 
 
 def relaxed(law: Factors, z: Float[Tensor, "n *batch d k"], temperature: Tensor | float) -> Tensor:
-    """Return the softmax of z / temperature as points ``[n, *batch, *event]``; impossible categories have 0."""
+    """Return softmax(z / temperature) as points; impossible categories have 0."""
     is_impossible = z < IMPOSSIBLE / 2
     scaled = z.masked_fill(is_impossible, 0.0) / temperature
     return to_point(law, scaled.masked_fill(is_impossible, -torch.inf).softmax(-1))
 
 
 def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
-    """Return a number per category as a point ``[*lead, *event]``; for bits, the number of category 1."""
+    """Return a number per category as a point ``[*lead, *event]``; a bit has that of category 1."""
     return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
 
 
 def straight_through_mean(
     f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool
 ) -> Float[Tensor, "*batch"]:
-    """Return the mean of f at x, with the derivative of f in x passed on to ``mean``, ``[*n, *batch, *event]``."""
+    """Return the mean of f at x, with the derivative in x passed on to ``mean``."""
     points = x + (mean - mean.detach()).to(law.dtype)
     return once(evaluate_through(f, points, law, validate=validate).mean(0))

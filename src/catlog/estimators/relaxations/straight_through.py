@@ -21,10 +21,13 @@ class StraightThrough:
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
 
-    **Biased**, except for f that is multilinear in x (there it is exact in expectation). The value is unbiased.
+    **Biased**, except for f that is multilinear in x (there it is exact in expectation). The value
+    is unbiased.
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or one-hot q.
-    Reference: Bengio et al., "Estimating or propagating gradients through stochastic neurons", 2013.
+    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli or
+    one-hot q.
+    Reference: Bengio et al., "Estimating or propagating gradients through stochastic neurons",
+    2013.
 
     Args:
         samples: number of draws N.

@@ -21,19 +21,23 @@ class BBVI:
     r"""REINFORCE with an optimal baseline for every logit, estimated from the other draws.
 
     .. math::
-        \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i,k} \bigl(f(x^{(n)}) - a^{(n)}_{ik}\bigr)\, s^{(n)}_{ik}\, \partial l_{ik},
-        \qquad a^{(n)}_{ik} = \frac{\sum_{m \neq n} f(x^{(m)})\, (s^{(m)}_{ik})^2}{\sum_{m \neq n} (s^{(m)}_{ik})^2}
+        \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i,k} \bigl(f(x^{(n)}) - a^{(n)}_{ik}\bigr)\,
+        s^{(n)}_{ik}\, \partial l_{ik},
+        \qquad a^{(n)}_{ik} = \frac{\sum_{m \neq n} f(x^{(m)})\, (s^{(m)}_{ik})^2}{\sum_{m \neq n}
+        (s^{(m)}_{ik})^2}
 
-    with logits l and their score :math:`s_{ik} = [x_i = k] - q(k \mid x_{<i})`. The best coefficient is
-    :math:`\operatorname{Cov}(f s, s) / \operatorname{Var}(s)`, which is :math:`\mathbb{E}[f s^2] / \mathbb{E}[s^2]` because
-    the mean of s is known to be 0. It is estimated by a mean over the *other* draws, weighted by :math:`s^2`, so that
-    two draws are enough and the estimate is unbiased.
-    Using the same draws in numerator, denominator and gradient, as is often done, makes a bias of order 1/N.
-    With N = 2, and for bits of probability 1/2, it is :class:`RLOO`. The mean of a variable's k terms is subtracted, because
-    the true gradient adds up to zero.
+    with logits l and their score :math:`s_{ik} = [x_i = k] - q(k \mid x_{<i})`. The best
+    coefficient is :math:`\operatorname{Cov}(f s, s) / \operatorname{Var}(s)`, which is
+    :math:`\mathbb{E}[f s^2] / \mathbb{E}[s^2]` because the mean of s is known to be 0. It is
+    estimated by a mean over the *other* draws, weighted by :math:`s^2`, so that two draws are
+    enough and the estimate is unbiased. Using the same draws in numerator, denominator and
+    gradient, as is often done, makes a bias of order 1/N. With N = 2, and for bits of probability
+    1/2, it is :class:`RLOO`. The mean of a variable's k terms is subtracted, because the true
+    gradient adds up to zero.
 
-    The paper also drops the terms of f that do not depend on :math:`x_i`. They are unknown for a black-box f, so nothing is
-    dropped here. Where f is a sum of local terms, use one expectation for each.
+    The paper also drops the terms of f that do not depend on :math:`x_i`. They are unknown for a
+    black-box f, so nothing is dropped here. Where f is a sum of local terms, use one expectation
+    for each.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
     Reference: Ranganath et al., "Black box variational inference", 2014.
@@ -99,7 +103,8 @@ class BBVI:
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))
         values = fx.detach()[..., None, None]
-        # Sums over the other draws, not the total less one term: weights may differ by many orders of magnitude.
+        # Sums over the other draws, not the total less one term: weights may differ by many orders
+        # of magnitude.
         is_other = 1 - torch.eye(n, dtype=score.dtype, device=score.device)
         weight = score.square() + torch.finfo(score.dtype).tiny  # all zero: the plain mean
         coefficient = _sum_over(is_other, values * weight) / _sum_over(is_other, weight)

@@ -18,30 +18,38 @@ from ..logit_gradients import score_in_logits, squared_norm
 
 
 class NVIL(nn.Module):
-    r"""REINFORCE with a learned baseline: a constant c, and a network C of the context of each batch element.
+    r"""REINFORCE with a learned baseline: a constant c, and a network C of the context of each
+    batch element.
 
-    .. math:: \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - c - C(\text{context})\bigr)\, \partial \log q(x^{(n)})
+    .. math::
+        \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - c - C(\text{context})\bigr)\,
+        \partial \log q(x^{(n)})
 
-    Unbiased whatever c and C are, because they do not see the draws. They learn to lower the variance: their gradient is that
-    of :math:`\frac1{N^2} \sum_n (f - c - C)^2 \lVert s \rVert^2`, with the score s in the logits. (The products of two draws'
-    terms have an expectation that does not depend on c and C, so they are left out.) The paper fits them to f by least squares, without the weight
-    :math:`\lVert s \rVert^2`, and divides the signal by :math:`\max(1, \sigma)` with a running :math:`\sigma`. That changes the
-    gradient's length, not its direction in expectation, provided that :math:`\sigma` comes from earlier calls. It is left out
-    here; divide the loss by such a number if you want it.
+    Unbiased whatever c and C are, because they do not see the draws. They learn to lower the
+    variance: their gradient is that of :math:`\frac1{N^2} \sum_n (f - c - C)^2 \lVert s \rVert^2`,
+    with the score s in the logits. (The products of two draws' terms have an expectation that does
+    not depend on c and C, so they are left out.) The paper fits them to f by least squares, without
+    the weight :math:`\lVert s \rVert^2`, and divides the signal by :math:`\max(1, \sigma)` with a
+    running :math:`\sigma`. That changes the gradient's length, not its direction in expectation,
+    provided that :math:`\sigma` comes from earlier calls. It is left out here; divide the loss by
+    such a number if you want it.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; an optimiser for ``parameters()``.
-    Reference: Mnih and Gregor, "Neural variational inference and learning in belief networks", 2014.
+    Reference: Mnih and Gregor, "Neural variational inference and learning in belief networks",
+    2014.
 
     Args:
         samples: number of draws N.
-        network: C, a module that maps ``[*batch, features]`` to ``[*batch, 1]`` or ``[*batch]``; None: no C.
+        network: C, a module that maps ``[*batch, features]`` to ``[*batch, 1]`` or ``[*batch]``;
+            None: no C.
         validate: check f's values for NaN and inf (eager mode only).
 
-    The call takes ``context`` ``[*batch, features]``, for instance the encoder's input. None: the logits of q (bits,
-    ``[*batch, d]``) or log-probabilities (``[*batch, d k]``), within [-30, 30].
+    The call takes ``context`` ``[*batch, features]``, for instance the encoder's input. None: the
+    logits of q (bits, ``[*batch, d]``) or log-probabilities (``[*batch, d k]``), within [-30, 30].
 
     >>> E = NVIL(samples=2, network=nn.Linear(3, 1))
-    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(5, 3)), 1)
+    >>> bits = torch.distributions.Bernoulli(logits=torch.zeros(5, 3))
+    >>> q = torch.distributions.Independent(bits, 1)
     >>> E(lambda x: x.sum(-1), q, context=torch.randn(5, 3)).sum().backward()
     >>> E.centre.grad is not None
     True
@@ -100,7 +108,8 @@ class NVIL(nn.Module):
         if context is None:
             if isinstance(law, Conditionals):
                 raise ValueError(
-                    "context: NVIL's network needs [*batch, features] here; a structured distribution has no fixed logits to read."
+                    "context: NVIL's network needs [*batch, features] here; a structured "
+                    "distribution has no fixed logits to read."
                 )
             log_probs = law.log_probs.detach().clamp(min=-30.0)
             context = (

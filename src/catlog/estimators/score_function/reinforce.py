@@ -19,20 +19,22 @@ from ..learning import frozen, learns, write
 
 @dataclass(frozen=True)
 class Reinforce:
-    r"""The score-function estimator: f at each draw times the gradient of the draw's log-probability.
+    r"""The score-function estimator: f at each draw times the gradient of the draw's
+    log-probability.
 
-    .. math:: \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
+    .. math::
+        \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every q and f, and it is
-    noisy. Its second derivatives are unbiased, too.
+    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every
+    q and f, and it is noisy. Its second derivatives are unbiased, too.
 
     Cost: ``samples`` evaluations. Needs: nothing of f.
     Reference: Williams, "Simple statistical gradient-following algorithms", 1992.
 
     Args:
         samples: number of draws N.
-        baseline: b, a number, or a callable that takes the values ``[n, *batch]`` of this call and returns a baseline made
-            from *earlier* ones, such as :class:`MovingAverageBaseline`.
+        baseline: b, a number, or a callable that takes the values ``[n, *batch]`` of this call and
+            returns a baseline made from *earlier* ones, such as :class:`MovingAverageBaseline`.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(3)), 1)
@@ -85,11 +87,13 @@ class Reinforce:
 
 
 class MovingAverageBaseline(nn.Module):
-    r"""A baseline for :class:`Reinforce`: the moving average of f over *earlier* calls, all draws and the batch.
+    r"""A baseline for :class:`Reinforce`: the moving average of f over *earlier* calls, all draws
+    and the batch.
 
     .. math:: m \leftarrow \gamma m + (1-\gamma)\,\overline{f}, \qquad b = m / (1 - \gamma^t)
 
-    The current values enter only after b has been read, so the estimate stays unbiased. The state is saved in ``state_dict``.
+    The current values enter only after b has been read, so the estimate stays unbiased. The state
+    is saved in ``state_dict``.
 
     >>> baseline = MovingAverageBaseline(decay=0.5)
     >>> [baseline(torch.tensor([value])).item() for value in (4.0, 8.0, 8.0)]
@@ -100,7 +104,8 @@ class MovingAverageBaseline(nn.Module):
         super().__init__()
         check_number("MovingAverageBaseline", "decay", decay, 0, 1)
         self.decay = decay
-        # Shape [1], not []: torch.compile takes a 0-d float64 tensor for a number and does not write to it.
+        # Shape [1], not []: torch.compile takes a 0-d float64 tensor for a number and does not
+        # write to it.
         self.register_buffer("mean", torch.zeros(1))
         self.register_buffer("weight", torch.zeros(1))
         self.mean: Tensor

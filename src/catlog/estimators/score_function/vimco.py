@@ -22,17 +22,21 @@ class VIMCO:
     r"""REINFORCE for the importance-weighted bound, with a leave-one-out baseline for each draw.
 
     **It does not estimate E[f] but the bound** that N draws give. f returns the *log-weight*
-    :math:`\log w(x) = \log p(x, \text{data}) - \log q(x)`, and both value and gradient are unbiased for
+    :math:`\log w(x) = \log p(x, \text{data}) - \log q(x)`, and both value and gradient are unbiased
+    for
 
-    .. math:: \mathcal{L}_N = \mathbb{E}\Bigl[\log \frac1N \sum_n w(x^{(n)})\Bigr] \ge \mathbb{E}[f(x)]
+    .. math::
+        \mathcal{L}_N = \mathbb{E}\Bigl[\log \frac1N \sum_n w(x^{(n)})\Bigr] \ge \mathbb{E}[f(x)]
 
     The value is :math:`\hat L = \log \frac1N \sum_n w_n`, the gradient
 
     .. math::
-        \sum_n \frac{w_n}{\sum_m w_m}\, \partial \log w_n + \bigl(\hat L - \hat L_{-n}\bigr)\, \partial \log q(x^{(n)}),
+        \sum_n \frac{w_n}{\sum_m w_m}\, \partial \log w_n + \bigl(\hat L - \hat L_{-n}\bigr)\,
+        \partial \log q(x^{(n)}),
         \qquad \hat L_{-n} = \hat L \text{ with } \log w_n \to \frac{1}{N-1} \sum_{m \ne n} \log w_m
 
-    f may depend on q's parameters, as :math:`\log q` does: the first term differentiates it. Maximise the value.
+    f may depend on q's parameters, as :math:`\log q` does: the first term differentiates it.
+    Maximise the value.
 
     Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
     Reference: Mnih and Rezende, "Variational inference for Monte Carlo objectives", 2016.
@@ -42,7 +46,8 @@ class VIMCO:
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=torch.zeros(2)), 1)
-    >>> VIMCO(samples=2)(lambda x: x.sum(-1).log1p(), q, x=torch.tensor([[0.0, 0.0], [1.0, 1.0]])).exp()
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    >>> VIMCO(samples=2)(lambda x: x.sum(-1).log1p(), q, x=x).exp()
     tensor(2.)
     """
 

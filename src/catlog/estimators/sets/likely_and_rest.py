@@ -1,4 +1,4 @@
-"""Sum-and-sample: find likely points by beam search, sum over them, sample from the remaining probability mass."""
+"""Sum-and-sample: sum over likely points from a beam search, sample from the remaining mass."""
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -18,9 +18,11 @@ from ..logit_gradients import leave_one_out
 def beam_search(
     law: Factors | Conditionals, count: int, validate: bool = True
 ) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
-    """Return likely points, best first, and which of them are possible (the others repeat the best).
+    """Return likely points, best first, and which of them are possible (the others repeat the
+    best).
 
-    For independent variables they are the most probable points, else those that a beam of this width finds.
+    For independent variables they are the most probable points, else those that a beam of this
+    width finds.
     """
     q = structure(law)
     points = torch.zeros(
@@ -67,10 +69,12 @@ def remaining_probability(
     valid: Bool[Tensor, "m *batch"] | None = None,
     validate: bool = True,
 ) -> Float[Tensor, "m *batch depths"]:
-    """Return the probability that a draw is no valid member (None: all), given that its first i variables are a member's.
+    """Return the probability that a draw is no valid member (None: all), given that its first i
+    variables are a member's.
 
-    Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added up, never subtracted from
-    1, so that small ones are as precise as large ones. An invalid member gets no meaningful number.
+    Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added
+    up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
+    gets no meaningful number.
     """
     q = structure(law)
     order = [i for block in q.blocks for i in block]
@@ -120,10 +124,12 @@ def sample_outside(
     validate: bool = True,
     remaining: Float[Tensor, "m *batch depths"] | None = None,
 ) -> Int64[Tensor, "n *batch d"]:
-    r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one ancestral pass.
+    r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one
+    ancestral pass.
 
-    Nothing is rejected: a category has its conditional probability times the share of it outside S. ``remaining`` is the
-    result of :func:`remaining_probability`, if it is known already. If no point is outside S, a member is drawn.
+    Nothing is rejected: a category has its conditional probability times the share of it outside S.
+    ``remaining`` is the result of :func:`remaining_probability`, if it is known already. If no
+    point is outside S, a member is drawn.
     """
     q = structure(law)
     if remaining is None:
@@ -179,8 +185,9 @@ def sum_and_sample(
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "m_n *batch"], Int64[Tensor, "n *batch d"]]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
-    Members are different points; an invalid one is any possible point and has weight 0. ``least`` is a lower bound on the
-    weight of the members. Where it is above their probability, the estimate is biased.
+    Members are different points; an invalid one is any possible point and has weight 0. ``least``
+    is a lower bound on the weight of the members. Where it is above their probability, the estimate
+    is biased.
     """
     m = len(members)
     by_depth = remaining_probability(law, members, valid, validate)
@@ -204,7 +211,8 @@ def sum_and_sample(
     if x is not None and can_inspect(validate, x) and bool((inside & (remaining > 0)).any()):
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
-            f"x must hold points that are not summed already, but {drawn[bad].tolist()} at index {bad} is. Give draws "
+            f"x must hold points that are not summed already, but {drawn[bad].tolist()} at index "
+            f"{bad} is. Give draws "
             "from the rest of q, or no x."
         )
     weight = torch.where(total > 0, total.clamp(min=least, max=1.0), 0.0)

@@ -17,26 +17,33 @@ from .likely_and_rest import beam_search, sum_and_sample
 
 
 class MAPO(nn.Module):
-    r"""An exact sum over a memory M of the best points so far, and REINFORCE with N draws from outside it.
+    r"""An exact sum over a memory M of the best points so far, and REINFORCE with N draws from
+    outside it.
 
     .. math::
-        w_M \sum_{m \in M} \frac{q(m)}{w_M}\, g(m) + \frac{1 - w_M}{N} \sum_n g(x^{(n)}), \qquad w_M = \sum_{m \in M} q(m),
+        w_M \sum_{m \in M} \frac{q(m)}{w_M}\, g(m) + \frac{1 - w_M}{N} \sum_n g(x^{(n)}), \qquad w_M
+        = \sum_{m \in M} q(m),
         \quad x^{(n)} \sim q(\cdot \mid x \notin M),
 
-    with :math:`g(x) = \partial f(x) + (f(x) - b)\, \partial \log q(x)` and b as in :class:`SumAndSample`. After each call in
-    training mode (``E.train()``, the default) the best points of memory and draws become the memory of the *next* call, so
-    that every estimate is unbiased while the memory changes. All batch elements share one memory (a point counts by its best value among
-    them): make one estimator for each context whose good points differ. The buffer ``memory`` is saved in ``state_dict``.
+    with :math:`g(x) = \partial f(x) + (f(x) - b)\, \partial \log q(x)` and b as in
+    :class:`SumAndSample`. After each call in training mode (``E.train()``, the default) the best
+    points of memory and draws become the memory of the *next* call, so that every estimate is
+    unbiased while the memory changes. All batch elements share one memory (a point counts by its
+    best value among them): make one estimator for each context whose good points differ. The buffer
+    ``memory`` is saved in ``state_dict``.
 
     Cost: size + samples evaluations. Needs: nothing of f. Meant for sequences with sparse rewards.
-    Reference: Liang et al., "Memory augmented policy optimization for program synthesis and semantic parsing", 2018.
+    Reference: Liang et al., "Memory augmented policy optimization for program synthesis and
+    semantic parsing", 2018.
 
     Args:
         size: number of points remembered.
-        samples: number N of draws from outside the memory; given as ``x``, they must lie outside it.
+        samples: number N of draws from outside the memory; given as ``x``, they must lie outside
+            it.
         maximise: whether large values of f are good (a reward) or small ones (a loss).
-        clip: the least weight of a memory that holds a possible point (0.1 in the paper). **Biased** above 0. It keeps good
-            points in the gradient although the policy gives them little probability.
+        clip: the least weight of a memory that holds a possible point (0.1 in the paper).
+            **Biased** above 0. It keeps good points in the gradient although the policy gives them
+            little probability.
         max_variables: the largest number of variables that q may have.
         validate: check f's values for NaN and inf (eager mode only).
 
@@ -116,7 +123,7 @@ class MAPO(nn.Module):
     def _recall(
         self, law: Factors | Conditionals, unchecked: Factors | Conditionals
     ) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
-        """Return the remembered points and where they are possible; the others are replaced by a likely point."""
+        """Return the remembered points, or a likely one where impossible, and which are possible."""
         check_count(
             "MAPO",
             "max_variables",

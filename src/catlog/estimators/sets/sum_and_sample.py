@@ -20,17 +20,20 @@ class SumAndSample:
     r"""An exact sum over the most probable points C, and REINFORCE with N draws from the rest.
 
     .. math::
-        \sum_{c \in C} q(c)\, \partial f(c) + \partial q(c) \bigl(f(c) - \overline{b}\bigr) + \frac{1 - q(C)}{N} \sum_n
+        \sum_{c \in C} q(c)\, \partial f(c) + \partial q(c) \bigl(f(c) - \overline{b}\bigr) +
+        \frac{1 - q(C)}{N} \sum_n
         \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b_n\bigr)\, \partial \log q(x^{(n)}), \qquad
         x^{(n)} \sim q(\cdot \mid x \notin C)
 
-    The baseline :math:`b_n` is the estimate of :math:`\mathbb{E}[f]` from C and the other draws; for N = 1, the mean over C.
-    Unbiased for every set C that does not depend on the draws. C is found by beam search of width ``top``, which
-    finds the most probable points for independent variables, and likely ones for structured distributions. Where C is the
-    whole support the estimate is exact. It pays where q is concentrated on few points.
+    The baseline :math:`b_n` is the estimate of :math:`\mathbb{E}[f]` from C and the other draws;
+    for N = 1, the mean over C. Unbiased for every set C that does not depend on the draws. C is
+    found by beam search of width ``top``, which finds the most probable points for independent
+    variables, and likely ones for structured distributions. Where C is the whole support the
+    estimate is exact. It pays where q is concentrated on few points.
 
     Cost: top + samples evaluations (at most the number of points + samples). Needs: nothing of f.
-    Reference: Liu et al., "Rao-Blackwellized stochastic gradients for discrete distributions", 2019.
+    Reference: Liu et al., "Rao-Blackwellized stochastic gradients for discrete distributions",
+    2019.
 
     Args:
         top: number of points in C.
@@ -39,7 +42,8 @@ class SumAndSample:
 
     >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
     >>> q = torch.distributions.Categorical(logits=logits)
-    >>> torch.allclose(SumAndSample(top=2)(lambda x: x.float(), q), q.probs[1] + 2 * q.probs[2])  # the rest is one point, at 0
+    >>> value = SumAndSample(top=2)(lambda x: x.float(), q)  # the rest is one point, 0
+    >>> torch.allclose(value, q.probs[1] + 2 * q.probs[2])
     True
     """
 

@@ -27,17 +27,22 @@ class UnorderedSet:
     r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
 
     .. math::
-        \sum_{s \in S} w_s\, \partial f(s) + \sum_{s \in S} w_s\, \partial \log q(s) \sum_{t \in S} v_{t|s} (f(s) - f(t)),
+        \sum_{s \in S} w_s\, \partial f(s) + \sum_{s \in S} w_s\, \partial \log q(s) \sum_{t \in S}
+        v_{t|s} (f(s) - f(t)),
         \qquad w_s = q(s) R(S, s) = \frac{H(S \setminus s)}{H(S)}, \quad
         v_{t|s} = \frac{H(S \setminus \{s, t\})}{H(S \setminus s)}
 
-    The points are drawn one after the other, each from q without the earlier ones. :math:`w_s` is the probability that s came first,
-    given the set (R is the leave-one-out ratio), :math:`v_{t|s}` that t came second times the probability of all but s. Both
-    come from :math:`H(U) = \sum_{u \in U} H(U \setminus u) / (1 - q(S \setminus U))`, :math:`H(\emptyset) = 1`, a sum of
-    positive numbers over the subsets of S. Unbiased; where S is the whole support it is exact.
+    The points are drawn one after the other, each from q without the earlier ones. :math:`w_s` is
+    the probability that s came first, given the set (R is the leave-one-out ratio), :math:`v_{t|s}`
+    that t came second times the probability of all but s. Both come from
+    :math:`H(U) = \sum_{u \in U} H(U \setminus u) / (1 - q(S \setminus U))`,
+    :math:`H(\emptyset) = 1`, a sum of positive numbers over the subsets of S. Unbiased; where S is
+    the whole support it is exact.
 
-    Cost: ``samples`` evaluations; drawing takes as many passes through q, the weights take 2^samples numbers. Needs: nothing of f.
-    Reference: Kool et al., "Estimating gradients for discrete random variables by sampling without replacement", 2020.
+    Cost: ``samples`` evaluations; drawing takes as many passes through q, the weights take
+    2^samples numbers. Needs: nothing of f.
+    Reference: Kool et al., "Estimating gradients for discrete random variables by sampling without
+    replacement", 2020.
 
     Args:
         samples: number of different points, 2 to 10. If q has fewer, the surplus has weight 0.
@@ -45,7 +50,8 @@ class UnorderedSet:
 
     >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
     >>> q = torch.distributions.Categorical(logits=logits)
-    >>> torch.allclose(UnorderedSet(samples=3)(lambda x: x.square().float(), q), (q.probs * torch.tensor([0.0, 1.0, 4.0])).sum())
+    >>> value = UnorderedSet(samples=3)(lambda x: x.square().float(), q)
+    >>> torch.allclose(value, (q.probs * torch.tensor([0.0, 1.0, 4.0])).sum())
     True
     """
 
@@ -122,7 +128,8 @@ class UnorderedSet:
         if x is not None and can_inspect(self.validate, x) and not bool(is_new.all()):
             bad = tuple((~is_new).nonzero()[0].tolist())
             raise ValueError(
-                f"x must hold different points, but the point at index {bad} is a repetition. Give different points, or no x."
+                f"x must hold different points, but the point at index {bad} is a repetition. "
+                "Give different points, or no x."
             )
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         score = law.log_prob(index)
@@ -136,10 +143,12 @@ class UnorderedSet:
 def _chances(
     p: Float[Tensor, "n *batch"], rest: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "n *batch"], Float[Tensor, "n n *batch"]]:
-    """Return w and v of the docstring, for points of probabilities p; ``rest`` is the probability of all other points.
+    """Return w and v of the docstring, for points of probabilities p; ``rest`` is the probability
+    of all other points.
 
-    ``rest`` is 1 less the sum of p, without the rounding error of that difference. The table of H is indexed by the bits of
-    the subset and holds logarithms, in float64 where the device has it, because errors add up over the rounds.
+    ``rest`` is 1 less the sum of p, without the rounding error of that difference. The table of H
+    is indexed by the bits of the subset and holds logarithms, in float64 where the device has it,
+    because errors add up over the rounds.
     """
     dtype = p.dtype
     real = dtype if p.device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""One view of every law, and draws from it."""
+"""The view of every distribution, and draws from it."""
 
 from copy import deepcopy
 from itertools import product
@@ -20,7 +20,7 @@ from catlog.testing.settings import continuous, estimators, supports
 
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
-    *(each() for each in ESTIMATORS.values()),
+    *(cls() for cls in ESTIMATORS.values()),
     IndeCateR(samples=20, per_variable=True),
     IndeCateR(samples=20, draws="antithetic"),
     IndeCateR(samples=20, draws="latin"),
@@ -42,8 +42,10 @@ def base_law(kind, by, shape, dtype=torch.float64):
     return TYPES[kind](**{by: (logits if by == "logits" else probs).to(dtype)})
 
 
-def same_law(q, law, wide):
-    """The view of q holds the probabilities of ``wide``, the law in at least float32, and writes points as q does."""
+def check_view(q, law, wide):
+    """The view of q holds the probabilities of ``wide``, the distribution in at least float32, and
+    writes points as q does.
+    """
     probs = torch.stack([1 - wide.probs, wide.probs], -1) if law.kind == "bits" else wide.probs
     torch.testing.assert_close(law.probs, probs.reshape(law.probs.shape))
     torch.testing.assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-6)
@@ -51,9 +53,9 @@ def same_law(q, law, wide):
     x = q.sample((5,))
     index, flat = law.index(x), law.flat(x)
     assert index.shape == (5, *q.batch_shape, law.d)
-    for back in (law.point(index), law.shaped(flat)):
-        assert back.dtype == x.dtype
-        assert torch.equal(back, x)
+    for points in (law.point(index), law.shaped(flat)):
+        assert points.dtype == x.dtype
+        assert torch.equal(points, x)
     drawn = draw(law, 5, generator=seeded())
     assert (drawn.shape, drawn.dtype) == (x.shape, x.dtype)
     log_prob = wide.log_prob(x.to(wide.probs)).reshape(5, *q.batch_shape, law.d).sum(-1)
@@ -65,7 +67,7 @@ def same_law(q, law, wide):
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
-def test_view_of_a_law(kind, by, batch, dims, dtype, monkeypatch):
+def test_view_of_a_distribution(kind, by, batch, dims, dtype, monkeypatch):
     if (
         dtype == torch.bfloat16
     ):  # torch finds bfloat16 probabilities that do not add up to one invalid
@@ -83,14 +85,14 @@ def test_view_of_a_law(kind, by, batch, dims, dtype, monkeypatch):
     assert law.cardinalities == (law.k,) * law.d
     assert law.probs.dtype == at_least_float32
     wide = TYPES[kind](**{by: getattr(base, by).to(at_least_float32)})
-    same_law(q, law, wide)
+    check_view(q, law, wide)
     if dims == 0:
         assert torch.equal(factors(base).probs, law.probs)
 
 
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
-def test_nested_and_expanded_laws(kind, by):
+def test_nested_and_expanded_distributions(kind, by):
     base = base_law(kind, by, (4, 3, 2))
     for q in (
         Independent(Independent(base, 1), 1),
@@ -99,13 +101,15 @@ def test_nested_and_expanded_laws(kind, by):
     ):
         law = factors(q)
         assert (law.batch_shape, law.event_shape, law.d) == (q.batch_shape, q.event_shape, 6)
-        same_law(q, law, base.expand((*q.batch_shape, 3, 2)))
+        check_view(q, law, base.expand((*q.batch_shape, 3, 2)))
 
 
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_view_follows_the_given_parameter(kind, by):
-    """torch caches the other form of the parameter beside the given one; the gradient must reach the given one."""
+    """torch caches the other form of the parameter beside the given one; the gradient must reach
+    the given one.
+    """
     parameter = getattr(base_law(kind, by, (3,)), by).clone().requires_grad_()
     base = TYPES[kind](**{by: parameter})
     for _ in range(2):
@@ -131,26 +135,26 @@ def test_assign_sets_one_variable(kind, batch):
     assert torch.equal(law.index(moved), expected)
 
 
-def test_gradients_reach_a_law_given_by_probs():
+def test_gradients_reach_given_probs():
     probs = torch.tensor(
         [[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64, requires_grad=True
     )
     law = factors(Independent(Categorical(probs=probs), 1))
     law.log_prob(torch.tensor([[1, 2]])).sum().backward()
-    wanted = torch.tensor(
+    expected = torch.tensor(
         [[-1, 0.25, 0], [-1, -1, 3]], dtype=torch.float64
     )  # nothing for what is impossible
-    torch.testing.assert_close(probs.grad, wanted)
+    torch.testing.assert_close(probs.grad, expected)
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
-def test_categoricals_equal_separate_laws(batch):
+def test_categoricals_equal_separate_distributions(batch):
     logits = [
         torch.randn(*batch, k, dtype=torch.float64, generator=seeded(k)) for k in (3, 2, 1, 4)
     ]
-    separate = [Categorical(logits=each) for each in logits]
+    separate = [Categorical(logits=row) for row in logits]
     padded = torch.stack(
-        [torch.nn.functional.pad(each, (0, 4 - each.shape[-1]), value=7.0) for each in logits], -2
+        [torch.nn.functional.pad(row, (0, 4 - row.shape[-1]), value=7.0) for row in logits], -2
     )
     for q in (Categoricals(logits), Categoricals(padded, (3, 2, 1, 4))):
         assert q.cardinalities == (3, 2, 1, 4)
@@ -161,9 +165,9 @@ def test_categoricals_equal_separate_laws(batch):
         assert x.shape == (500, *q.batch_shape, 4)
         assert bool((x < torch.tensor(q.cardinalities)).all())
         torch.testing.assert_close(
-            q.log_prob(x), sum(each.log_prob(x[..., i]) for i, each in enumerate(separate))
+            q.log_prob(x), sum(row.log_prob(x[..., i]) for i, row in enumerate(separate))
         )
-        torch.testing.assert_close(q.entropy(), sum(each.entropy() for each in separate))
+        torch.testing.assert_close(q.entropy(), sum(row.entropy() for row in separate))
         torch.testing.assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
         wide = q.expand((5, *q.batch_shape))
         assert (wide.batch_shape, wide.event_shape, wide.cardinalities) == (
@@ -179,8 +183,8 @@ def test_categoricals_equal_separate_laws(batch):
 def test_categoricals_sample_their_support():
     q = Categoricals(
         [
-            torch.tensor(each)
-            for each in ([0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0])
+            torch.tensor(row)
+            for row in ([0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0])
         ]
     )
     torch.manual_seed(0)
@@ -231,7 +235,9 @@ MASKED = {
 
 
 def masked_bits(logits):
-    """Probability 0 where category 1 is masked, 1 where category 0 is (never both, in the first two columns of MASK)."""
+    """Probability 0 where category 1 is masked, 1 where category 0 is (never both, in the first two
+    columns of MASK).
+    """
     only_zero, only_one = MASK[..., 1], MASK[..., 0]
     return logits[..., 0].sigmoid().masked_fill(only_zero, 0.0).masked_fill(only_one, 1.0)
 
@@ -331,13 +337,13 @@ def test_antithetic_draws_come_in_pairs(n):
 @pytest.mark.parametrize("kind", TYPES)
 def test_same_generator_same_draws(draws, kind):
     law = factors(Independent(base_law(kind, "logits", (4, 6)), 1))
-    first, again, other = (draw(law, 5, draws, generator=seeded(seed)) for seed in (0, 0, 1))
+    first, again, different = (draw(law, 5, draws, generator=seeded(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert not torch.equal(first, different)
 
 
 @pytest.mark.parametrize("draws", DRAWS)
-def test_groups_are_drawn_apart(draws):
+def test_groups_are_independent(draws):
     law = factors(Independent(Bernoulli(probs=torch.full((4, 6), 0.5)), 1))
     x = draw(law, 2, draws, groups=(6,), generator=seeded()).unflatten(0, (2, 6))
     assert x.shape == (2, 6, 4, 6)
@@ -346,7 +352,10 @@ def test_groups_are_drawn_apart(draws):
     assert bool((x[0] != x[0, :1]).any())
 
 
-def test_chosen_variables_are_dealt_from_one_deck():
+@pytest.mark.parametrize(
+    "E", [IndeCateR(samples=3, variables=2, control="none"), catlog.SCateR(samples=3, variables=2)]
+)
+def test_chosen_variables_are_dealt_from_one_deck(E):
     q = Independent(Bernoulli(logits=torch.zeros(4, 6)), 1)
     turns = torch.zeros(4, 6)
 
@@ -354,9 +363,7 @@ def test_chosen_variables_are_dealt_from_one_deck():
         turns.add_(x.sum(0))
         return x.sum(-1)
 
-    IndeCateR(samples=3, variables=2, control="none")(
-        f, q, x=torch.zeros(3, 4, 6), generator=seeded()
-    )
+    E(f, q, x=torch.zeros(3, 4, 6), generator=seeded())
     assert torch.equal(turns, torch.ones(4, 6))
 
 
@@ -402,7 +409,9 @@ def curved(z, c):
 
 
 def by_the_convention(case):
-    """E[f] and its gradients, the impossible held at zero: what is impossible (bits: certain) is a constant."""
+    """E[f] and its gradients, the impossible held at zero: what is impossible (bits: certain) is a
+    constant.
+    """
     theta, c = case.theta.clone().requires_grad_(), SLOPE.clone().requires_grad_()
     bits = case.kind == "bits"
     held = torch.where((theta == 0) | (theta == 1) if bits else theta == 0, theta.detach(), theta)
@@ -416,7 +425,9 @@ def by_the_convention(case):
 @pytest.mark.parametrize("case", WITH_ZEROS.values(), ids=WITH_ZEROS.keys())
 @pytest.mark.parametrize("E", estimators())
 def test_a_category_of_probability_zero_gets_no_gradient(E, case):
-    """One convention for all, whatever the constant in f; and the rest of the gradient is right."""
+    """All estimators share one convention, whatever the constant in f; the other gradients are
+    right.
+    """
     if not supports(E, case.kind) or (getattr(E, "variables", None) or 0) > case.theta.shape[0]:
         pytest.skip("not for this law")
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
@@ -432,14 +443,14 @@ def test_a_category_of_probability_zero_gets_no_gradient(E, case):
     assert theta.grad.isfinite().all()
     assert theta.grad[certain].abs().max() <= 1e-12
     if E.unbiased and not continuous(E) and not isinstance(E, catlog.VIMCO):
-        for got, wanted in zip(
+        for gradient, expected in zip(
             expectation(E, case, curved, SLOPE), by_the_convention(case), strict=True
         ):
-            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+            torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
 
 
 def test_the_constant_in_f_does_not_matter_at_zero():
-    """E[f] = p f(1) + (1 - p) f(0) at p = 0: f(1) is never seen, and f(0) alone is no derivative."""
+    """E[f] = p f(1) + (1 - p) f(0) at p = 0: f(1) is unknown, f(0) alone is no derivative."""
     for E in (Exact(), catlog.Reinforce(3), IndeCateR(3)):
         p = torch.zeros(3, dtype=torch.float64, requires_grad=True)
         E(lambda x: x.sum(-1) * 11.5 + 0.9, Independent(Bernoulli(probs=p), 1)).backward()
@@ -490,19 +501,21 @@ EXTREME = {
 @pytest.mark.parametrize("by", ["probs", "logits"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_view_survives_what_torch_does_to_a_law(kind, change, by, dtype):
-    """Extreme probabilities, where torch's other form of the parameter is clamped: the view is that of the law as given."""
+def test_the_view_survives_torch_caches_and_expand(kind, change, by, dtype):
+    """Extreme probabilities, where torch's other form of the parameter is clamped: the view is that
+    of the given form.
+    """
     parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=dtype)
     untouched = factors(TYPES[kind](**{by: parameter}))
     seen = factors(change(TYPES[kind](**{by: parameter})))
-    for got, wanted in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
-        wanted = wanted.reshape(4, -1)  # one row per variable
+    for got, expected in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
+        expected = expected.reshape(4, -1)  # one row per variable
         torch.testing.assert_close(
-            got.reshape(-1, *wanted.shape),
-            wanted.expand(got.numel() // wanted.numel(), *wanted.shape),
+            got.reshape(-1, *expected.shape),
+            expected.expand(got.numel() // expected.numel(), *expected.shape),
         )
     assert torch.equal(
-        seen.possible.reshape(-1, *wanted.shape)[0], untouched.possible.reshape(wanted.shape)
+        seen.possible.reshape(-1, *expected.shape)[0], untouched.possible.reshape(expected.shape)
     )
 
 
@@ -524,7 +537,7 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
         )
         return (mass * slope).sum((-1, -2)).exp()
 
-    found = []
+    gradients = []
     for change in (lambda q: q, lambda q: (q.entropy(), q.expand((1, *q.batch_shape)))[1]):
         law = Independent(change(TYPES[kind](**{by: parameter})), 1)
         for E in (Exact(), catlog.Reinforce(1)):
@@ -533,14 +546,18 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
                 if isinstance(E, Exact)
                 else {"x": factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)}
             )
-            found.append(torch.autograd.grad(E(f, law, **x).sum(), parameter, retain_graph=True)[0])
-    assert found[0].abs().max() > 0.1
-    for plain, changed in zip(found[:2], found[2:], strict=True):
+            gradients.append(
+                torch.autograd.grad(E(f, law, **x).sum(), parameter, retain_graph=True)[0]
+            )
+    assert gradients[0].abs().max() > 0.1
+    for plain, changed in zip(gradients[:2], gradients[2:], strict=True):
         torch.testing.assert_close(changed, plain, rtol=1e-12, atol=1e-12)
 
 
-def test_a_law_whose_form_is_unknown_serves_twice_and_compiles():
-    """Given by logits, both forms known, expanded: no graph of torch's cache is in the way of a second backward pass."""
+def test_a_distribution_of_unknown_form_works_twice_and_compiles():
+    """Given by logits, both forms known, expanded: no graph of torch's cache is in the way of a
+    second backward pass.
+    """
     logits = torch.zeros(3, requires_grad=True)
     base = Bernoulli(logits=logits)
     base.entropy()
@@ -564,7 +581,7 @@ def test_a_law_whose_form_is_unknown_serves_twice_and_compiles():
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_comparisons_never_show_the_impossible(kind):
-    """compare and advise rebuild a law from what it was given by."""
+    """compare and advise rebuild q from the given form."""
     probs = torch.tensor(
         EXTREME["bits" if kind == "bits" else "index"]["probs"],
         dtype=torch.float64,
@@ -594,7 +611,7 @@ def test_comparisons_never_show_the_impossible(kind):
 
 
 def every_law(batch, d, k, dtype=torch.float32):
-    """Per kind, parameters and a law of d variables of k categories (bits: two)."""
+    """Return per kind parameters and a distribution of d variables of k categories."""
     for kind in ("bits", "index", "one-hot", "mixed", "structured"):
         shape = (*batch, d) if kind == "bits" else (*batch, d, k)
         theta = torch.full(shape, 0.7, dtype=dtype, requires_grad=True)
@@ -614,7 +631,7 @@ def every_law(batch, d, k, dtype=torch.float32):
 
 @pytest.mark.parametrize("E", estimators())
 def test_an_empty_batch(E, monkeypatch):
-    """Nothing comes back, and a backward pass works; nothing is learned from it."""
+    """The result is empty, a backward pass works, and nothing is learned."""
     monkeypatch.setattr(
         torch.distributions.Distribution, "_validate_args", False
     )  # torch's own check cannot do empty batches
@@ -632,7 +649,9 @@ def test_an_empty_batch(E, monkeypatch):
             assert theta.grad.shape == theta.shape
     if isinstance(E, nn.Module):
         assert all(torch.equal(before[name], now) for name, now in E.state_dict().items())
-        assert all(each.grad is None or not each.grad.any() for each in E.parameters())
+        assert all(
+            parameter.grad is None or not parameter.grad.any() for parameter in E.parameters()
+        )
 
 
 def test_a_moving_average_of_nothing_stays():
@@ -652,7 +671,7 @@ def test_no_rows_are_no_chunks():
 
 @pytest.mark.parametrize("E", estimators())
 def test_variables_with_one_category(E):
-    """There is one point: f is exact there, and the law has nothing to learn."""
+    """There is one point: f is exact there, and q has nothing to learn."""
     for batch, d in product([(), (2,)], [1, 3]):
         for kind, theta, q in every_law(batch, d, 1, torch.float64):
             if kind == "bits" or not supports(E, kind) or (getattr(E, "variables", None) or 0) > d:

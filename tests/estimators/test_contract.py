@@ -1,0 +1,51 @@
+"""What the class attributes of an estimator promise."""
+
+from inspect import signature
+
+import pytest
+import torch
+from torch.distributions import Bernoulli, Independent, OneHotCategorical
+
+import catlog
+from catlog import ESTIMATORS
+from catlog.estimator import ANY
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_attributes_name_what_exists(name: str) -> None:
+    E = ESTIMATORS[name]()
+    assert E.target == ("bound" if name == "VIMCO" else "expectation")
+    assert E.supports <= ANY
+    call = E.forward if isinstance(E, torch.nn.Module) else E.__call__
+    assert set(E.randomness) <= signature(call).parameters.keys()
+    assert (E.randomness == ()) == (name == "Exact")
+
+
+def test_randomness_follows_the_settings() -> None:
+    assert catlog.IndeCateR(2).randomness == ("x",)
+    assert catlog.IndeCateR(2, variables=1).randomness == ("x", "chosen")
+    assert catlog.SCateR(2, variables=1).randomness == ("x", "chosen")
+
+
+def test_unbiased_follows_the_settings() -> None:
+    assert catlog.MAPO().unbiased
+    assert not catlog.MAPO(clip=0.1).unbiased
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
+    """The noise of torch's generator, given by hand, gives the same value; wrong noise is refused."""
+    logits = torch.randn(4, 3, 5)
+    E = catlog.GumbelSoftmax(2, temperature=0.5, hard=hard)
+    for q, shape in (
+        (Independent(Bernoulli(logits=logits[..., 0]), 1), (2, 4, 3)),
+        (Independent(OneHotCategorical(logits=logits), 1), (2, 4, 3, 5)),
+    ):
+        noise = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+        given = E(lambda x: x.flatten(2).square().sum(-1), q, noise=noise)
+        drawn = E(
+            lambda x: x.flatten(2).square().sum(-1), q, generator=torch.Generator().manual_seed(1)
+        )
+        assert torch.equal(given, drawn)
+        with pytest.raises(ValueError, match="noise"):
+            E(lambda x: x.flatten(2).sum(-1), q, noise=noise[:1])

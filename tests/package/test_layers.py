@@ -1,0 +1,101 @@
+"""Imports point in one direction: a module imports itself and the layers above it only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import catlog
+
+# Top to bottom. A module or package may import those of earlier lines, and itself.
+# `functions` is below `parallel`: the functions need checks only, but the package re-exports Pool,
+# RowError and Sharded, because users look for them beside the functions.
+# `data` is above `problems`, whose autoencoder reads images.
+LAYERS = [
+    ["tracing"],
+    ["checks", "files"],
+    ["estimator"],
+    ["distributions"],
+    ["sampling"],
+    ["evaluation"],
+    ["parallel"],
+    ["functions"],
+    ["estimators"],
+    ["building_blocks", "pathwise", "compiled"],
+    ["data"],
+    ["diagnostics", "problems", "testing"],
+    ["experiments"],
+    ["report"],
+    ["cli"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+PACKAGE = Path(catlog.__file__).parent
+
+
+def imported(tree: ast.AST, parts: tuple[str, ...]) -> set[str]:
+    """Return the modules and packages of catlog's top level that a module imports; ``parts``
+    locates it in catlog.
+    """
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = ["catlog", *parts[: len(parts) - node.level]] if node.level else []
+            module = above + (node.module.split(".") if node.module else [])
+            paths = [[*module, alias.name] for alias in node.names]
+        else:
+            continue
+        names |= {path[1] for path in paths if path[0] == "catlog" and len(path) > 1}
+    return names & set(LEVEL)
+
+
+def wrong_imports(source: str, parts: tuple[str, ...]) -> list[str]:
+    """Return the imports of a module that point downwards or sideways."""
+    own = parts[0]
+    return sorted(
+        name
+        for name in imported(ast.parse(source), parts)
+        if name != own and LEVEL[name] >= LEVEL[own]
+    )
+
+
+def modules() -> dict[str, tuple[str, ...]]:
+    """Return the path of every module below the top of the package, as parts."""
+    located = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts not in (("__init__",), ("__main__",)):  # these gather everything
+            located["/".join(parts)] = parts
+    return located
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {parts[0] for parts in modules().values()} == set(LEVEL)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_point_upwards(name: str) -> None:
+    assert wrong_imports((PACKAGE / f"{name}.py").read_text("utf-8"), modules()[name]) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from ..estimators import RLOO",
+        "from ..estimators.score_function.rloo import RLOO",
+        "from .. import estimators",
+        "from catlog.estimators import RLOO",
+        "from catlog import estimators",
+        "import catlog.estimators",
+        "def later():\n    from ..sampling.draw import draw",
+    ],
+)
+def test_a_planted_import_is_found(planted: str) -> None:
+    assert wrong_imports(
+        f"from ..checks import check_count\n{planted}", ("distributions", "factors")
+    )
+    assert not wrong_imports(
+        "from ..checks import check_count\nfrom .ordered import Ordered",
+        ("distributions", "factors"),
+    )
