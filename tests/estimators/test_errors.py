@@ -652,7 +652,8 @@ def test_q_is_no_distribution(E):
     ):
         with pytest.raises(
             TypeError,
-            match=rf"q: a distribution of independent categorical .*but {type(q).__name__} was given",
+            match=rf"q: a distribution of independent categorical .*but {type(q).__name__} "
+            rf"was given",
         ):
             E(total, q)
 
@@ -898,8 +899,8 @@ def test_pathwise():
     for q in (None, 0.5, torch.zeros(3)):
         with pytest.raises(
             TypeError,
-            match=f"q must be a distribution of x or a function from z to one, but {type(q).__name__} "
-            f"was given",
+            match=f"q must be a distribution of x or a function from z to one, but "
+            f"{type(q).__name__} was given",
         ):
             E(f, q, noise)
         with pytest.raises(
