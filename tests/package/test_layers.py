@@ -10,7 +10,8 @@ import catlog
 # Top to bottom. A module or package may import those of earlier lines, and itself.
 # `functions` is below `parallel`: the functions need checks only, but the package re-exports Pool,
 # RowError and Sharded, because users look for them beside the functions.
-# `data` is above `problems`, whose autoencoder reads images.
+# `data` is above `problems`, whose autoencoder reads images. `diagnostics` is, too: a problem
+# averages gradients by its `Moments`.
 LAYERS = [
     ["tracing"],
     ["checks", "files"],
@@ -23,7 +24,8 @@ LAYERS = [
     ["estimators"],
     ["building_blocks", "pathwise", "compiled"],
     ["data"],
-    ["diagnostics", "problems", "testing"],
+    ["diagnostics"],
+    ["problems", "testing"],
     ["experiments"],
     ["report"],
     ["cli"],
