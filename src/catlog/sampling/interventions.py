@@ -50,7 +50,8 @@ def noise_shape(
 
     That is a group per move, or one for all, and one more to sample from the remaining categories.
     """
-    groups = (1 + moves if suffix == "independent" else 1) + (categories is not None)
+    groups = 1 + moves if suffix == "independent" else 1
+    groups += 0 if categories is None else 1
     tail = (max(q.cardinalities),) if suffix == "gumbel" else ()
     return (groups, n, *q.batch_shape, len(q.cardinalities), *tail)
 
