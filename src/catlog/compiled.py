@@ -1,5 +1,6 @@
 """A fast training step: compiled and, on a GPU, captured in a CUDA graph."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -143,11 +144,15 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Capture the body in ``graph``, and restore torch's state after a failure.
 
     After a failed capture torch stays on the capture's stream, and its generator refuses to draw
-    because it is still registered with the graph.
+    because it is still registered with the graph. Old graphs are collected before and not during
+    the capture: to free one is an operation that invalidates it.
     """
     stream = torch.cuda.current_stream()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     cause: Exception | None = None
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
     try:
         with torch.cuda.graph(graph):
             try:
@@ -166,6 +171,9 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             "what waits for the GPU (.item(), branches on values, some calls of linear algebra), "
             "or make the optimiser without capturable=True for a step that is not captured."
         ) from cause
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _can_compile(optimiser: torch.optim.Optimizer) -> bool:

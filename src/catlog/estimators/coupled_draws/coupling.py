@@ -57,7 +57,9 @@ def pair_probability(n: int, chance: Tensor) -> Tensor:
     They do where both noises exceed t = 1 - chance^(1 / (n - 1)), and P(noise_1 > t, noise_2 > t) =
     max(0, 1 - 2t)^(n - 1).
     """
-    return (2 * chance.pow(1 / (n - 1)) - 1).clamp(min=0).pow(n - 1)
+    # not chance.pow(1 / (n - 1)): Triton rounds such an exponent to float32
+    root = (chance.log() / (n - 1)).exp()
+    return (2 * root - 1).clamp(min=0).pow(n - 1)
 
 
 def pair_correction(n: int, chance: Tensor) -> Tensor:
