@@ -55,14 +55,15 @@ def of_package(package: str) -> list[str]:
 
 def groups() -> dict[str, list[str]]:
     """Return the names of every page, by its heading."""
+    attach = "attach" if "attach" in catlog.__all__ else "estimator.attach"
     pages = {
-        "The contract": ["Estimator", "estimator.attach", "ESTIMATORS"],
+        "The contract": ["Estimator", attach, "ESTIMATORS"],
         **{f"Estimators: {name}": names for name, names in estimators.families().items()},
         "Distributions": of_package("distributions"),
         "Choosing an estimator": of_package("diagnostics"),
         "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"],
     }
-    shown = {name for names in pages.values() for name in names} | {"attach"}
+    shown = {name for names in pages.values() for name in names}
     modules = {name for name in catlog.__all__ if ismodule(getattr(catlog, name))}
     pages["Further names"] = [name for name in public(catlog) if name not in shown | modules]
     for package in PACKAGES:
@@ -93,7 +94,8 @@ def summary(name: str) -> str:
 def constant(value: object) -> str:
     """Return what a constant holds."""
     if isinstance(value, dict | tuple | list | set | frozenset):
-        return "Holds " + ", ".join(f"`{entry}`" for entry in value) + "."
+        entries = [f"`{entry}`" for entry in value if len(str(entry)) < 40]
+        return f"Holds {', '.join(entries) or f'{len(value)} entries'}."
     return f"`{value}`".replace("catlog.experiments.", "").replace("<", "").replace(">", "")
 
 
