@@ -89,7 +89,8 @@ coverage: .venv/ready  ## the tests with coverage: a table, and htmlcov/index.ht
 docs/_build/npm/node_modules/mathjax:
 	-npm install --silent --no-audit --no-fund --prefix docs/_build/npm mathjax@3
 
-docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## the site: docs/_build/html/index.html; warnings and broken links are errors
+docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## the site: docs/_build/html/index.html; warnings, broken links and sentences that results/ does not support are errors
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q docs/checks
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build/html
 
 bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 minutes on two cores)
@@ -98,9 +99,8 @@ bench: .venv/ready  ## time, memory and variance, written to results/ (about 20 
 	$(BIN)/python benchmarks/control_variates.py
 	$(BIN)/python benchmarks/contest.py
 
-suite: .venv/ready  ## every estimator on every problem, and docs/suite.md from that (goes on where it was cut)
+suite: .venv/ready  ## every estimator on every problem (resumes where it was interrupted)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/suite.py
-	$(BIN)/python docs/make_suite.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/gallery htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/figures docs/gallery htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache

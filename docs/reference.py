@@ -13,10 +13,11 @@ from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
+from measured import estimators
+
 import catlog
 import catlog.experiments
 from catlog.cli.main import main
-from measured import estimators
 
 os.environ["COLUMNS"] = "100"  # of the command's help
 PACKAGES = ["functions", "functions.kernels", "parallel", "problems", "data", "experiments"]
@@ -129,9 +130,18 @@ def command() -> str:
     commands: list[list[str]] = [[]]
     for name in re.findall(r"• (\w+)", help_text()):
         variants = {"run": list(catlog.experiments.EXPERIMENTS), "sweep": ["addition"]}
-        commands += [[name, variant] for variant in variants[name]] if name in variants else [[name]]
+        commands += (
+            [[name, variant] for variant in variants[name]] if name in variants else [[name]]
+        )
     for words in commands:
-        lines += [f"## `{' '.join(['catlog', *words])}`", "", "```text", help_text(*words), "```", ""]
+        lines += [
+            f"## `{' '.join(['catlog', *words])}`",
+            "",
+            "```text",
+            help_text(*words),
+            "```",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -161,7 +171,9 @@ def index(pages: dict[str, list[str]]) -> str:
         lines += [f"## {title(heading)}", ""]
         lines += [f"- {{py:obj}}`{name} <catlog.{name}>`: {summary(name)}" for name in names]
         lines.append("")
-    return "\n".join([*lines, "## The command `catlog`", "", "[All subcommands and flags](command.md).", ""])
+    return "\n".join(
+        [*lines, "## The command `catlog`", "", "[All subcommands and flags](command.md).", ""]
+    )
 
 
 def write(folder: Path) -> None:

@@ -3,7 +3,7 @@
     python examples/bias_variance.py          # some seconds on a CPU; writes demo/bias_variance.png
 
 f is a nonlinear function of a Potts energy of 6 variables with 4 categories: 4,096 points, so `catlog.Exact` gives the true
-gradient. The others get equal numbers of evaluations of f, and many repeats at once, through the batch dimension of the law.
+gradient. The others get equal numbers of evaluations of f, and many repeats at once, through the batch dimension of the distribution.
 Two strengths of the couplings between variables: which unbiased estimator is best depends on how far f is from additive.
 """
 

@@ -3,9 +3,9 @@
     python examples/machine_replacement.py    # under a minute on a CPU; writes demo/machine_replacement.png
 
 A machine wears from condition 0 (new) to 3 (broken). Every day one keeps it, at a cost that grows with wear, or replaces it.
-The law q over x = (a_0, s_1, a_1, ..., s_T) is a Bayesian network: actions from a softmax policy theta[state, action], the same
+The distribution q over x = (a_0, s_1, a_1, ..., s_T) is a Bayesian network: actions from a softmax policy theta[state, action], the same
 on all days, and conditions from fixed tables. f(x) is the discounted reward, and the exact gradient of E[f] is known by dynamic
-programming. All estimators get equal evaluations of f; many repeats run at once, through the law's batch dimension. Then the
+programming. All estimators get equal evaluations of f; many repeats run at once, through its batch dimension. Then the
 one of least variance trains policies, next to the exact gradient and REINFORCE.
 """
 
@@ -49,7 +49,7 @@ def expected_return(theta: Tensor) -> Tensor:
     return worth[..., 0]
 
 
-def law(theta: Tensor) -> catlog.BayesianNetwork:
+def trajectories(theta: Tensor) -> catlog.BayesianNetwork:
     """q(a_0, s_1, a_1, ..., s_T): a node for every action and for the condition that follows it."""
     wear = P.log().expand(*theta.shape[:-2], K, 2, K)  # impossible changes have logit -inf
     nodes = {"a0": catlog.Node([], theta[..., 0, :]), "s1": catlog.Node(["a0"], wear[..., 0, :, :])}
@@ -70,7 +70,7 @@ def f(x: Tensor) -> Tensor:
 def gradients(E: catlog.Estimator, theta: Tensor, repeats: int) -> Tensor:
     """``[repeats, K, 2]``: independent estimates of the gradient of E[f]."""
     copies = theta.expand(repeats, K, 2).clone().requires_grad_()
-    return torch.autograd.grad(E(f, law(copies)).sum(), copies)[0]
+    return torch.autograd.grad(E(f, trajectories(copies)).sum(), copies)[0]
 
 
 def train(E: catlog.Estimator | None, steps: int, policies: int = 16) -> Tensor:
@@ -81,7 +81,7 @@ def train(E: catlog.Estimator | None, steps: int, policies: int = 16) -> Tensor:
     for _ in range(steps + 1):
         curve.append(value := expected_return(theta))
         (theta.grad,) = torch.autograd.grad(
-            -(value if E is None else E(f, law(theta))).sum(), theta
+            -(value if E is None else E(f, trajectories(theta))).sum(), theta
         )
         optimiser.step()
     return torch.stack(curve).detach()
@@ -131,7 +131,7 @@ def main(steps: int, repeats: int, output: Path) -> None:
     print(
         f"Dynamic programming and catlog.Exact ({(2 * K) ** T} points) agree to {difference:.0e}."
     )
-    n = catlog.SCateR(1).evaluations(law(theta))
+    n = catlog.SCateR(1).evaluations(trajectories(theta))
     alike = [
         catlog.Reinforce(n),
         catlog.RLOO(n),

@@ -2,7 +2,7 @@
 
     python examples/quickstart.py             # some seconds on a CPU; prints the negated ELBO, writes nothing
 
-The encoder gives a law q over 32 bits z; sampling z has no derivative. `E(f, q)` is the expectation of f under q, and its
+The encoder gives a distribution q over 32 bits z; sampling z has no derivative. `E(f, q)` is the expectation of f under q, and its
 gradient reaches the encoder (through q) and the decoder (through f).
 """
 

@@ -2,7 +2,7 @@
 
     python examples/sequence_reward.py        # about a minute on a CPU; writes demo/sequence_reward.png
 
-The law q is a GRU over 8 characters, each given all earlier ones. f scores a finished string by its edit distance to a word
+The distribution q is a GRU over 8 characters, each given all earlier ones. f scores a finished string by its edit distance to a word
 that the policy never sees: plain Python on strings, no derivative. All estimators get the same evaluations of f per step, the
 same initial weights and the same optimiser. A small entropy bonus keeps q from settling on the first good string.
 """
@@ -61,7 +61,7 @@ class Policy(nn.Module):
 
 
 def train(E: catlog.Estimator, seed: int, steps: int, every: int) -> tuple[list[float], float]:
-    """E[f] every so many steps (each from 256 fresh strings), and the trained policy's probability of the word."""
+    """E[f] at regular intervals (each from 256 new strings), and the trained policy's probability of the word."""
     torch.manual_seed(seed)  # the same initial weights for every estimator
     q = catlog.Autoregressive(policy := Policy(), [K] * D)
     optimiser = torch.optim.Adam(policy.parameters(), lr=1e-2)

@@ -80,7 +80,9 @@ def wins(
                 leader is None or leader["variance"] + clear * leader["variance_95"] >= margin
             ):
                 lost.add(problem)
-    return [problem for problem in dict.fromkeys(row["problem"] for row in rows) if problem not in lost]
+    return [
+        problem for problem in dict.fromkeys(row["problem"] for row in rows) if problem not in lost
+    ]
 
 
 def ways(rows: list[Row]) -> tuple[str, list[str]]:

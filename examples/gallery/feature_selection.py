@@ -2,9 +2,11 @@
 Feature selection with a metric that has no derivative
 ======================================================
 
-Which columns of a table should a classifier get? Every column has a bit; f trains scikit-learn's naive Bayes on the chosen
-ones and returns its balanced accuracy on held-out rows: no derivative in sight. The table is scikit-learn's wine data with 13
-shuffled copies of its columns added. A good selection leaves the copies out, and that can be checked.
+Which columns should a classifier get? A bit per column, and scikit-learn as f.
+
+f trains scikit-learn's naive Bayes on the selected columns and returns its balanced accuracy on held-out rows. It has no derivative.
+The table is scikit-learn's wine data with 13 shuffled copies of its columns added. A good selection omits the copies, and that can be
+checked.
 """
 
 import os
@@ -35,7 +37,7 @@ train, held_out, y_train, y_held_out = train_test_split(
 )
 
 # %%
-# The metric is plain numpy and scikit-learn, one selection at a time. Selections repeat as the law becomes sure, so a
+# The metric is plain numpy and scikit-learn, one selection at a time. Selections repeat as the distribution becomes certain, so a
 # dictionary saves most of the work in the end.
 
 known: dict[bytes, float] = {}

@@ -2,10 +2,11 @@
 Discrete and continuous together: a mixture that finds every mode
 =================================================================
 
-A posterior with several modes, approximated by a mixture of Gaussians: x picks one of 8 components, and z is Gaussian given
-x. The weights of the mixture need a gradient through a categorical draw, the means and scales a pathwise one.
-:class:`catlog.Pathwise` gives both: it draws the noise, and E takes the expectation over x at that noise. The same noise
-serves every component, so what is compared are components and not luck.
+A posterior with several modes, approximated by a mixture of Gaussians.
+
+x picks one of 8 components, and z is Gaussian given x. The weights of the mixture need a gradient through a categorical sample, the
+means and scales a pathwise one. :class:`catlog.Pathwise` gives both: it draws the noise, and E takes the expectation over x at that
+noise. All components share the noise, so that only components are compared.
 """
 
 import os
@@ -96,7 +97,7 @@ for name, E in estimators.items():
 # %%
 side = torch.linspace(-4, 4, 160)
 grid = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1)
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.8), layout="constrained")
 axes[0].contourf(side, side, log_target(grid).exp(), levels=12, cmap="Blues")
 axes[0].set(title="the target")
 logits, mean, log_scale = (parameter.detach() for parameter in trained["Exact"])
@@ -106,11 +107,15 @@ axes[1].contourf(
 )
 axes[1].scatter(*mean.T, s=600 * logits.softmax(-1), facecolor="none", edgecolor="black")
 axes[1].set(title="the mixture; circles: weights")
-for name, curve in curves.items():
-    axes[2].plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
-axes[2].set(title="KL(mixture || target) + constant", xlabel="step")
-axes[2].legend()
-for ax in axes[:2]:
+for ax in axes:
     ax.set(aspect="equal", xticks=[], yticks=[])
 Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/mixture_posterior.png", dpi=150)
+
+# %%
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
+for name, curve in curves.items():
+    axes.plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
+axes.set(title="KL(mixture || target) + constant", xlabel="step")
+axes.legend()
+figure.savefig("demo/mixture_posterior_curves.png", dpi=150)

@@ -92,10 +92,3 @@ def test_memory_is_that_of_a_chunk(tables: dict[str, list[records.Row]]) -> None
     for row in tables["speed_memory_cpu"]:
         assert row["peak_mib"] < 1536
         assert abs(row["peak_mib"] - row["baseline_mib"] - row["above_mib"]) < 1
-
-
-def test_pages_are_current() -> None:
-    for path, page in speed.pages().items():
-        assert path.read_text(encoding="utf-8") == page, (
-            f"{path.name}: run python benchmarks/speed.py --docs"
-        )

@@ -1,8 +1,6 @@
 """SlopeCateR: unbiased in any state, exact where slopes are, and never led astray by them."""
 
 from copy import deepcopy
-from pathlib import Path
-from runpy import run_path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from catlog.estimators.catlog_trick.slope_predictions import (
     selection_probabilities,
     systematic_sample,
 )
-from catlog.experiments import records
 from catlog.testing.enumeration import Case, cases, expectation, expected, functions
 
 CASES = {case.name: case for case in cases()}
@@ -187,24 +184,3 @@ def test_errors() -> None:
         SlopeCateR(2, decay=1.5)
     with pytest.raises(ValueError, match="its derivative in x is needed"):
         SlopeCateR(2)(lambda x: (x > 0.5).float().sum(-1), bits(torch.zeros(3)))
-
-
-def test_page_is_made_of_the_results() -> None:
-    """Run docs/make_control_variates.py after results/quality/control_variates.csv or results/quality/contest.csv changed."""
-    root = Path(__file__).parents[2]
-    page = run_path(str(root / "docs" / "make_control_variates.py"))["page"]
-    rows = records.read(root / "results" / "quality" / "control_variates.csv")
-    assert (root / "docs" / "control_variates.md").read_text(encoding="utf-8") == page(
-        rows, records.read(root / "results" / "quality" / "contest.csv")
-    )
-    (ours,) = (
-        row
-        for row in rows
-        if row["problem"] == "40 epochs" and row["method"] == "SlopeCateR n=240, m=160"
-    )
-    (biased,) = (
-        row
-        for row in rows
-        if row["problem"] == "40 epochs" and row["method"].startswith("GumbelSoftmax")
-    )
-    assert ours["mse"] + ours["mse_95"] < 0.5 * (biased["mse"] - biased["mse_95"])

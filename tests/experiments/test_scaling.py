@@ -19,7 +19,6 @@ from scripts import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import scaling_processes
 
 SMALL = Optimisation(iterations=20, every=10, variables=5)
 
@@ -160,23 +159,3 @@ def test_a_sweep_is_gathered(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [(row["seed"], row["iteration"]) for row in rows] == [
         (seed, i) for seed in (0, 1) for i in (0, 10, 20)
     ]
-
-
-def test_the_page_is_current() -> None:
-    rows, text = (
-        records.read(scaling_processes.FILE),
-        scaling_processes.PAGE.read_text(encoding="utf-8"),
-    )
-    assert text == scaling_processes.page(rows, text), (
-        "run python benchmarks/scaling_processes.py --docs"
-    )
-
-
-def test_the_pool_is_fast_enough() -> None:
-    """What was measured: two processes at least 1.8 times as fast on an f that sleeps."""
-    (two,) = [
-        row
-        for row in records.read(scaling_processes.FILE)
-        if row["section"] == "pool" and row["processes"] == 2
-    ]
-    assert two["speedup"] >= 1.8

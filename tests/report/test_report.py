@@ -3,8 +3,6 @@
 import html.parser
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -655,14 +653,6 @@ def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
     content = report(again, tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(Page(content).images) == 2 + 1 + 2 + 1
     assert "RLOO samples=20" in content
-
-
-def test_the_reproduction_page_is_what_the_results_give() -> None:
-    """Run docs/make_reproduction.py after results/*.csv changed."""
-    root = Path(__file__).parents[2]
-    asked = [sys.executable, str(root / "docs" / "make_reproduction.py"), "--check"]
-    done = subprocess.run(asked, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_published_iterations_are_not_drawn_on_a_time_axis() -> None:
