@@ -127,6 +127,7 @@ def suite_row(
         "variance": variance,
         "variance_low": variance / 1.2,
         "variance_high": 1.2 * variance,
+        "seconds": merit / variance,
         "merit": merit,
         "merit_high": 1.2 * merit,
         "unbiased": unbiased,

@@ -16,16 +16,15 @@ CLOSE = 2.0  # "close to the best" is below this ratio
 
 
 def load() -> list[Row]:
-    """Return what was measured; `exact` marks estimates without variance, `cost` is mean squared error x time."""
+    """Return what was measured; `exact` marks estimates without error, `cost` is mean squared error x time."""
     return prepared([row for row in read("quality/suite") if row.get("variance") is not None])
 
 
 def prepared(rows: list[Row]) -> list[Row]:
     for row in rows:
-        row["exact"] = row["variance"] <= EXACT * row["norm"] ** 2
-        row["cost"] = row["merit"]
-        if not row["unbiased"] and row["bias"] is not None and row["variance"] > 0:
-            row["cost"] *= 1 + row["bias"] ** 2 / row["variance"]
+        squared_bias = 0.0 if row["unbiased"] else (row["bias"] or 0.0) ** 2
+        row["exact"] = row["variance"] + squared_bias <= EXACT * row["norm"] ** 2
+        row["cost"] = (row["variance"] + squared_bias) * row["seconds"]
     return rows
 
 
