@@ -1,10 +1,12 @@
-"""Open the built site in headless Chromium and report what is wrong: errors, missing files, formulas, content cut off.
+"""Open the built site in headless Chromium and report what is wrong: errors, missing files,
+formulas, content cut off.
 
-    pip install playwright                          # and a Chromium, such as Debian's package `chromium`
-    python docs/check_pages.py                      # all pages of docs/_build/html
+    pip install playwright        # and a Chromium, such as Debian's package `chromium`
+    python docs/check_pages.py    # all pages of docs/_build/html
     python docs/check_pages.py --pages index choose --screenshots shots --whole --dark
 
-Pages are opened as files, and nothing is fetched from a network: a request to another host is an error.
+Pages are opened as files, and nothing is fetched from a network: a request to another host is an
+error.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Settings of Sphinx: `make docs`. Pages are Markdown; render.py fills in numbers, reference.py writes the API pages."""
+"""Settings of Sphinx: `make docs`. Pages are Markdown; render.py fills in numbers, reference.py
+writes the API pages.
+"""
 
 import re
 import sys
@@ -45,7 +47,8 @@ autodoc_preserve_defaults = True
 napoleon_custom_sections = ["Cost", "Needs", "Reference"]
 napoleon_use_ivar = True
 python_maximum_signature_line_length = 100
-# Names of other packages in signatures, and of our own that are no part of the API: shown, not linked.
+# Names of other packages in signatures, and of our own that are no part of the API: shown, not
+# linked.
 _internal = (
     r"catlog\.(?!(data|experiments|functions|functions.kernels|parallel|problems)\.\w+$)[\w.]+\.\w+"
 )
@@ -84,7 +87,9 @@ def _fill_in(app: Any, page: str, source: list[str]) -> None:
     source[0] = render.render(page, source[0])
 
 
-def _escape_shapes(app: Any, what: str, name: str, value: object, options: object, lines: list[str]) -> None:  # fmt: skip
+def _escape_shapes(
+    app: Any, what: str, name: str, value: object, options: object, lines: list[str]
+) -> None:
     """Escape the star of a shape such as [n, *batch], which reStructuredText reads as emphasis."""
     for i, line in enumerate(lines):
         parts = line.split("``")  # every other part is literal

@@ -1,7 +1,9 @@
-"""Write the pages of the API reference, docs/api/*.md, from the public names: a public name is documented by existing.
+"""Write the pages of the API reference, docs/api/*.md, from the public names: a public name is
+documented by existing.
 
-Public are the names in `catlog.__all__` and those of the packages in `PACKAGES`: their `__all__` or, without one, the functions
-and classes that they define. The building blocks of estimators are documented, too.
+Public are the names in `catlog.__all__` and those of the packages in `PACKAGES`: their `__all__`
+or, without one, the functions and classes that they define. The building blocks of estimators are
+documented, too.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Numbers, tables and figures of the pages, computed from results/: one module per page.
 
-A module has a function `values()`, which returns what the page's template names, or `figures()`, which returns functions that
-draw the page's pictures, by file name. It may have both.
+A module has a function `values()`, which returns what the page's template names, or `figures()`,
+which returns functions that draw the page's pictures, by file name. It may have both.
 """
 
 from collections.abc import Iterable, Sequence

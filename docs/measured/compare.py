@@ -1,4 +1,4 @@
-"""What the code of compare.md prints and draws, and how good `advise` is by results/quality/advise.csv."""
+"""What the code of compare.md prints and draws, and how good the advice is."""
 
 import contextlib
 import io

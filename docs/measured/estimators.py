@@ -1,7 +1,8 @@
 """The tables of estimators.md: from the registry, and from what benchmarks measured.
 
-"Unbiased" is the judge's verdict in results/quality/estimators.csv; the classes' own claim is not read. The rest is read from
-the classes: derivative of f, distributions, cost (the docstring's "Cost:") and reference.
+"Unbiased" is the judge's verdict in results/quality/estimators.csv; the classes' own claim is not
+read. The rest is read from the classes: derivative of f, distributions, cost (the docstring's
+"Cost:") and reference.
 """
 
 import re
@@ -131,7 +132,8 @@ def results(rows: list[Row], verdicts: list[Row]) -> str:
             bias = "none" if is_unbiased else f"**{row['bias']:.3f}**"
         lines.append(
             [f"`{row['estimator']}`", row["settings"] or "", f"{row['evaluations']:,}",
-             number(row["variance"]), bias, number(row["ms"]), number(row["merit"]), row["trained"] or ""]
+             number(row["variance"]), bias, number(row["ms"]), number(row["merit"]),
+             row["trained"] or ""]
         )  # fmt: skip
     head = (
         "",
@@ -179,7 +181,7 @@ def cost_of_precision(row: Row, rows: list[Row]) -> float:
 
 
 def picture(rows: list[Row], path: Path) -> None:
-    """Draw mean squared error x time of every estimator, a panel for each problem, the best at the top."""
+    """Draw mean squared error x time of every estimator, a panel per problem, the best on top."""
     measured = problems(rows)
     colours = {
         name: plt.get_cmap("tab10")(i)
@@ -187,7 +189,9 @@ def picture(rows: list[Row], path: Path) -> None:
         for name in names
     }
     height = 1.2 + 0.25 * max(map(len, measured.values()))
-    figure, panels = plt.subplots(1, len(measured), figsize=(12, height), layout="constrained", squeeze=False)  # fmt: skip
+    figure, panels = plt.subplots(
+        1, len(measured), figsize=(12, height), layout="constrained", squeeze=False
+    )
     for axes, (problem, candidates) in zip(panels[0], measured.items(), strict=True):
         shown = [row for row in candidates if row["variance"] > 0 and row["estimator"] != "VIMCO"]
         shown.sort(key=lambda row: -cost_of_precision(row, rows))

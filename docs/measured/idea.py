@@ -1,4 +1,4 @@
-"""The pictures and numbers of idea.md, by enumeration of every draw; only the choice of functions is random."""
+"""The pictures and numbers of idea.md, by enumeration of every draw of some random functions."""
 
 from collections.abc import Callable
 from functools import cache
@@ -22,12 +22,12 @@ TABLES = 400
 
 
 def points(d: int) -> Tensor:
-    """All d bits, a row each."""
+    """Return all points of d bits, a row each."""
     return torch.tensor(list(product((0.0, 1.0), repeat=d)), dtype=torch.float64)
 
 
 def tabled(values: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function of bits with these values, in the order of ``points``."""
+    """Return the function of bits with these values, in the order of ``points``."""
 
     def f(x: Tensor) -> Tensor:
         return values[(x @ 2.0 ** torch.arange(x.shape[-1] - 1, -1, -1, dtype=x.dtype)).long()]
@@ -38,7 +38,7 @@ def tabled(values: Tensor) -> Callable[[Tensor], Tensor]:
 def estimates(
     E: catlog.Estimator, f: Callable[[Tensor], Tensor], theta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One draw's estimate of the gradient in every logit, for every outcome ``[outcomes, d]``; the outcomes' probabilities."""
+    """Return one draw's gradient for every outcome ``[outcomes, d]``, and their probabilities."""
     x = points(len(theta))
     logits = theta.expand(x.shape).clone().requires_grad_()
     value = E(f, Independent(Bernoulli(logits=logits), 1), x=x.unsqueeze(0))
@@ -48,38 +48,38 @@ def estimates(
 
 
 def variance(values: Tensor, weight: Tensor) -> Tensor:
-    """Of outcomes ``[outcomes, ...]`` with these probabilities."""
+    """Return the variance of outcomes ``[outcomes, ...]`` with these probabilities."""
     weight = weight.view(-1, *[1] * (values.dim() - 1))
     return (weight * (values - (weight * values).sum(0)).square()).sum(0)
 
 
 def shared() -> list[dict[str, Any]]:
-    """XOR of two bits with one logit: the variance of its gradient."""
+    """Return the variance of the gradient of XOR, for two bits with one logit."""
     xor, rows = tabled(torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)), []
     for logit in LOGITS:
-        found: dict[str, Any] = {"problem": "xor", "logit": logit}
+        row: dict[str, Any] = {"problem": "xor", "logit": logit}
         for name, E in METHODS.items():
             gradient, weight = estimates(E, xor, torch.full((2,), logit, dtype=torch.float64))
-            found[name] = variance(gradient.sum(-1), weight).item()
-        rows.append(found)
+            row[name] = variance(gradient.sum(-1), weight).item()
+        rows.append(row)
     return rows
 
 
 @cache
 def random_tables() -> list[dict[str, Any]]:
-    """Random functions of three bits: variances in each logit of its own, and in one logit that all three share."""
+    """Return variances for random functions of three bits, with separate logits or a shared one."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for _ in range(TABLES):
         f = tabled(torch.randn(8, dtype=torch.float64, generator=generator))
         theta = torch.randn(3, dtype=torch.float64, generator=generator)
         for problem in ("own logits", "shared logit"):
-            own = problem == "own logits"
-            found: dict[str, Any] = {"problem": problem}
+            is_own = problem == "own logits"
+            row: dict[str, Any] = {"problem": problem}
             for name, E in METHODS.items():
-                gradient, weight = estimates(E, f, theta if own else theta[:1].expand(3))
-                found[name] = variance(gradient[:, 0] if own else gradient.sum(-1), weight).item()
-            rows.append(found)
+                gradient, weight = estimates(E, f, theta if is_own else theta[:1].expand(3))
+                row[name] = variance(gradient[:, 0] if is_own else gradient.sum(-1), weight).item()
+            rows.append(row)
     return rows
 
 
@@ -105,7 +105,7 @@ def _clean(axes: Axes) -> None:
 
 
 def which_points(path: Path) -> None:
-    """Draw the points at which each estimator evaluates f, for one draw of four variables with three categories."""
+    """Draw where each estimator evaluates f, for one draw of four variables, three categories."""
     x, k = [0, 2, 1, 1], 3
     redrawn = {
         1: [[None, None, 0, 2], [None, None, 2, 1]],
@@ -162,7 +162,7 @@ def which_points(path: Path) -> None:
 
 
 def rao_blackwell(path: Path) -> None:
-    """The estimates of one logit's gradient for every outcome of four bits: IndeCateR's are means of REINFORCE's."""
+    """Draw one logit's gradient for every outcome of four bits: IndeCateR's are means."""
     d = 4
     f = tabled(
         torch.randn(2**d, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 1
@@ -216,7 +216,7 @@ def rao_blackwell(path: Path) -> None:
 
 
 def limit(path: Path) -> None:
-    """Where parameters are shared: XOR, and random functions above the diagonal."""
+    """Draw the variances with shared parameters: XOR, and random functions."""
     rows = shared() + random_tables()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.9), dpi=130, layout="constrained")
     for name in METHODS:

@@ -1,4 +1,6 @@
-"""The picture of structured.md: variance relative to RLOO's, from results/quality/structured_variance.csv."""
+"""The picture of structured.md: variance relative to RLOO's, from
+results/quality/structured_variance.csv.
+"""
 
 from math import log
 from pathlib import Path

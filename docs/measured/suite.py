@@ -16,7 +16,9 @@ CLOSE = 2.0  # "close to the best" is below this ratio
 
 
 def load() -> list[Row]:
-    """Return what was measured; `exact` marks estimates without error, `cost` is mean squared error x time."""
+    """Return what was measured; `exact` marks estimates without error, `cost` is mean squared error
+    x time.
+    """
     return prepared([row for row in read("quality/suite") if row.get("variance") is not None])
 
 
@@ -48,7 +50,9 @@ def ratios(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 
 def order(rows: list[Row]) -> tuple[list[str], list[str]]:
-    """Return the unbiased and the biased estimators, the lowest mean ratio first (exact counts as 1)."""
+    """Return the unbiased and the biased estimators, the lowest mean ratio first (exact counts as
+    1).
+    """
     relative = ratios(rows)
     biased = {row["estimator"] for row in rows if not row["unbiased"]}
     mean = {

@@ -1,4 +1,6 @@
-"""The picture of choose.md: variance on a trained autoencoder, from results/quality/variance_dvae.csv."""
+"""The picture of choose.md: variance on a trained autoencoder, from
+results/quality/variance_dvae.csv.
+"""
 
 from pathlib import Path
 

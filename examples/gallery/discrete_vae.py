@@ -4,9 +4,10 @@ A discrete VAE in 60 lines
 
 An autoencoder whose code is 24 bits, trained by three estimators on MNIST digits.
 
-The encoder gives the distribution q of the bits. ``E(f, q)`` is the expected reconstruction loss, and its gradient reaches the
-encoder through q and the decoder through f. Each estimator has 24 evaluations of the decoder per image and step. Two are unbiased
-and need no tuning; the bias of Gumbel-Softmax depends on its temperature.
+The encoder gives the distribution q of the bits. ``E(f, q)`` is the expected reconstruction loss,
+and its gradient reaches the encoder through q and the decoder through f. Each estimator has 24
+evaluations of the decoder per image and step. Two are unbiased and need no tuning; the bias of
+Gumbel-Softmax depends on its temperature.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -47,8 +48,8 @@ class Autoencoder(nn.Module):
 
 
 # %%
-# Training is the usual loop; exchanging the estimator is exchanging one word. The test loss is always measured the same way,
-# with 5 draws of the bits.
+# Training is the usual loop; exchanging the estimator is exchanging one word. The test loss is
+# always measured the same way, with 5 draws of the bits.
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(

@@ -4,9 +4,9 @@ Hard attention: where to look
 
 A classifier may look at 3 of the 16 patches of a digit, and learns where.
 
-A policy sees a blurred 4 x 4 thumbnail and gives three distributions over the patches. Looking is discrete: a patch is seen or
-not. IndeCateR evaluates, for each of the three glimpses, every other patch; the value of f at these points is all that it
-needs.
+A policy sees a blurred 4 x 4 thumbnail and gives three distributions over the patches. Looking is
+discrete: a patch is seen or not. IndeCateR evaluates, for each of the three glimpses, every other
+patch; the value of f at these points is all that it needs.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -69,8 +69,8 @@ class Reader(nn.Module):
 
 
 # %%
-# Two ways to learn the policy, with 46 evaluations of f each; RLOO goes backward through all of them, IndeCateR through one.
-# And a policy that stays random, so that only the classifier learns.
+# Two ways to learn the policy, with 46 evaluations of f each; RLOO goes backward through all of
+# them, IndeCateR through one. And a policy that stays random, so that only the classifier learns.
 
 estimators = {"IndeCateR": catlog.IndeCateR(1), "RLOO": catlog.RLOO(46), "random glimpses": None}
 curves, readers = {}, {}
@@ -97,7 +97,8 @@ for name, E in estimators.items():
     print(f"{name:16} test accuracy {curves[name][-1]:.3f}")
 
 # %%
-# The patches that the trained policy likes best. In this short training it settles on three good places for all digits.
+# The patches that the trained policy likes best. In this short training it settles on three good
+# places for all digits.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
 for name, curve in curves.items():

@@ -4,9 +4,9 @@ Inside Lightning
 
 A classifier with a bottleneck of 12 hard bits, trained by a Lightning Trainer.
 
-An estimator is called in ``training_step`` like any other function, so Lightning needs no callback and no manual optimisation. The
-estimator is an argument of the module, and changing one word exchanges it. The 12 bits are a learned hash of the digit. Needs
-the extra ``gallery``.
+An estimator is called in ``training_step`` like any other function, so Lightning needs no callback
+and no manual optimisation. The estimator is an argument of the module, and changing one word
+exchanges it. The 12 bits are a learned hash of the digit. Needs the extra ``gallery``.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -89,8 +89,8 @@ for name, E in estimators.items():
     lightning.seed_everything(0, verbose=False)
     modules[name] = module = Hash(E)
     trainer = lightning.Trainer(
-        max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
+        max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, DataLoader(train, 64, shuffle=True), DataLoader(test, len(test)))
     print(f"{name:17} test accuracy from {BITS} bits: {module.accuracies[-1]:.3f}")

@@ -4,9 +4,10 @@ Discrete and continuous together: a mixture that finds every mode
 
 A posterior with several modes, approximated by a mixture of Gaussians.
 
-x picks one of 8 components, and z is Gaussian given x. The weights of the mixture need a gradient through a categorical sample, the
-means and scales a pathwise one. :class:`catlog.Pathwise` gives both: it draws the noise, and E takes the expectation over x at that
-noise. All components share the noise, so that only components are compared.
+x picks one of 8 components, and z is Gaussian given x. The weights of the mixture need a gradient
+through a categorical sample, the means and scales a pathwise one. :class:`catlog.Pathwise` gives
+both: it draws the noise, and E takes the expectation over x at that noise. All components share the
+noise, so that only components are compared.
 """
 
 import os
@@ -31,7 +32,8 @@ def log_target(z: Tensor) -> Tensor:
 
 
 # %%
-# The loss is KL(mixture || target) up to a constant: E[log q(z) - log p(z)] with z = mean[x] + scale[x] * noise.
+# The loss is KL(mixture || target) up to a constant: E[log q(z) - log p(z)] with z = mean[x] +
+# scale[x] * noise.
 
 
 def loss(E: catlog.Pathwise, logits: Tensor, mean: Tensor, log_scale: Tensor, batch: int) -> Tensor:
@@ -69,10 +71,11 @@ for name, E in estimators.items():
         torch.autograd.grad(loss(E, *theta, batch=1).sum(), theta[:2]) for _ in range(REPEATS)
     ]
     weights, means = (
-        float(torch.stack(each).var(0).sum()) for each in zip(*gradients, strict=True)
+        float(torch.stack(repeats).var(0).sum()) for repeats in zip(*gradients, strict=True)
     )
     print(
-        f"{name:10} variance of the gradient in the weights: {weights:.3f}, in the means: {means:.3f}"
+        f"{name:10} variance of the gradient in the weights: {weights:.3f}, "
+        f"in the means: {means:.3f}"
     )
 
 # %%

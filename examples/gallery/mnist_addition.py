@@ -4,9 +4,9 @@ Reading digits from their sums
 
 A network learns to read digits from nothing but the sum of three of them.
 
-Nobody says what the single digits are. The network gives every image a distribution over 0 ... 9, and the likelihood of a sum is
-``E([x adds up to the sum], q)``. The function is an indicator. It has no derivative, so relaxations do not apply, and with more
-digits it is zero more often.
+Nobody says what the single digits are. The network gives every image a distribution over 0 ... 9,
+and the likelihood of a sum is ``E([x adds up to the sum], q)``. The function is an indicator. It
+has no derivative, so relaxations do not apply, and with more digits it is zero more often.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -28,9 +28,9 @@ data = addition(load("mnist-5000"), DIGITS)
 train, test = data.train, data.test
 
 # %%
-# An estimator's value is an estimate of the expectation, so the loss is what it is on paper: minus the log-likelihood.
-# IndeCateR sums out each digit in turn: with the other two drawn, it always finds the digit that makes the sum right, if there
-# is one.
+# An estimator's value is an estimate of the expectation, so the loss is what it is on paper: minus
+# the log-likelihood. IndeCateR sums out each digit in turn: with the other two drawn, it always
+# finds the digit that makes the sum right, if there is one.
 
 
 def accuracy(network: nn.Module) -> tuple[float, float]:
@@ -72,9 +72,10 @@ for name, E in estimators.items():
             read = network(test.images[test.index[:4]]).softmax(-1)
 
 # %%
-# Three runs each. Of 120 draws of three digits some often hit the sum by chance, and RLOO is the faster one here, where it does
-# not get stuck. The paper's experiment, ``catlog run addition``, goes from 4 to 32 digits. Each row of the picture is a test
-# sum; beside every digit, what the network believes it to be.
+# Three runs each. Of 120 draws of three digits some often hit the sum by chance, and RLOO is the
+# faster one here, where it does not get stuck. The paper's experiment, ``catlog run addition``,
+# goes from 4 to 32 digits. Each row of the picture is a test sum; beside every digit, what the
+# network believes it to be.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):

@@ -4,10 +4,11 @@ A Bayesian network fitted to a reward: the oil wildcatter
 
 Test the ground? Drill? A policy inside a Bayesian network, trained to earn the most.
 
-Raiffa's classic decision problem as a Bayesian network. Nature's nodes (is there oil? what does the seismic test say?) have
-known tables. The wildcatter's nodes (test or not? drill or not, given the report?) are learned, to maximise the expected profit.
-The variables depend on each other, so this needs an estimator for structured distributions. The best policy is known by solving the
-decision tree: test, and drill unless the test shows no structure. It earns 22,500 dollars on average.
+Raiffa's classic decision problem as a Bayesian network. Nature's nodes (is there oil? what does the
+seismic test say?) have known tables. The wildcatter's nodes (test or not? drill or not, given the
+report?) are learned, to maximise the expected profit. The variables depend on each other, so this
+needs an estimator for structured distributions. The best policy is known by solving the decision
+tree: test, and drill unless the test shows no structure. It earns 22,500 dollars on average.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -35,7 +36,9 @@ PAYOFF = torch.tensor([-70.0, 50.0, 200.0])  # of drilling, in thousands of doll
 
 
 def network(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
-    """``RUNS`` separate wildcatters, each with separate logits ``test [2]`` and ``drill [report, 2]``."""
+    """``RUNS`` separate wildcatters, each with separate logits ``test [2]`` and ``drill [report,
+    2]``.
+    """
     nodes = {
         "oil": catlog.Node([], OIL.expand(RUNS, 3), fixed=True),
         "test": catlog.Node([], test),
@@ -51,8 +54,9 @@ def profit(x: Tensor) -> Tensor:
 
 
 # %%
-# Gradient ascent; ``Exact`` sums over all 48 points and plays the teacher who knows the gradient. The others get about 30
-# evaluations per step. Sixteen wildcatters learn at once, through the batch dimension of the distribution.
+# Gradient ascent; ``Exact`` sums over all 48 points and plays the teacher who knows the gradient.
+# The others get about 30 evaluations per step. Sixteen wildcatters learn at once, through the batch
+# dimension of the distribution.
 
 estimators = {
     "exact gradient": catlog.Exact(),
@@ -81,12 +85,14 @@ for name, E in estimators.items():
     final = curves[name][-1]
     n = E.evaluations(q)
     print(
-        f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, worst of {RUNS} runs {final.min():6.2f}"
+        f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, "
+        f"worst of {RUNS} runs {final.min():6.2f}"
     )
 
 # %%
-# "Never test, drill anyway" earns 20. It is a trap on the way to the best policy, and noise keeps some of the runs in it.
-# SCateR's 30 evaluations are 10 histories with changes; here 30 independent histories are better.
+# "Never test, drill anyway" earns 20. It is a trap on the way to the best policy, and noise keeps
+# some of the runs in it. SCateR's 30 evaluations are 10 histories with changes; here 30 independent
+# histories are better.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():

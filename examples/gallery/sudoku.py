@@ -4,9 +4,10 @@ Telling digits apart by the rules of sudoku
 
 Handwritten 4 x 4 sudokus without one label: the rules alone teach the digits.
 
-A network gives every cell a distribution over four symbols, and f is a plain Python function that counts broken rules. Training
-lowers the expected number of broken rules, and the network learns to distinguish the digits. The rules cannot say which symbol
-means which digit, so the symbols are matched to the digits for the score.
+A network gives every cell a distribution over four symbols, and f is a plain Python function that
+counts broken rules. Training lowers the expected number of broken rules, and the network learns to
+distinguish the digits. The rules cannot say which symbol means which digit, so the symbols are
+matched to the digits for the score.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -27,7 +28,8 @@ QUICK = "CATLOG_QUICK" in os.environ
 STEPS, BOARDS, SEEDS = 10 if QUICK else 200, 8, 1 if QUICK else 3
 
 # %%
-# The rules: no symbol twice in a row, a column or a 2 x 2 box. Plain Python on lists: f may be anything.
+# The rules: no symbol twice in a row, a column or a 2 x 2 box. Plain Python on lists: f may be
+# anything.
 
 ROWS = [[4 * i + j for j in range(4)] for i in range(4)]
 BOXES = [[4 * i + j for i in (a, a + 1) for j in (b, b + 1)] for a in (0, 2) for b in (0, 2)]
@@ -45,7 +47,8 @@ def f(x: Tensor) -> Tensor:
 
 
 # %%
-# Boards: one solution, its symbols renamed and its rows swapped at random, written with random images of the digits 1 to 4.
+# Boards: one solution, its symbols renamed and its rows swapped at random, written with random
+# images of the digits 1 to 4.
 
 data = load("mnist-5000")
 SOLUTION = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
@@ -77,9 +80,10 @@ def score(network: nn.Module) -> tuple[float, tuple[int, ...]]:
 
 
 # %%
-# 49 fillings are checked per board and step. IndeCateR's are one draw and its 48 neighbours, which share 15 of their 16 cells;
-# the others' are 49 draws. All cells share one network, a case in which the theorem on IndeCateR's variance promises nothing:
-# it is the one that sometimes takes two digits for the same.
+# 49 fillings are checked per board and step. IndeCateR's are one draw and its 48 neighbours, which
+# share 15 of their 16 cells; the others' are 49 draws. All cells share one network, a case in which
+# the theorem on IndeCateR's variance promises nothing: it is the one that sometimes takes two
+# digits for the same.
 
 curves: dict[str, list[list[float]]] = {}
 for name, E in {
@@ -101,9 +105,8 @@ for name, E in {
             optimiser.step()
         if name == "CritiCateR" and seed == 0:
             trained = network
-    print(
-        f"{name:10} unseen digits recognised: {', '.join(f'{curve[-1]:.3f}' for curve in curves[name])}"
-    )
+    accuracies = ", ".join(f"{curve[-1]:.3f}" for curve in curves[name])
+    print(f"{name:10} unseen digits recognised: {accuracies}")
 
 # %%
 # A board as a trained network reads it, each symbol by the digit it was matched with.

@@ -4,9 +4,10 @@ A vector-quantised autoencoder with a learned codebook
 
 Each digit is written as 6 letters of an alphabet of 16 learned vectors.
 
-The codebook is learned together with encoder and decoder. The usual VQ-VAE copies gradients past the nearest-neighbour step and
-needs extra losses to move the codebook. Here the letters are sampled, closer vectors being more probable, and the gradient of the
-expected loss is unbiased. No extra loss is needed, and the codebook learns from both sides: from the decoder, which reads it, and
+The codebook is learned together with encoder and decoder. The usual VQ-VAE copies gradients past
+the nearest-neighbour step and needs extra losses to move the codebook. Here the letters are
+sampled, closer vectors being more probable, and the gradient of the expected loss is unbiased. No
+extra loss is needed, and the codebook learns from both sides: from the decoder, which reads it, and
 from the encoder, which aims at it.
 """
 
@@ -30,7 +31,8 @@ images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 train, test = images[:1500], images[1500:]
 
 # %%
-# The distribution of a letter is a softmax of negated squared distances to the codebook. A small entropy bonus keeps letters in use.
+# The distribution of a letter is a softmax of negated squared distances to the codebook. A small
+# entropy bonus keeps letters in use.
 
 
 class VQ(nn.Module):
@@ -62,8 +64,9 @@ class VQ(nn.Module):
 
 
 # %%
-# Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE does. Straight-Through's
-# gradient is biased but has little noise; this decoder is so smooth that it gains more than it loses.
+# Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE
+# does. Straight-Through's gradient is biased but has little noise; this decoder is so smooth that
+# it gains more than it loses.
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(samples=1),
@@ -92,7 +95,8 @@ for name, E in estimators.items():
     use = models[name].best(train).mean((0, 1))
     perplexity = float((-(use * use.clamp(1e-9).log()).sum()).exp())
     print(
-        f"{name:17} squared error per pixel {curves[name][-1]:.4f}, perplexity of the letters {perplexity:.1f} of {ALPHABET}"
+        f"{name:17} squared error per pixel {curves[name][-1]:.4f}, "
+        f"perplexity of the letters {perplexity:.1f} of {ALPHABET}"
     )
 
 # %%

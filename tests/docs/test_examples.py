@@ -8,16 +8,16 @@ from scripts import run
 
 def table(text: str, *names: str) -> dict[str, list[float]]:
     """The numbers behind each of the names, where a line starts with it."""
-    found = {}
+    numbers = {}
     for name in names:
         line = next(
             line for line in text.splitlines() if re.match(re.escape(name) + r"\s{2,}", line)
         )
-        found[name] = [
+        numbers[name] = [
             float(number)
             for number in re.findall(r"(?<![\w+])[\d.]+(?:e[+-]\d+)?(?![\w+])", line[len(name) :])
         ]
-    return found
+    return numbers
 
 
 def test_quickstart_learns() -> None:

@@ -1,4 +1,6 @@
-"""The README's Python runs as written and prints what the README says; its commands and files exist."""
+"""The README's Python runs as written and prints what the README says; its commands and files
+exist.
+"""
 
 import contextlib
 import io

@@ -10,15 +10,15 @@ from scripts import run
 
 def rows(text: str, *names: str) -> dict[str, list[float]]:
     """The numbers behind each of the names, where a line starts with it (the last such line)."""
-    found = {}
+    numbers = {}
     for name in names:
         line = [line for line in text.splitlines() if re.match(re.escape(name) + r"\s{2,}", line)][
             -1
         ]
-        found[name] = [
+        numbers[name] = [
             float(number) for number in line[len(name) :].replace(" - ", " nan ").split()
         ]
-    return found
+    return numbers
 
 
 @pytest.fixture(autouse=True)
