@@ -25,7 +25,7 @@ K, STEPS, REPEATS = 8, 40 if QUICK else 800, 100 if QUICK else 400
 
 
 def log_target(z: Tensor) -> Tensor:
-    """A ring of radius 2.5, twice as heavy on the left, with a hump in the middle; not normalised."""
+    """Return an unnormalised ring of radius 2.5, heavier on the left, with a hump in the middle."""
     radius = z.norm(dim=-1)
     ring = -((radius - 2.5) ** 2) / 0.18 + 0.7 * (-3 * z[..., 0]).sigmoid()
     return torch.logaddexp(ring, -z.square().sum(-1) / 0.3)
