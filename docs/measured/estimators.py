@@ -54,7 +54,8 @@ def evidence(name: str, rows: list[Row]) -> str:
     """Return the largest error, or z-score, that the judge saw."""
     verdicts = judged(name, rows)
     if verdicts[0]["how"] == "enumeration":
-        return f"error {max(row['error'] for row in verdicts):.0e}"
+        # A no-break space and hyphen keep the number on one line.
+        return f"error\u00a0{max(row['error'] for row in verdicts):.0e}".replace("-", "\u2011")
     largest = max(row["z"] for row in verdicts)
     return f"z {largest:.{0 if largest > 99 else 1}f}"
 
