@@ -91,7 +91,8 @@ coverage: .venv/ready  ## run the tests with coverage: a table, and htmlcov/inde
 docs/_build/npm/node_modules/mathjax:
 	-npm install --silent --no-audit --no-fund --prefix docs/_build/npm mathjax@3
 
-docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## build the site: docs/_build/html/index.html; warnings are errors
+docs: .venv/docs docs/_build/npm/node_modules/mathjax  ## check the pages against results/ and build the site, docs/_build/html/index.html; warnings are errors
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q docs/checks
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build/html
 
 bench: .venv/ready  ## measure time, memory and variance, written to results/ (20 minutes on two cores)
@@ -99,10 +100,9 @@ bench: .venv/ready  ## measure time, memory and variance, written to results/ (2
 	$(BIN)/python -m benchmarks.quality decoder
 	$(BIN)/python -m benchmarks.quality contest
 
-suite: .venv/ready  ## every estimator on every problem, and docs/suite.md (resumes after an interruption)
+suite: .venv/ready  ## every estimator on every problem (resumes where it was interrupted)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.quality suite
-	$(BIN)/python docs/make_suite.py
 
 clean:  ## remove the environment and what was built
-	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/gallery htmlcov .coverage \
-		.pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .versions build dist demo runs docs/_build docs/api docs/figures docs/gallery htmlcov \
+		.coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -2,9 +2,10 @@
 
     python examples/bias_variance.py          # some seconds on a CPU; writes demo/bias_variance.png
 
-f is a nonlinear function of a Potts energy of 6 variables with 4 categories: 4,096 points, so `catlog.Exact` gives the true
-gradient. The others get equal numbers of evaluations of f, and many repeats at once, through the batch dimension of the law.
-Two strengths of the couplings between variables: which unbiased estimator is best depends on how far f is from additive.
+f is a nonlinear function of a Potts energy of 6 variables with 4 categories: 4,096 points, so
+`catlog.Exact` gives the true gradient. The others get equal numbers of evaluations of f, and many
+repeats at once, through the batch dimension of the distribution. Two strengths of the couplings
+between variables: which unbiased estimator is best depends on how far f is from additive.
 """
 
 import argparse
@@ -34,7 +35,9 @@ ESTIMATORS: dict[str, catlog.Estimator] = {
 
 
 def gradients(E: catlog.Estimator, energy: Potts, logits: Tensor, repeats: int) -> Tensor:
-    """``[repeats, d, k]``: independent estimates of the gradient of E[softplus(energy)] in the logits."""
+    """``[repeats, d, k]``: independent estimates of the gradient of E[softplus(energy)] in the
+    logits.
+    """
     copies = logits.expand(repeats, D, K).clone().requires_grad_()
     E(
         lambda x: softplus(energy(x)), Independent(OneHotCategorical(logits=copies), 1)
@@ -44,7 +47,9 @@ def gradients(E: catlog.Estimator, energy: Potts, logits: Tensor, repeats: int) 
 
 
 def picture(measured: dict[str, list[tuple[float, float, float]]]) -> plt.Figure:
-    """Bias with its standard error, and variance: one line per estimator, one mark per strength of the couplings."""
+    """Bias with its standard error, and variance: one line per estimator, one mark per strength of
+    the couplings.
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for strength, marker, colour in zip(COUPLINGS, "os", ("tab:blue", "tab:red"), strict=True):
         bias, error, variance = zip(*measured[strength], strict=True)

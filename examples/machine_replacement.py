@@ -1,12 +1,14 @@
-"""When to replace a machine: policy gradients in a small Markov decision process, judged by dynamic programming.
+"""When to replace a machine: policy gradients in a small Markov decision process, judged by dynamic
+programming.
 
-    python examples/machine_replacement.py    # under a minute on a CPU; writes demo/machine_replacement.png
+    python examples/machine_replacement.py    # a minute; writes demo/machine_replacement.png
 
-A machine wears from condition 0 (new) to 3 (broken). Every day one keeps it, at a cost that grows with wear, or replaces it.
-The law q over x = (a_0, s_1, a_1, ..., s_T) is a Bayesian network: actions from a softmax policy theta[state, action], the same
-on all days, and conditions from fixed tables. f(x) is the discounted reward, and the exact gradient of E[f] is known by dynamic
-programming. All estimators get equal evaluations of f; many repeats run at once, through the law's batch dimension. Then the
-one of least variance trains policies, next to the exact gradient and REINFORCE.
+A machine wears from condition 0 (new) to 3 (broken). Every day one keeps it, at a cost that grows
+with wear, or replaces it. The distribution q over x = (a_0, s_1, a_1, ..., s_T) is a Bayesian
+network: actions from a softmax policy theta[state, action], the same on all days, and conditions
+from fixed tables. f(x) is the discounted reward, and the exact gradient of E[f] is known by dynamic
+programming. All estimators get equal evaluations of f; many repeats run at once, through its batch
+dimension. Then the one of least variance trains policies, next to the exact gradient and REINFORCE.
 """
 
 import argparse
@@ -35,21 +37,22 @@ def action_values(V: Tensor) -> Tensor:
 
 
 V = torch.zeros(K).double()
-for _ in range(
-    500
-):  # value iteration: V* is the best return for ever, and what the machine is sold for on the last day
+# Value iteration. V* is the best return without end, and the price of the machine on the last day.
+for _ in range(500):
     V = action_values(V).amax(-1)
 
 
 def expected_return(theta: Tensor) -> Tensor:
-    """E[f] from a new machine under policies theta ``[*batch, K, 2]``, by dynamic programming; at best V*(0)."""
+    """E[f] from a new machine under policies theta ``[*batch, K, 2]``, by dynamic programming; at
+    best V*(0).
+    """
     worth = V
     for _ in range(T):
         worth = (theta.softmax(-1) * action_values(worth)).sum(-1)
     return worth[..., 0]
 
 
-def law(theta: Tensor) -> catlog.BayesianNetwork:
+def trajectories(theta: Tensor) -> catlog.BayesianNetwork:
     """q(a_0, s_1, a_1, ..., s_T): a node for every action and for the condition that follows it."""
     wear = P.log().expand(*theta.shape[:-2], K, 2, K)  # impossible changes have logit -inf
     nodes = {
@@ -73,18 +76,20 @@ def f(x: Tensor) -> Tensor:
 def gradients(E: catlog.Estimator, theta: Tensor, repeats: int) -> Tensor:
     """``[repeats, K, 2]``: independent estimates of the gradient of E[f]."""
     copies = theta.expand(repeats, K, 2).clone().requires_grad_()
-    return torch.autograd.grad(E(f, law(copies)).sum(), copies)[0]
+    return torch.autograd.grad(E(f, trajectories(copies)).sum(), copies)[0]
 
 
 def train(E: catlog.Estimator | None, steps: int, policies: int = 16) -> Tensor:
-    """``[steps + 1, policies]``: the exact E[f] along gradient ascent; without E, with the exact gradient."""
+    """``[steps + 1, policies]``: the exact E[f] along gradient ascent; without E, with the exact
+    gradient.
+    """
     theta = torch.zeros(policies, K, 2).double().requires_grad_()
     optimiser = torch.optim.Adam([theta], lr=0.1)
     curve = []
     for _ in range(steps + 1):
         curve.append(value := expected_return(theta))
         (theta.grad,) = torch.autograd.grad(
-            -(value if E is None else E(f, law(theta))).sum(), theta
+            -(value if E is None else E(f, trajectories(theta))).sum(), theta
         )
         optimiser.step()
     return torch.stack(curve).detach()
@@ -134,7 +139,7 @@ def main(steps: int, repeats: int, output: Path) -> None:
     print(
         f"Dynamic programming and catlog.Exact ({(2 * K) ** T} points) agree to {difference:.0e}."
     )
-    n = catlog.SCateR(1).evaluations(law(theta))
+    n = catlog.SCateR(1).evaluations(trajectories(theta))
     alike = [
         catlog.Reinforce(n),
         catlog.RLOO(n),
@@ -147,7 +152,8 @@ def main(steps: int, repeats: int, output: Path) -> None:
         "SCateR, common": catlog.SCateR(1, suffix="common")
     }
     print(
-        f"\nRelative to the exact gradient, at {n} evaluations of f:\n{'':16}{'bias':>10}{'+- s.e.':>10}{'variance':>12}"
+        f"\nRelative to the exact gradient, at {n} evaluations of f:\n"
+        f"{'':16}{'bias':>10}{'+- s.e.':>10}{'variance':>12}"
     )
     measured, curves = {}, {}
     for name, E in estimators.items():

@@ -1,9 +1,11 @@
-"""A discrete variational autoencoder with 32 bits, trained on scikit-learn's 8x8 digits with unbiased gradients.
+"""A discrete variational autoencoder with 32 bits, trained on scikit-learn's 8x8 digits with
+unbiased gradients.
 
-    python examples/quickstart.py             # some seconds on a CPU; prints the negated ELBO, writes nothing
+    python examples/quickstart.py    # some seconds on a CPU; prints the negated ELBO
 
-The encoder gives a law q over 32 bits z; sampling z has no derivative. `E(f, q)` is the expectation of f under q, and its
-gradient reaches the encoder (through q) and the decoder (through f).
+The encoder gives a distribution q over 32 bits z; sampling z has no derivative. `E(f, q)` is the
+expectation of f under q, and its gradient reaches the encoder (through q) and the decoder (through
+f).
 """
 
 import argparse
@@ -44,9 +46,8 @@ def main(steps: int) -> None:
     E = catlog.IndeCateR(samples=2, draws="latin")
 
     always = Bernoulli(probs=train.mean(0).clamp(0.001, 0.999), validate_args=False)
-    print(
-        f"without z            negated ELBO of unseen digits: {-always.log_prob(test).sum(-1).mean():.2f}"
-    )
+    baseline = -always.log_prob(test).sum(-1).mean()
+    print(f"without z            negated ELBO of unseen digits: {baseline:.2f}")
     for step in range(steps + 1):
         if step % 100 == 0:
             with torch.no_grad():

@@ -1,10 +1,12 @@
-"""A character policy learns a hidden word from nothing but a score: structured estimators at equal evaluations of f.
+"""A character policy learns a hidden word from nothing but a score: structured estimators at equal
+evaluations of f.
 
-    python examples/sequence_reward.py        # about a minute on a CPU; writes demo/sequence_reward.png
+    python examples/sequence_reward.py    # about a minute; writes demo/sequence_reward.png
 
-The law q is a GRU over 8 characters, each given all earlier ones. f scores a finished string by its edit distance to a word
-that the policy never sees: plain Python on strings, no derivative. All estimators get the same evaluations of f per step, the
-same initial weights and the same optimiser. A small entropy bonus keeps q from settling on the first good string.
+The distribution q is a GRU over 8 characters, each given all earlier ones. f scores a finished
+string by its edit distance to a word that the policy never sees: plain Python on strings, no
+derivative. All estimators get the same evaluations of f per step, the same initial weights and the
+same optimiser. A small entropy bonus keeps q from settling on the first good string.
 """
 
 import argparse
@@ -61,7 +63,9 @@ class Policy(nn.Module):
 
 
 def train(E: catlog.Estimator, seed: int, steps: int, every: int) -> tuple[list[float], float]:
-    """E[f] every so many steps (each from 256 fresh strings), and the trained policy's probability of the word."""
+    """E[f] at regular intervals (each from 256 new strings), and the trained policy's probability
+    of the word.
+    """
     torch.manual_seed(seed)  # the same initial weights for every estimator
     q = catlog.Autoregressive(policy := Policy(), [K] * D)
     optimiser = torch.optim.Adam(policy.parameters(), lr=1e-2)
@@ -107,16 +111,18 @@ def main(steps: int, seeds: int, output: Path) -> None:
     }
     every, curves = max(1, steps // 30), {}
     print(f"{n} evaluations of f per step, {steps} steps, {seeds} seeds\n")
-    print(
-        f"{'':12}{'E[f] before':>12}{'after':>10}{'+- s.e.':>10}{'q(word)':>10}{'steps to 0.9':>14}{'seconds':>10}"
-    )
+    head = ("E[f] before", "after", "+- s.e.", "q(word)", "steps to 0.9", "seconds")
+    widths = (12, 10, 10, 10, 14, 10)
+    print(" " * 12 + "".join(name.rjust(width) for name, width in zip(head, widths, strict=True)))
     for name, E in estimators.items():
         began = time.perf_counter()
-        rewards, found = zip(*(train(E, seed, steps, every) for seed in range(seeds)), strict=True)
+        runs = [train(E, seed, steps, every) for seed in range(seeds)]
+        rewards, probabilities = zip(*runs, strict=True)
         std, mean = torch.std_mean(torch.tensor(rewards), 0, correction=0)
         curves[name] = mean, (error := std / max(1, seeds - 1) ** 0.5)
         reached = next((f"{i * every}" for i, value in enumerate(mean) if value > 0.9), "-")
-        row = f"{name:12}{mean[0]:>12.3f}{mean[-1]:>10.3f}{error[-1]:>10.3f}{sum(found) / seeds:>10.3f}{reached:>14}"
+        row = f"{name:12}{mean[0]:>12.3f}{mean[-1]:>10.3f}{error[-1]:>10.3f}"
+        row += f"{sum(probabilities) / seeds:>10.3f}{reached:>14}"
         print(f"{row}{time.perf_counter() - began:>10.1f}")
     output.mkdir(parents=True, exist_ok=True)
     picture(curves, every, n).savefig(output / "sequence_reward.png", dpi=150)

@@ -2,10 +2,12 @@
 A bandit with factored actions: which baseline?
 ===============================================
 
-A shop decides on 5 things at once (price, picture, place, ...), each with 4 options, for 8 kinds of customers. The reward has
-strong interactions. All 1,024 actions can be enumerated, so the true gradient is known, and even the *exact* baseline
-:math:`b = E[r]`, the best that REINFORCE could hope to learn. Summing out one decision at a time gives every decision a
-baseline of its own, which no function of the customer alone can be.
+Five decisions at once with strong interactions: whose gradient is least noisy?
+
+A shop decides on 5 things at once (price, picture, place, ...), each with 4 options, for 8 kinds of
+customers. All 1,024 actions can be enumerated, so the true gradient is known, and even the *exact*
+baseline :math:`b = E[r]`, the best that REINFORCE could hope to learn. Summing over one decision at
+a time gives every decision a separate baseline, which no function of the customer alone can be.
 """
 
 import os
@@ -26,7 +28,9 @@ pairs = torch.randn(CUSTOMERS, DECISIONS, OPTIONS, DECISIONS, OPTIONS) / 2
 
 
 def reward(x: Tensor) -> Tensor:
-    """``[..., customers, decisions]`` to ``[..., customers]``: tastes and their interactions, squashed."""
+    """``[..., customers, decisions]`` to ``[..., customers]``: tastes and their interactions,
+    squashed.
+    """
     one_hot = torch.nn.functional.one_hot(x, OPTIONS).float()
     score = (one_hot * taste).sum((-1, -2)) + torch.einsum(
         "...cdo,cdoep,...cep->...c", one_hot, pairs, one_hot
@@ -39,7 +43,8 @@ def policy(logits: Tensor) -> Independent:
 
 
 # %%
-# 16 evaluations of the reward for everyone. The exact baseline is a number that is given to REINFORCE for free.
+# 16 evaluations of the reward for everyone. The exact baseline is a number that is given to
+# REINFORCE for free.
 
 exact = catlog.Exact()
 
@@ -64,7 +69,8 @@ def gradient(E: catlog.Estimator, logits: Tensor) -> Tensor:
 
 
 # %%
-# First the noise of the gradient, at a policy that tosses dice; then training by plain gradient ascent, where the noise shows.
+# First the noise of the gradient, at a policy that tosses dice; then training by plain gradient
+# ascent, where the noise shows.
 
 start = torch.zeros(CUSTOMERS, DECISIONS, OPTIONS)
 truth = gradient(exact, start)
@@ -88,18 +94,23 @@ for name, make in estimators.items():
         curves[name].append(float(best - exact(reward, policy(logits)).mean()))
         logits += 0.5 * gradient(make(logits), logits)
     print(
-        f"{name:26} variance / |gradient|^2: {variance[name]:.3f}   regret after {STEPS} steps: {curves[name][-1]:.3f}"
+        f"{name:26} variance / |gradient|^2: {variance[name]:.3f}   "
+        f"regret after {STEPS} steps: {curves[name][-1]:.3f}"
     )
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-bars = left.barh(list(variance), list(variance.values()), color=[f"C{i}" for i in range(5)])
-left.bar_label(bars, fmt="%.2f", padding=3)
-left.invert_yaxis()
-left.set(xlabel="variance / ‖gradient‖², 16 evaluations", xlim=(0, 1.15 * max(variance.values())))
-for name, curve in curves.items():
-    right.plot(curve, label=name)
-right.set(xlabel="step", ylabel="regret: best reward - expected reward", yscale="log")
-right.legend(fontsize=8)
+figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
+bars = axes.barh(list(variance), list(variance.values()), color=[f"C{i}" for i in range(5)])
+axes.bar_label(bars, fmt="%.2f", padding=3)
+axes.invert_yaxis()
+axes.set(xlabel="variance / ‖gradient‖², 16 evaluations", xlim=(0, 1.15 * max(variance.values())))
 Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/factored_bandit.png", dpi=150)
+
+# %%
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
+for name, curve in curves.items():
+    axes.plot(curve, label=name)
+axes.set(xlabel="step", ylabel="regret: best reward - expected reward", yscale="log")
+axes.legend(fontsize=8)
+figure.savefig("demo/factored_bandit_regret.png", dpi=150)

@@ -2,9 +2,11 @@
 Feature selection with a metric that has no derivative
 ======================================================
 
-Which columns of a table should a classifier get? Every column has a bit; f trains scikit-learn's naive Bayes on the chosen
-ones and returns its balanced accuracy on held-out rows: no derivative in sight. The table is scikit-learn's wine data with 13
-shuffled copies of its columns added. A good selection leaves the copies out, and that can be checked.
+Which columns should a classifier get? A bit per column, and scikit-learn as f.
+
+f trains scikit-learn's naive Bayes on the selected columns and returns its balanced accuracy on
+held-out rows. It has no derivative. The table is scikit-learn's wine data with 13 shuffled copies
+of its columns added. A good selection omits the copies, and that can be checked.
 """
 
 import os
@@ -35,8 +37,8 @@ train, held_out, y_train, y_held_out = train_test_split(
 )
 
 # %%
-# The metric is plain numpy and scikit-learn, one selection at a time. Selections repeat as the law becomes sure, so a
-# dictionary saves most of the work in the end.
+# The metric is plain numpy and scikit-learn, one selection at a time. Selections repeat as the
+# distribution becomes certain, so a dictionary saves most of the work in the end.
 
 known: dict[bytes, float] = {}
 
@@ -76,7 +78,8 @@ for name, E in {"IndeCateR": catlog.IndeCateR(samples=1), "RLOO": catlog.RLOO(sa
         optimiser.step()
     chosen = (logits > 0).numpy()
     print(
-        f"{name:10} keeps {chosen[:13].sum()} of 13 real columns and {chosen[13:].sum()} of 13 shuffled ones; "
+        f"{name:10} keeps {chosen[:13].sum()} of 13 real columns "
+        f"and {chosen[13:].sum()} of 13 shuffled ones; "
         f"test accuracy {accuracy(chosen, test, y_test):.3f}; {len(known)} models trained"
     )
 print(f"all columns: test accuracy {accuracy(np.ones(26, bool), test, y_test):.3f}")

@@ -2,10 +2,14 @@
 Hard attention: where to look
 =============================
 
-A classifier may look at 3 of the 16 patches of a digit. Where, is decided by a policy that sees a blurred 4 x 4 thumbnail and
-gives three laws over the patches. Looking is discrete: a patch is seen or not. IndeCateR asks for each of the three glimpses
-"what if I had looked elsewhere?"; the value of f at these points is all that it needs.
+A classifier may look at 3 of the 16 patches of a digit, and learns where.
+
+A policy sees a blurred 4 x 4 thumbnail and gives three distributions over the patches. Looking is
+discrete: a patch is seen or not. IndeCateR evaluates, for each of the three glimpses, every other
+patch; the value of f at these points is all that it needs.
 """
+
+# sphinx_gallery_thumbnail_number = 2
 
 import os
 from pathlib import Path
@@ -65,8 +69,8 @@ class Reader(nn.Module):
 
 
 # %%
-# Two ways to learn the policy, with 46 evaluations of f each; RLOO goes backward through all of them, IndeCateR through one.
-# And a policy that stays random, so that only the classifier learns.
+# Two ways to learn the policy, with 46 evaluations of f each; RLOO goes backward through all of
+# them, IndeCateR through one. And a policy that stays random, so that only the classifier learns.
 
 estimators = {"IndeCateR": catlog.IndeCateR(1), "RLOO": catlog.RLOO(46), "random glimpses": None}
 curves, readers = {}, {}
@@ -93,15 +97,20 @@ for name, E in estimators.items():
     print(f"{name:16} test accuracy {curves[name][-1]:.3f}")
 
 # %%
-# The patches that the trained policy likes best. In this short training it settles on three good places for all digits.
+# The patches that the trained policy likes best. In this short training it settles on three good
+# places for all digits.
 
-figure = plt.figure(figsize=(10, 3.4), layout="constrained")
-left, right = figure.subfigures(1, 2)
-axes = left.subplots()
+figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
 for name, curve in curves.items():
     axes.plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
 axes.set(xlabel="step", ylabel="test accuracy with 3 glimpses")
 axes.legend()
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/hard_attention.png", dpi=150)
+
+# %%
+# Where the policy prefers to look:
+
 with torch.no_grad():
     best = readers["IndeCateR"].policy(thumbnail(data.test)).argmax(-1)
 count = len(best.sort(-1).values.unique(dim=0))
@@ -113,11 +122,9 @@ seen = (
     .repeat_interleave(7, 1)
     .repeat_interleave(7, 2)
 )
-for image, mask, axes in zip(
-    data.test[:10].view(10, 28, 28), seen, right.subplots(2, 5).flat, strict=True
-):
+figure, panels = plt.subplots(2, 5, figsize=(6.5, 2.8), layout="constrained")
+for image, mask, axes in zip(data.test[:10].view(10, 28, 28), seen, panels.flat, strict=True):
     axes.imshow((image * (0.25 + 0.75 * mask)).numpy(), cmap="gray_r", vmin=0, vmax=1)
     axes.imshow(mask.numpy(), cmap="Oranges", alpha=0.25 * mask.numpy(), vmin=0, vmax=1.5)
     axes.set(xticks=[], yticks=[])
-Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/hard_attention.png", dpi=150)
+figure.savefig("demo/hard_attention_glimpses.png", dpi=150)

@@ -2,10 +2,12 @@
 Discrete and continuous together: a mixture that finds every mode
 =================================================================
 
-A posterior with several modes, approximated by a mixture of Gaussians: x picks one of 8 components, and z is Gaussian given
-x. The weights of the mixture need a gradient through a categorical draw, the means and scales a pathwise one.
-:class:`catlog.Pathwise` gives both: it draws the noise, and E takes the expectation over x at that noise. The same noise
-serves every component, so what is compared are components and not luck.
+A posterior with several modes, approximated by a mixture of Gaussians.
+
+x picks one of 8 components, and z is Gaussian given x. The weights of the mixture need a gradient
+through a categorical sample, the means and scales a pathwise one. :class:`catlog.Pathwise` gives
+both: it draws the noise, and E takes the expectation over x at that noise. All components share the
+noise, so that only components are compared.
 """
 
 import os
@@ -23,14 +25,15 @@ K, STEPS, REPEATS = 8, 40 if QUICK else 800, 100 if QUICK else 400
 
 
 def log_target(z: Tensor) -> Tensor:
-    """A ring of radius 2.5, twice as heavy on the left, with a hump in the middle; not normalised."""
+    """Return an unnormalised ring of radius 2.5, heavier on the left, with a hump in the middle."""
     radius = z.norm(dim=-1)
     ring = -((radius - 2.5) ** 2) / 0.18 + 0.7 * (-3 * z[..., 0]).sigmoid()
     return torch.logaddexp(ring, -z.square().sum(-1) / 0.3)
 
 
 # %%
-# The loss is KL(mixture || target) up to a constant: E[log q(z) - log p(z)] with z = mean[x] + scale[x] * noise.
+# The loss is KL(mixture || target) up to a constant: E[log q(z) - log p(z)] with z = mean[x] +
+# scale[x] * noise.
 
 
 def loss(E: catlog.Pathwise, logits: Tensor, mean: Tensor, log_scale: Tensor, batch: int) -> Tensor:
@@ -68,10 +71,11 @@ for name, E in estimators.items():
         torch.autograd.grad(loss(E, *theta, batch=1).sum(), theta[:2]) for _ in range(REPEATS)
     ]
     weights, means = (
-        float(torch.stack(each).var(0).sum()) for each in zip(*gradients, strict=True)
+        float(torch.stack(repeats).var(0).sum()) for repeats in zip(*gradients, strict=True)
     )
     print(
-        f"{name:10} variance of the gradient in the weights: {weights:.3f}, in the means: {means:.3f}"
+        f"{name:10} variance of the gradient in the weights: {weights:.3f}, "
+        f"in the means: {means:.3f}"
     )
 
 # %%
@@ -96,7 +100,7 @@ for name, E in estimators.items():
 # %%
 side = torch.linspace(-4, 4, 160)
 grid = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1)
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.8), layout="constrained")
 axes[0].contourf(side, side, log_target(grid).exp(), levels=12, cmap="Blues")
 axes[0].set(title="the target")
 logits, mean, log_scale = (parameter.detach() for parameter in trained["Exact"])
@@ -106,11 +110,15 @@ axes[1].contourf(
 )
 axes[1].scatter(*mean.T, s=600 * logits.softmax(-1), facecolor="none", edgecolor="black")
 axes[1].set(title="the mixture; circles: weights")
-for name, curve in curves.items():
-    axes[2].plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
-axes[2].set(title="KL(mixture || target) + constant", xlabel="step")
-axes[2].legend()
-for ax in axes[:2]:
+for ax in axes:
     ax.set(aspect="equal", xticks=[], yticks=[])
 Path("demo").mkdir(exist_ok=True)
 figure.savefig("demo/mixture_posterior.png", dpi=150)
+
+# %%
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
+for name, curve in curves.items():
+    axes.plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
+axes.set(title="KL(mixture || target) + constant", xlabel="step")
+axes.legend()
+figure.savefig("demo/mixture_posterior_curves.png", dpi=150)

@@ -2,10 +2,14 @@
 Reading digits from their sums
 ==============================
 
-Three handwritten digits and their sum: nobody says what the single digits are. The network gives every image a law over 0 ...
-9, and the likelihood of a sum is ``E([x adds up to the sum], q)``. The function is an indicator: it has no derivative, so
-relaxations do not apply, and the more digits there are, the more often it is zero.
+A network learns to read digits from nothing but the sum of three of them.
+
+Nobody says what the single digits are. The network gives every image a distribution over 0 ... 9,
+and the likelihood of a sum is ``E([x adds up to the sum], q)``. The function is an indicator. It
+has no derivative, so relaxations do not apply, and with more digits it is zero more often.
 """
+
+# sphinx_gallery_thumbnail_number = 2
 
 import os
 from pathlib import Path
@@ -24,9 +28,9 @@ data = addition(load("mnist-5000"), DIGITS)
 train, test = data.train, data.test
 
 # %%
-# An estimator's value is an estimate of the expectation, so the loss is what it is on paper: minus the log-likelihood.
-# IndeCateR sums out each digit in turn: with the other two drawn, it always finds the digit that makes the sum right, if there
-# is one.
+# An estimator's value is an estimate of the expectation, so the loss is what it is on paper: minus
+# the log-likelihood. IndeCateR sums out each digit in turn: with the other two drawn, it always
+# finds the digit that makes the sum right, if there is one.
 
 
 def accuracy(network: nn.Module) -> tuple[float, float]:
@@ -68,26 +72,29 @@ for name, E in estimators.items():
             read = network(test.images[test.index[:4]]).softmax(-1)
 
 # %%
-# Three runs each. Of 120 draws of three digits some often hit the sum by chance, and RLOO is the faster one here, where it does
-# not get stuck. The paper's experiment, ``catlog run addition``, goes from 4 to 32 digits. Each row of the picture is a test
-# sum; beside every digit, what the network believes it to be.
+# Three runs each. Of 120 draws of three digits some often hit the sum by chance, and RLOO is the
+# faster one here, where it does not get stuck. The paper's experiment, ``catlog run addition``,
+# goes from 4 to 32 digits. Each row of the picture is a test sum; beside every digit, what the
+# network believes it to be.
 
-figure = plt.figure(figsize=(10, 4), layout="constrained")
-left, right = figure.subfigures(1, 2, width_ratios=[1, 1.1])
-axes = left.subplots()
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):
     for seed, sums in enumerate(runs):
         axes.plot(sums, color=f"C{colour}", label=name if seed == 0 else None)
 axes.set(xlabel="epoch", ylabel="sums read right (test)", ylim=(0, 1))
 axes.legend()
-grid = right.subplots(4, 2 * DIGITS)
-for row, (images, laws) in enumerate(zip(test.images[test.index[:4]], read, strict=True)):
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/mnist_addition.png", dpi=150)
+
+# %%
+# What the network reads, learned from sums alone:
+
+figure, grid = plt.subplots(4, 2 * DIGITS, figsize=(6.5, 4.2), layout="constrained")
+for row, (images, probabilities) in enumerate(zip(test.images[test.index[:4]], read, strict=True)):
     for column in range(DIGITS):
         grid[row, 2 * column].imshow(images[column].numpy(), cmap="gray_r")
         grid[row, 2 * column].axis("off")
-        grid[row, 2 * column + 1].bar(range(10), laws[column].numpy(), color="tab:blue")
+        grid[row, 2 * column + 1].bar(range(10), probabilities[column].numpy(), color="tab:blue")
         grid[row, 2 * column + 1].set(ylim=(0, 1), yticks=[], xticks=[0, 3, 6, 9])
         grid[row, 2 * column + 1].tick_params(labelsize=6)
-right.suptitle("learned from sums alone")
-Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/mnist_addition.png", dpi=150)
+figure.savefig("demo/mnist_addition_digits.png", dpi=150)

@@ -2,12 +2,16 @@
 A Bayesian network fitted to a reward: the oil wildcatter
 =========================================================
 
-Raiffa's classic decision problem as a Bayesian network. Nature's nodes (is there oil? what does the seismic test say?) have
-known tables; the wildcatter's (test or not? drill or not, given what the test said?) are learned, so that the expected profit
-is as high as can be. The variables depend on each other, so this is a case for the estimators of structured laws. The best
-policy is known by solving the decision tree: test, and drill unless the test shows no structure; it earns 22,500 dollars on
-average.
+Test the ground? Drill? A policy inside a Bayesian network, trained to earn the most.
+
+Raiffa's classic decision problem as a Bayesian network. Nature's nodes (is there oil? what does the
+seismic test say?) have known tables. The wildcatter's nodes (test or not? drill or not, given the
+report?) are learned, to maximise the expected profit. The variables depend on each other, so this
+needs an estimator for structured distributions. The best policy is known by solving the decision
+tree: test, and drill unless the test shows no structure. It earns 22,500 dollars on average.
 """
+
+# sphinx_gallery_thumbnail_number = 2
 
 import os
 from pathlib import Path
@@ -31,8 +35,10 @@ REPORT = torch.stack([NOT_TESTED, TESTED]).log()  # [test, oil, report]
 PAYOFF = torch.tensor([-70.0, 50.0, 200.0])  # of drilling, in thousands of dollars; a test costs 10
 
 
-def law(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
-    """``RUNS`` separate wildcatters, each with logits ``test [2]`` and ``drill [report, 2]`` of its own."""
+def network(test: Tensor, drill: Tensor) -> catlog.BayesianNetwork:
+    """``RUNS`` separate wildcatters, each with separate logits ``test [2]`` and ``drill [report,
+    2]``.
+    """
     nodes = {
         "oil": catlog.distributions.Node([], OIL.expand(RUNS, 3), fixed=True),
         "test": catlog.distributions.Node([], test),
@@ -50,8 +56,9 @@ def profit(x: Tensor) -> Tensor:
 
 
 # %%
-# Gradient ascent; ``Exact`` sums over all 48 points and plays the teacher who knows the gradient. The others get about 30
-# evaluations per step. Sixteen wildcatters learn at once, through the law's batch dimension.
+# Gradient ascent; ``Exact`` sums over all 48 points and plays the teacher who knows the gradient.
+# The others get about 30 evaluations per step. Sixteen wildcatters learn at once, through the batch
+# dimension of the distribution.
 
 estimators = {
     "exact gradient": catlog.Exact(),
@@ -70,7 +77,7 @@ for name, E in estimators.items():
     optimiser = torch.optim.Adam([test, drill], lr=0.03)
     curves[name] = []
     for _ in range(STEPS + 1):
-        q = law(test, drill)
+        q = network(test, drill)
         with torch.no_grad():
             curves[name].append(catlog.Exact()(profit, q))
         optimiser.zero_grad()
@@ -80,27 +87,33 @@ for name, E in estimators.items():
     final = curves[name][-1]
     n = E.evaluations(q)
     print(
-        f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, worst of {RUNS} runs {final.min():6.2f}"
+        f"{name:15} {n:3} evaluations: expected profit {final.mean():6.2f} of 22.50, "
+        f"worst of {RUNS} runs {final.min():6.2f}"
     )
 
 # %%
-# "Never test, drill anyway" is worth 20: a trap on the way to the best policy, in which noise makes some of the runs stay.
-# SCateR's 30 evaluations are 10 histories with changes, and here fresh histories are worth more.
+# "Never test, drill anyway" earns 20. It is a trap on the way to the best policy, and noise keeps
+# some of the runs in it. SCateR's 30 evaluations are 10 histories with changes; here 30 independent
+# histories are better.
 
-figure, (left, right) = plt.subplots(
-    1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=[1.4, 1]
-)
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():
     values = torch.stack(curve)
-    left.plot(values.mean(1), label=name)
-left.axhline(22.5, color="grey", linestyle=":", label="best policy: 22.5")
-left.axhline(20, color="grey", linestyle="--", linewidth=0.8, label="drill without a test: 20")
-left.set(xlabel="step", ylabel="expected profit (1000 $), mean of 16 runs", ylim=(0, 24))
-left.legend(fontsize=8)
+    axes.plot(values.mean(1), label=name)
+axes.axhline(22.5, color="grey", linestyle=":", label="best policy: 22.5")
+axes.axhline(20, color="grey", linestyle="--", linewidth=0.8, label="drill without a test: 20")
+axes.set(xlabel="step", ylabel="expected profit (1000 $), mean of 16 runs", ylim=(0, 24))
+axes.legend(fontsize=8)
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/oil_wildcatter.png", dpi=150)
+
+# %%
+# The best learned policy:
+
+figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
 test, drill = policies["CritiCateR"]
 run = int(curves["CritiCateR"][-1].argmax())
 names = ["test", "drill:\nno structure", "drill:\nopen", "drill:\nclosed"]
-right.bar(names, [float(test[run]), *drill[run, :3].tolist()], color="tab:blue")
-right.set(title="the best learned policy: probability to ...", ylim=(0, 1.05))
-Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/oil_wildcatter.png", dpi=150)
+axes.bar(names, [float(test[run]), *drill[run, :3].tolist()], color="tab:blue")
+axes.set(title="probability to ...", ylim=(0, 1.05))
+figure.savefig("demo/oil_wildcatter_policy.png", dpi=150)

@@ -2,9 +2,11 @@
 Per-example gradients with torch.func
 =====================================
 
-``E(f, q)`` is an ordinary function of tensors, so ``torch.func`` transforms it: ``vmap(grad(...))`` gives the gradient of
-every example at once. Here it answers a question about training: how much of a step's noise comes from *which examples* are
-in the batch, and how much from *the draws* of the discrete code? Where the examples dominate, more draws are a waste.
+How much noise comes from the batch, and how much from sampling the discrete code?
+
+``E(f, q)`` is an ordinary function of tensors, so ``torch.func`` transforms it: ``vmap(grad(...))``
+gives the gradient of every example at once. Where the noise of the examples dominates, more draws
+are a waste.
 """
 
 import os
@@ -46,9 +48,10 @@ for _ in range(20 if QUICK else 300):
     optimiser.step()
 
 # %%
-# One gradient per example: ``randomness="different"`` gives every example draws of its own. Two things to know: laws are made
-# with ``validate_args=False`` (a check of numbers is impossible inside vmap), and only *first* derivatives are those of the
-# estimator: a Hessian by ``torch.func.hessian`` is right with ``catlog.Exact`` alone.
+# One gradient per example: ``randomness="different"`` gives every example separate draws. Two
+# things to know: distributions are made with ``validate_args=False`` (a check of numbers is
+# impossible inside vmap), and only *first* derivatives are those of the estimator: a Hessian by
+# ``torch.func.hessian`` is right with ``catlog.Exact`` alone.
 
 weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
@@ -71,8 +74,8 @@ estimators: dict[str, catlog.Estimator] = {
 }
 
 # %%
-# The law of total variance: repeats of the same example tell the noise of the draws, and the spread of the examples' means,
-# less what the draws leave in it, the noise of the examples.
+# Repeats of the same example show the noise of the draws. The spread of the examples' means, less
+# the remaining noise of the draws, is the noise of the examples.
 
 draws, examples = {}, {}
 for name, E in estimators.items():
@@ -84,7 +87,8 @@ for name, E in estimators.items():
     print(f"{name:21} {parts}: draws are {share:.0%} of the noise")
 
 # %%
-# The noise of the examples is the same for everyone, as it must be: unbiased estimators differ in the draws' part alone.
+# The noise of the examples is the same for all estimators, as it must be: they are unbiased and
+# differ in the draws alone.
 
 figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
 axes.barh(

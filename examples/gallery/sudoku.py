@@ -2,11 +2,15 @@
 Telling digits apart by the rules of sudoku
 ===========================================
 
-Handwritten 4 x 4 sudokus, filled in correctly, and not one label. A network gives every cell a law over four symbols; f is a
-plain Python function that counts broken rules. Lowering the expected number of broken rules is all the training there is, and
-yet the network learns to tell the digits apart (which symbol means which digit the rules cannot say, so the symbols are
-matched to the digits for the score).
+Handwritten 4 x 4 sudokus without one label: the rules alone teach the digits.
+
+A network gives every cell a distribution over four symbols, and f is a plain Python function that
+counts broken rules. Training lowers the expected number of broken rules, and the network learns to
+distinguish the digits. The rules cannot say which symbol means which digit, so the symbols are
+matched to the digits for the score.
 """
+
+# sphinx_gallery_thumbnail_number = 2
 
 import os
 from itertools import permutations
@@ -24,7 +28,8 @@ QUICK = "CATLOG_QUICK" in os.environ
 STEPS, BOARDS, SEEDS = 10 if QUICK else 200, 8, 1 if QUICK else 3
 
 # %%
-# The rules: no symbol twice in a row, a column or a 2 x 2 box. Plain Python on lists: f may be anything.
+# The rules: no symbol twice in a row, a column or a 2 x 2 box. Plain Python on lists: f may be
+# anything.
 
 ROWS = [[4 * i + j for j in range(4)] for i in range(4)]
 BOXES = [[4 * i + j for i in (a, a + 1) for j in (b, b + 1)] for a in (0, 2) for b in (0, 2)]
@@ -42,7 +47,8 @@ def f(x: Tensor) -> Tensor:
 
 
 # %%
-# Boards: one solution, its symbols renamed and its rows swapped at random, written with random images of the digits 1 to 4.
+# Boards: one solution, its symbols renamed and its rows swapped at random, written with random
+# images of the digits 1 to 4.
 
 data = load("mnist-5000")
 SOLUTION = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
@@ -74,9 +80,10 @@ def score(network: nn.Module) -> tuple[float, tuple[int, ...]]:
 
 
 # %%
-# 49 fillings are checked per board and step. IndeCateR's are one draw and its 48 neighbours, which share 15 of their 16 cells;
-# the others' are 49 draws. All cells share one network, a case in which the theorem on IndeCateR's variance promises nothing:
-# it is the one that sometimes takes two digits for the same.
+# 49 fillings are checked per board and step. IndeCateR's are one draw and its 48 neighbours, which
+# share 15 of their 16 cells; the others' are 49 draws. All cells share one network, a case in which
+# the theorem on IndeCateR's variance promises nothing: it is the one that sometimes takes two
+# digits for the same.
 
 curves: dict[str, list[list[float]]] = {}
 for name, E in {
@@ -98,9 +105,8 @@ for name, E in {
             optimiser.step()
         if name == "CritiCateR" and seed == 0:
             trained = network
-    print(
-        f"{name:10} unseen digits told apart: {', '.join(f'{curve[-1]:.3f}' for curve in curves[name])}"
-    )
+    accuracies = ", ".join(f"{curve[-1]:.3f}" for curve in curves[name])
+    print(f"{name:10} unseen digits recognised: {accuracies}")
 
 # %%
 # A board as a trained network reads it, each symbol by the digit it was matched with.
@@ -109,9 +115,7 @@ board = write(1)
 names = score(trained)[1]
 with torch.no_grad():
     read = [1 + names.index(symbol) for symbol in trained(board[0]).argmax(-1).tolist()]
-figure = plt.figure(figsize=(9, 3.6), layout="constrained")
-left, right = figure.subfigures(1, 2, width_ratios=[1.3, 1])
-axes = left.subplots()
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):
     for seed, curve in enumerate(runs):
         axes.plot(
@@ -121,14 +125,17 @@ for colour, (name, runs) in enumerate(curves.items()):
             label=name if seed == 0 else None,
         )
 axes.axhline(0.25, color="grey", linestyle=":", label="chance")
-axes.set(xlabel="step", ylabel="unseen digits told apart", ylim=(0.2, 1.02))
+axes.set(xlabel="step", ylabel="unseen digits recognised", ylim=(0.2, 1.02))
 axes.legend(loc="lower right")
-for image, digit, axes in zip(
-    board[0].view(16, 28, 28), read, right.subplots(4, 4).flat, strict=True
-):
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/sudoku.png", dpi=150)
+
+# %%
+# A board, and how it is read (blue):
+
+figure, panels = plt.subplots(4, 4, figsize=(4, 3.6), layout="constrained")
+for image, digit, axes in zip(board[0].view(16, 28, 28), read, panels.flat, strict=True):
     axes.imshow(image.numpy(), cmap="gray_r")
     axes.text(24, 7, digit, color="tab:blue", fontsize=12)
     axes.set(xticks=[], yticks=[])
-right.suptitle("a board, and how it is read (blue)", fontsize=10)
-Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/sudoku.png", dpi=150)
+figure.savefig("demo/sudoku_board.png", dpi=150)

@@ -2,11 +2,16 @@
 A vector-quantised autoencoder with a learned codebook
 ======================================================
 
-Each digit is written as 6 letters of an alphabet of 16; every letter is a vector, learned together with encoder and decoder.
-The usual VQ-VAE copies gradients past the nearest-neighbour step and needs extra losses to move the codebook. Here the
-letters are drawn, closer vectors being more probable, and the gradient of the expected loss is unbiased: no extra loss, and
-the codebook learns from both sides, as what the decoder reads and as what the encoder aims at.
+Each digit is written as 6 letters of an alphabet of 16 learned vectors.
+
+The codebook is learned together with encoder and decoder. The usual VQ-VAE copies gradients past
+the nearest-neighbour step and needs extra losses to move the codebook. Here the letters are
+sampled, closer vectors being more probable, and the gradient of the expected loss is unbiased. No
+extra loss is needed, and the codebook learns from both sides: from the decoder, which reads it, and
+from the encoder, which aims at it.
 """
+
+# sphinx_gallery_thumbnail_number = 2
 
 import os
 from pathlib import Path
@@ -26,7 +31,8 @@ images = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 train, test = images[:1500], images[1500:]
 
 # %%
-# The law of a letter: a softmax of negated squared distances to the codebook. A small entropy bonus keeps letters in use.
+# The distribution of a letter is a softmax of negated squared distances to the codebook. A small
+# entropy bonus keeps letters in use.
 
 
 class VQ(nn.Module):
@@ -43,7 +49,7 @@ class VQ(nn.Module):
             nn.Flatten(-2), nn.Linear(LETTERS * WIDTH, 128), nn.ReLU(), nn.Linear(128, 64)
         )
 
-    def law(self, images: Tensor) -> Independent:
+    def distribution(self, images: Tensor) -> Independent:
         distance = (self.encoder(images).unsqueeze(-2) - self.codebook).square().sum(-1)
         return Independent(OneHotCategorical(logits=-distance), 1)
 
@@ -52,12 +58,15 @@ class VQ(nn.Module):
 
     def best(self, images: Tensor) -> Tensor:
         """The nearest letters, as one-hot vectors."""
-        return nn.functional.one_hot(self.law(images).base_dist.logits.argmax(-1), ALPHABET).float()
+        return nn.functional.one_hot(
+            self.distribution(images).base_dist.logits.argmax(-1), ALPHABET
+        ).float()
 
 
 # %%
-# Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE does. Straight-Through's
-# gradient is biased but has little noise; this decoder is so smooth that it gains more than it loses.
+# Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE
+# does. Straight-Through's gradient is biased but has little noise; this decoder is so smooth that
+# it gains more than it loses.
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(samples=1),
@@ -75,7 +84,7 @@ for name, E in estimators.items():
             with torch.no_grad():
                 curves[name].append(float(mse_loss(model.decode(model.best(test)), test)))
         batch = train[torch.randint(len(train), (32,))]
-        q = model.law(batch)
+        q = model.distribution(batch)
         loss = (
             E(lambda x, batch=batch, model=model: (model.decode(x) - batch).square().sum(-1), q)
             - 0.02 * q.entropy()
@@ -86,19 +95,24 @@ for name, E in estimators.items():
     use = models[name].best(train).mean((0, 1))
     perplexity = float((-(use * use.clamp(1e-9).log()).sum()).exp())
     print(
-        f"{name:17} squared error per pixel {curves[name][-1]:.4f}, perplexity of the letters {perplexity:.1f} of {ALPHABET}"
+        f"{name:17} squared error per pixel {curves[name][-1]:.4f}, "
+        f"perplexity of the letters {perplexity:.1f} of {ALPHABET}"
     )
 
 # %%
 # To see what a letter means, change the first letter of one digit's code to each of the others.
 
-figure = plt.figure(figsize=(10, 3.8), layout="constrained")
-left, right = figure.subfigures(1, 2)
-axes = left.subplots()
+figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():
     axes.plot(torch.linspace(0, STEPS, len(curve)), curve, label=name)
 axes.set(xlabel="step", ylabel="squared error per pixel (test)", yscale="log")
 axes.legend()
+Path("demo").mkdir(exist_ok=True)
+figure.savefig("demo/vq_autoencoder.png", dpi=150)
+
+# %%
+# Digits, their reconstructions, and one digit with each of the 16 letters in the first place:
+
 model = models["IndeCateR"]
 with torch.no_grad():
     code = model.best(test[:1]).repeat(ALPHABET, 1, 1)
@@ -106,9 +120,8 @@ with torch.no_grad():
     rows = torch.cat([test[:8], model.decode(model.best(test[:8])), model.decode(code)]).view(
         4, 8, 8, 8
     )
-right.suptitle("digits, reconstructions, and one digit with 16 first letters", fontsize=10)
-for image, axes in zip(rows.flatten(0, 1), right.subplots(4, 8).flat, strict=True):
+figure, panels = plt.subplots(4, 8, figsize=(6.5, 3.4), layout="constrained")
+for image, axes in zip(rows.flatten(0, 1), panels.flat, strict=True):
     axes.imshow(image.numpy(), cmap="gray_r", vmin=0, vmax=1)
     axes.axis("off")
-Path("demo").mkdir(exist_ok=True)
-figure.savefig("demo/vq_autoencoder.png", dpi=150)
+figure.savefig("demo/vq_autoencoder_digits.png", dpi=150)

@@ -622,22 +622,15 @@ def test_command_on_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_runs_and_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """With few repeats: the same estimators as on the page, with the same evaluations, and advice of the same form."""
+def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With few repeats; the site prints its output when it is built."""
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2
     names: dict[str, object] = {}
     quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
-    exec(blocks[0][0].replace(")\nprint", quick), names)
-    told = capsys.readouterr().out
-    rows = [
-        re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", part, re.MULTILINE)
-        for part in (told, blocks[0][1])
-    ]
-    assert len(rows[0]) == 8
-    assert sorted(rows[0]) == sorted(rows[1])
-    exec(blocks[1][0], names)
-    told, page = capsys.readouterr().out.splitlines(), blocks[1][1].splitlines()
-    assert len(told) == len(page) == 4
-    assert told[1].split(";")[0] == page[1].split(";")[0]
+    exec(blocks[0].replace(")\nprint", quick), names)
+    rows = re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", capsys.readouterr().out, re.MULTILINE)
+    assert len(rows) == 8
+    exec(blocks[1], names)
+    assert len(capsys.readouterr().out.splitlines()) == 4

@@ -3,21 +3,21 @@
 import re
 from pathlib import Path
 
-from scripts import ROOT, run
+from scripts import run
 
 
 def table(text: str, *names: str) -> dict[str, list[float]]:
     """The numbers behind each of the names, where a line starts with it."""
-    found = {}
+    numbers = {}
     for name in names:
         line = next(
             line for line in text.splitlines() if re.match(re.escape(name) + r"\s{2,}", line)
         )
-        found[name] = [
+        numbers[name] = [
             float(number)
             for number in re.findall(r"(?<![\w+])[\d.]+(?:e[+-]\d+)?(?![\w+])", line[len(name) :])
         ]
-    return found
+    return numbers
 
 
 def test_quickstart_learns() -> None:
@@ -27,11 +27,6 @@ def test_quickstart_learns() -> None:
     assert len(losses) == 3
     assert losses[0] > losses[1] > losses[2]
     assert losses[2] < without_z < losses[0]
-
-
-def test_quickstart_is_short() -> None:
-    assert len((ROOT / "examples/quickstart.py").read_text(encoding="utf-8").splitlines()) < 60
-    assert len((ROOT / "examples/bias_variance.py").read_text(encoding="utf-8").splitlines()) < 90
 
 
 def test_bias_variance(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def test_sudoku(play) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_sudoku_rules() -> None:
-    """The checker by itself: the solution breaks nothing, one changed cell breaks a row, a column and a box."""
+    """The checker by itself: the solution breaks nothing, one changed cell breaks a row, a column
+    and a box.
+    """
     source = (SCRIPTS / "sudoku.py").read_text(encoding="utf-8")
     rules: dict[str, object] = {}
     exec(source[source.index("ROWS = ") : source.index("def f(")], rules)
@@ -154,12 +156,8 @@ def test_without_lightning_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         runpy.run_path(str(SCRIPTS / "lightning_module.py"), run_name="__main__")
 
 
-def test_scripts_are_short_and_tested() -> None:
+def test_every_script_is_tested() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
-    scripts = sorted(SCRIPTS.glob("*.py"))
-    assert len(scripts) == 11
-    for script in scripts:
-        source = script.read_text(encoding="utf-8")
+    for script in sorted(SCRIPTS.glob("*.py")):
         assert f'play("{script.stem}")' in tests
-        assert len(source.splitlines()) <= 112
-        assert source.startswith('"""\n')
+        assert script.read_text(encoding="utf-8").startswith('"""\n')

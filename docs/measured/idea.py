@@ -1,11 +1,10 @@
-"""The pictures and numbers of docs/idea.md, by enumeration of every draw: nothing here is random but the choice of functions.
-
-python docs/make_idea.py     # writes results/quality/idea.csv and docs/idea_*.png, in seconds
-"""
+"""The pictures and numbers of idea.md, by enumeration of every draw of some random functions."""
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,9 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.experiments import records
 
-ROOT = Path(__file__).parent.parent
 METHODS = {"REINFORCE": catlog.Reinforce(), "IndeCateR": catlog.IndeCateR()}
 COLOURS = {"REINFORCE": "#c2410c", "IndeCateR": "#1d4ed8"}
 LOGITS = [round(-4 + 0.125 * i, 3) for i in range(65)]
@@ -25,12 +22,12 @@ TABLES = 400
 
 
 def points(d: int) -> Tensor:
-    """All d bits, a row each."""
+    """Return all points of d bits, a row each."""
     return torch.tensor(list(product((0.0, 1.0), repeat=d)), dtype=torch.float64)
 
 
 def tabled(values: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function of bits with these values, in the order of ``points``."""
+    """Return the function of bits with these values, in the order of ``points``."""
 
     def f(x: Tensor) -> Tensor:
         return values[(x @ 2.0 ** torch.arange(x.shape[-1] - 1, -1, -1, dtype=x.dtype)).long()]
@@ -41,7 +38,7 @@ def tabled(values: Tensor) -> Callable[[Tensor], Tensor]:
 def estimates(
     E: catlog.Estimator, f: Callable[[Tensor], Tensor], theta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One draw's estimate of the gradient in every logit, for every outcome ``[outcomes, d]``; the outcomes' probabilities."""
+    """Return one draw's gradient for every outcome ``[outcomes, d]``, and their probabilities."""
     x = points(len(theta))
     logits = theta.expand(x.shape).clone().requires_grad_()
     value = E(f, Independent(Bernoulli(logits=logits), 1), x=x.unsqueeze(0))
@@ -51,43 +48,55 @@ def estimates(
 
 
 def variance(values: Tensor, weight: Tensor) -> Tensor:
-    """Of outcomes ``[outcomes, ...]`` with these probabilities."""
+    """Return the variance of outcomes ``[outcomes, ...]`` with these probabilities."""
     weight = weight.view(-1, *[1] * (values.dim() - 1))
     return (weight * (values - (weight * values).sum(0)).square()).sum(0)
 
 
 def shared() -> list[dict[str, Any]]:
-    """XOR of two bits with one logit: the variance of its gradient."""
+    """Return the variance of the gradient of XOR, for two bits with one logit."""
     xor, rows = tabled(torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)), []
     for logit in LOGITS:
-        found: dict[str, Any] = {"problem": "xor", "logit": logit}
+        row: dict[str, Any] = {"problem": "xor", "logit": logit}
         for name, E in METHODS.items():
             gradient, weight = estimates(E, xor, torch.full((2,), logit, dtype=torch.float64))
-            found[name] = variance(gradient.sum(-1), weight).item()
-        rows.append(found)
+            row[name] = variance(gradient.sum(-1), weight).item()
+        rows.append(row)
     return rows
 
 
+@cache
 def random_tables() -> list[dict[str, Any]]:
-    """Random functions of three bits: variances in each logit of its own, and in one logit that all three share."""
+    """Return variances for random functions of three bits, with separate logits or a shared one."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for _ in range(TABLES):
         f = tabled(torch.randn(8, dtype=torch.float64, generator=generator))
         theta = torch.randn(3, dtype=torch.float64, generator=generator)
         for problem in ("own logits", "shared logit"):
-            own = problem == "own logits"
-            found: dict[str, Any] = {"problem": problem}
+            is_own = problem == "own logits"
+            row: dict[str, Any] = {"problem": problem}
             for name, E in METHODS.items():
-                gradient, weight = estimates(E, f, theta if own else theta[:1].expand(3))
-                found[name] = variance(gradient[:, 0] if own else gradient.sum(-1), weight).item()
-            rows.append(found)
+                gradient, weight = estimates(E, f, theta if is_own else theta[:1].expand(3))
+                row[name] = variance(gradient[:, 0] if is_own else gradient.sum(-1), weight).item()
+            rows.append(row)
     return rows
 
 
-def computed() -> list[dict[str, Any]]:
-    """All rows of results/quality/idea.csv."""
-    return shared() + random_tables()
+def values() -> dict[str, object]:
+    rows = [row for row in random_tables() if row["problem"] == "shared logit"]
+    return {
+        "tables": TABLES,
+        "own_above": above("own logits"),
+        "shared_above": above("shared logit"),
+        "median": f"{median(row['IndeCateR'] / row['REINFORCE'] for row in rows):.2f}",
+    }
+
+
+def above(problem: str) -> int:
+    """Return on how many random functions IndeCateR has more variance than REINFORCE."""
+    rows = [row for row in random_tables() if row["problem"] == problem]
+    return sum(row["IndeCateR"] > row["REINFORCE"] for row in rows)
 
 
 def _clean(axes: Axes) -> None:
@@ -96,7 +105,7 @@ def _clean(axes: Axes) -> None:
 
 
 def which_points(path: Path) -> None:
-    """Which points of f each estimator looks at, for one draw of four variables with three categories."""
+    """Draw where each estimator evaluates f, for one draw of four variables, three categories."""
     x, k = [0, 2, 1, 1], 3
     redrawn = {
         1: [[None, None, 0, 2], [None, None, 2, 1]],
@@ -108,7 +117,7 @@ def which_points(path: Path) -> None:
     figure, panels = plt.subplots(1, 3, figsize=(9, 4.1), dpi=130, layout="constrained")
     titles = (
         "REINFORCE\nthe draw, nothing else",
-        "SCateR\none variable set, later ones drawn anew",
+        "SCateR\none variable set, later ones drawn again",
         "IndeCateR\none variable set, the others kept",
     )
     for axes, title, kind in zip(panels, titles, ("none", "suffix", "keep"), strict=True):
@@ -143,7 +152,7 @@ def which_points(path: Path) -> None:
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in (grey, clamp, new)]
     figure.legend(
         handles,
-        ["as drawn", "set to every other category", "drawn anew, given those before"],
+        ["as drawn", "set to every other category", "drawn again, given those before"],
         loc="outside lower center",
         ncols=3,
         frameon=False,
@@ -153,7 +162,7 @@ def which_points(path: Path) -> None:
 
 
 def rao_blackwell(path: Path) -> None:
-    """The estimates of one logit's gradient for every outcome of four bits: IndeCateR's are means of REINFORCE's."""
+    """Draw one logit's gradient for every outcome of four bits: IndeCateR's are means."""
     d = 4
     f = tabled(
         torch.randn(2**d, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 1
@@ -206,8 +215,9 @@ def rao_blackwell(path: Path) -> None:
     plt.close(figure)
 
 
-def limit(rows: list[dict[str, Any]], path: Path) -> None:
-    """Where parameters are shared: XOR, and random functions above the diagonal."""
+def limit(path: Path) -> None:
+    """Draw the variances with shared parameters: XOR, and random functions."""
+    rows = shared() + random_tables()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.9), dpi=130, layout="constrained")
     for name in METHODS:
         curve = [(row["logit"], row[name]) for row in rows if row["problem"] == "xor"]
@@ -220,8 +230,7 @@ def limit(rows: list[dict[str, Any]], path: Path) -> None:
     left.legend(frameon=False)
     for problem, colour in (("own logits", "#0f766e"), ("shared logit", "#a21caf")):
         some = [row for row in rows if row["problem"] == problem]
-        above = sum(row["IndeCateR"] > row["REINFORCE"] for row in some)
-        label = f"{problem}: {above} of {len(some)} above"
+        label = f"{problem}: {above(problem)} of {len(some)} above"
         right.scatter(
             [row["REINFORCE"] for row in some],
             [row["IndeCateR"] for row in some],
@@ -249,13 +258,9 @@ def limit(rows: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
-    rows = computed()
-    records.write(rows, ROOT / "results" / "quality" / "idea.csv", digits=6)
-    which_points(ROOT / "docs" / "idea_points.png")
-    rao_blackwell(ROOT / "docs" / "idea_rao_blackwell.png")
-    limit(rows, ROOT / "docs" / "idea_limit.png")
-
-
-if __name__ == "__main__":
-    main()
+def figures() -> dict[str, object]:
+    return {
+        "idea_points.png": which_points,
+        "idea_rao_blackwell.png": rao_blackwell,
+        "idea_limit.png": limit,
+    }

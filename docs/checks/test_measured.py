@@ -1,0 +1,158 @@
+"""What the pages conclude from results/, and the computations behind their tables."""
+
+import pytest
+from measured import ROOT, compare, control_variates, estimators, idea, race, read, suite
+
+from catlog import ESTIMATORS
+from catlog.testing.settings import OTHER_TARGETS, VARIANTS
+from catlog.testing.test_battery import LIMIT
+
+# race.md
+
+
+def test_slopecater_is_first_with_every_seed() -> None:
+    methods = race.curves(read("speed/race_cuda"))
+    times = {name: [race.reached(run) for run in runs.values()] for name, runs in methods.items()}
+    slowest = max(times["SlopeCateR-8"])
+    for name, seconds in times.items():
+        if name.startswith("SlopeCateR"):
+            assert None not in seconds
+        else:
+            assert all(time is None or time > slowest for time in seconds)
+    assert max(times["SlopeCateR-4"]) < min(times["GS-S"])
+
+
+# compare.md
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_advice_is_good(size: str) -> None:
+    rows = [row for row in read("quality/advise") if row["size"] == size]
+    ratios = compare.median_ratios(rows)
+    assert len({row["problem"] for row in rows}) == 17
+    assert sum(ratio <= 1.3 for ratio in ratios) >= len(ratios) * 10 / 12
+    assert max(ratios) < 2
+
+
+# idea.md
+
+
+def test_two_bits_that_share_a_logit() -> None:
+    xor = next(row for row in idea.shared() if row["logit"] == 0)
+    assert xor["REINFORCE"] == 0
+    assert xor["IndeCateR"] == 1 / 8
+    assert idea.above("own logits") == 0
+    assert idea.above("shared logit") > 0
+
+
+# control_variates.md
+
+
+def test_memorycater_is_clearly_first_on_eight_problems() -> None:
+    rows = [row for row in read("quality/contest") if row["part"] == "contest"]
+    assert {row["seed"] for row in rows} == {1, 2}
+    first = control_variates.wins(rows, "MemoryCateR", clear=True)
+    assert len(first) >= 8
+    assert {"digit-sum", "max-coverage", "knapsack", "mixed", "ising", "vq", "dvae"} <= set(first)
+
+
+# scaling.md
+
+
+def test_two_workers_are_nearly_twice_as_fast() -> None:
+    rows = [row for row in read("scaling/scaling") if row["section"] == "pool"]
+    assert max(row["speedup"] for row in rows if row["processes"] == 2) >= 1.8
+
+
+# README.md
+
+
+def test_numbers_of_estimators() -> None:
+    rows = read("quality/estimators")
+    biased = [name for name in ESTIMATORS if not estimators.unbiased(name, rows)]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"All {len(ESTIMATORS)} estimators" in text
+    assert f"none in {len(ESTIMATORS) - len(biased)} estimators; {len(biased)} are biased" in text
+
+
+# estimators.md
+
+
+def test_every_estimator_has_a_family_and_a_cost() -> None:
+    listed = [name for names in estimators.families().values() for name in names]
+    assert sorted(listed) == sorted(ESTIMATORS)
+    assert all(1 <= len(estimators.cost(name)) < 90 for name in ESTIMATORS)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_claim_is_what_was_measured(name: str) -> None:
+    """In every setting of the battery; a new setting needs a new run of the benchmark."""
+    rows = estimators.judged(name, read("quality/estimators"))
+    assert {row["unbiased"] for row in rows} == {"yes" if ESTIMATORS[name]().unbiased else "no"}
+    settings = {
+        ", ".join(f"{key}={value}" for key, value in options.items()) for options in VARIANTS[name]
+    }
+    assert settings <= {row["settings"] or "" for row in rows}
+    problems = {row["problem"] for row in rows}
+    assert "tests: bits" in problems
+    assert "one-hot" not in estimators.distributions(name) or "tests: one-hot" in problems
+
+
+def test_measurements_are_complete_and_agree_with_enumeration() -> None:
+    problems = estimators.problems(read("quality/estimators"))
+    assert len(problems) == 2
+    for problem, rows in problems.items():
+        bits_only = {name for name in ESTIMATORS if estimators.distributions(name) == "bits"}
+        expected = set(ESTIMATORS) - (bits_only if "one-hot" in problem else set())
+        assert {row["estimator"] for row in rows} == expected
+        for row in rows:
+            name = row["estimator"]
+            assert row["ms"] > 0
+            assert row["merit"] == pytest.approx(row["variance"] * row["evaluations"], rel=1e-2)
+            assert name in ("Exact", "UnorderedSet") or 30 <= row["evaluations"] <= 44
+            assert name == "Exact" or row["repeats"] >= 2000
+            if ESTIMATORS[name]().unbiased and name not in {*OTHER_TARGETS, "Exact"}:
+                assert row["z"] < LIMIT
+
+
+# suite.md
+
+
+def suite_row(
+    problem: str, estimator: str, variance: float, merit: float, unbiased: bool = True
+) -> dict[str, object]:
+    return {
+        "problem": problem,
+        "estimator": estimator,
+        "variance": variance,
+        "variance_low": variance / 1.2,
+        "variance_high": 1.2 * variance,
+        "seconds": merit / variance,
+        "merit": merit,
+        "merit_high": 1.2 * merit,
+        "unbiased": unbiased,
+        "norm": 1.0,
+        "bias": 0.0 if unbiased else 0.5,
+    }
+
+
+def test_suite_compares_with_the_best_unbiased_estimator() -> None:
+    rows = suite.prepared(
+        [
+            suite_row("ising", "RLOO", 1.0, 6.0),
+            suite_row("ising", "IndeCateR", 0.5, 2.0),
+            suite_row("ising", "StraightThrough", 0.25, 0.5, unbiased=False),
+            suite_row("additive", "RLOO", 1.0, 3.0),
+            suite_row("additive", "IndeCateR", 1e-30, 1e-30),
+        ]
+    )
+    assert suite.ratios(rows) == {
+        "ising": {"RLOO": 3.0, "IndeCateR": 1.0, "StraightThrough": 0.5},  # (0.25 + 0.5²) / 0.25
+        "additive": {"RLOO": 1.0, "IndeCateR": 0.0},
+    }
+    assert suite.order(rows) == (["IndeCateR", "RLOO"], ["StraightThrough"])
+    # log(1.2) * sqrt(2) either way
+    assert "`IndeCateR` | `RLOO` | 3.00 (2.32 to 3.88) |" in suite.best(rows)
+    assert "`IndeCateR`: exact" in suite.best(rows)
+    assert suite.least(rows) == "- `IndeCateR` on 1: `ising`."
+    assert "| `RLOO` | 2 | 1.7 | 3 | `ising` | 1 |" in suite.safe(rows)

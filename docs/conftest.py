@@ -1,0 +1,1 @@
+"""Makes pytest import what is in this folder (render, reference, measured) from docs/checks."""

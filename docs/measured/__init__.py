@@ -1,0 +1,46 @@
+"""Numbers, tables and figures of the pages, computed from results/: one module per page.
+
+A module has a function `values()`, which returns what the page's template names, or `figures()`,
+which returns functions that draw the page's pictures, by file name. It may have both.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from catlog.experiments import records
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+Row = records.Row
+
+
+def read(name: str) -> list[Row]:
+    """Return the rows of results/NAME.csv."""
+    return records.read(RESULTS / f"{name}.csv")
+
+
+def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
+
+
+def short(value: object) -> str:
+    """Return a cell of a table of measurements: three significant digits, nothing for None."""
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    if 0 < abs(value) < 1e-3:
+        return f"{value:.1e}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def columns_with_values(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that are not empty in every row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if any(row.get(name) is not None for row in rows)]
+
+
+def measurements(rows: Sequence[Row]) -> str:
+    """Return measured rows as a table in Markdown, without empty columns."""
+    names = columns_with_values(rows)
+    return table(names, ([short(row.get(name)) for name in names] for row in rows))

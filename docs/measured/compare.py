@@ -1,0 +1,81 @@
+"""What the code of compare.md prints and draws, and how good the advice is."""
+
+import contextlib
+import io
+import re
+from functools import cache
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import torch
+
+from . import ROOT, Row, read, table
+
+
+@cache
+def executed() -> tuple[list[str], dict[str, Any]]:
+    """Run the page's blocks of Python in order; return what each one prints, and their names."""
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    outputs, names = [], dict[str, Any]()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(block, names)
+        outputs.append(printed.getvalue().rstrip())
+    torch.set_num_threads(threads)
+    return outputs, names
+
+
+def median_ratios(rows: list[Row]) -> list[float]:
+    """Return, per problem, the ratio of the median pilot."""
+    cases: dict[tuple[str, str, str | None], list[float]] = {}
+    for row in rows:
+        cases.setdefault((row["problem"], row["size"], row["table"]), []).append(row["ratio"])
+    return [median_low(ratios) for ratios in cases.values()]
+
+
+def advice(rows: list[Row]) -> str:
+    """Return how often the advice is right, a line per size."""
+    lines = []
+    for size in ("small", "large"):
+        pilots = [row for row in rows if row["size"] == size]
+        medians, steps = median_ratios(pilots), [row["pilot_steps"] for row in pilots]
+        lines.append(
+            [
+                size,
+                len(medians),
+                sum(ratio <= 1.3 for ratio in medians),
+                f"{max(medians):.2f}",
+                f"{max(row['ratio'] for row in pilots):.2f}",
+                f"{sum(count < 50 for count in steps)} of {len(steps)}, at most {max(steps):.0f}",
+            ]
+        )
+    head = (
+        "size",
+        "problems",
+        "within 1.3 of the best",
+        "worst median",
+        "worst pilot",
+        "pilots under 50 steps",
+    )
+    return table(head, lines)
+
+
+def values() -> dict[str, object]:
+    comparison, explanation = executed()[0]
+    return {
+        "comparison": comparison,
+        "explanation": explanation,
+        "advice": advice(read("quality/advise")),
+    }
+
+
+def plot(path: Path) -> None:
+    executed()[1]["result"].plot(path)
+
+
+def figures() -> dict[str, object]:
+    return {"compare.png": plot}

@@ -1,0 +1,71 @@
+"""The results of reproduction.md: verdicts, tables and figures of every experiment that was run."""
+
+from collections import Counter
+from pathlib import Path
+
+from catlog.experiments import records
+from catlog.report import figures as paper_figures
+from catlog.report.claims import verdicts
+from catlog.report.page import SECTIONS, Table
+from catlog.report.runs import collect, section_of, step_times
+
+from . import RESULTS, Row, read, table
+
+EXPERIMENTS = ("gradients", "optimisation", "dvae", "addition")
+
+
+def load() -> list[Row]:
+    return records.read_all(RESULTS / "paper" / f"{name}.csv" for name in EXPERIMENTS)
+
+
+def times() -> dict[str, float]:
+    return step_times(read("speed/step_times_cuda"))
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", "<br>")
+
+
+def markdown(content: Table) -> str:
+    lines = ([cell(row.get(name, "")) for name in content.header] for row in content.rows)
+    return f"*{content.caption}*\n\n{table(content.header, lines)}"
+
+
+def pictures(section: str) -> list[str]:
+    """Return the files of a section's figures."""
+    prefix = "dvae-categorical" if section == "categorical" else section
+    return [
+        name
+        for name in sorted(figures())
+        if name.startswith(prefix) and (section != "dvae" or "categorical" not in name)
+    ]
+
+
+def values() -> dict[str, object]:
+    runs = collect(load())
+    judged = verdicts(runs, times())
+    lines = [
+        [cell(claim.says), f"**{verdict.outcome}**", cell(verdict.why)] for claim, verdict in judged
+    ]
+    parts = []
+    for section in SECTIONS:
+        members = [run for run in runs if section_of(run) == section.key]
+        if members:
+            parts += [f"### {section.title}", section.about]
+            parts += [f"![{section.title}](figures/{name})" for name in pictures(section.key)]
+            parts += [markdown(content) for content in section.tables(members, times())]
+    return {
+        "claims": len(judged),
+        "outcomes": Counter(verdict.outcome for _, verdict in judged),
+        "verdicts": table(("claim", "verdict", "why"), lines),
+        "sections": "\n\n".join(parts),
+    }
+
+
+def figures() -> dict[str, object]:
+    drawn = paper_figures.figures(load(), times())
+
+    def save(name: str, path: Path) -> None:
+        drawn[name].savefig(path, dpi=150)
+
+    return {f"{name}.png": lambda path, name=name: save(name, path) for name in drawn}

@@ -1,0 +1,193 @@
+"""Write the pages of the API reference, docs/api/*.md, from the public names: a public name is
+documented by existing.
+
+Public are the names in `catlog.__all__` and those of the packages in `PACKAGES`: their `__all__`
+or, without one, the functions and classes that they define. The building blocks of estimators are
+documented, too.
+"""
+
+import os
+import re
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+from inspect import getdoc, isclass, isfunction, ismodule
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+
+from measured import estimators
+
+import catlog
+import catlog.experiments
+from catlog.cli.main import main
+
+os.environ["COLUMNS"] = "100"  # of the command's help
+PACKAGES = ["functions", "functions.kernels", "parallel", "problems", "data", "experiments"]
+BLOCKS = [
+    "distributions.factors",
+    "distributions.conditionals",
+    "sampling.draw",
+    "sampling.interventions",
+    "evaluation.evaluate",
+    "evaluation.neighbours",
+    "estimators.logit_gradients",
+    "estimators.relaxations.relaxation",
+    "checks",
+]
+
+
+def public(module: ModuleType) -> list[str]:
+    """Return the public names of a module."""
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__, key=str.lower)
+    separate = {f"catlog.{name}" for name in PACKAGES} - {module.__name__}
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and (isclass(value) or isfunction(value))
+        if f"{value.__module__}.".startswith(f"{module.__name__}.")
+        if value.__module__ not in separate
+    ]
+
+
+def of_package(package: str) -> list[str]:
+    """Return the names of a package, each by its shortest path below `catlog`."""
+    names = public(import_module(f"catlog.{package}"))
+    return [name if name in catlog.__all__ else f"{package}.{name}" for name in names]
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the names of every page, by its heading."""
+    attach = "attach" if "attach" in catlog.__all__ else "estimator.attach"
+    pages = {
+        "The contract": ["Estimator", attach, "ESTIMATORS"],
+        **{f"Estimators: {name}": names for name, names in estimators.families().items()},
+        "Distributions": of_package("distributions"),
+        "Choosing an estimator": of_package("diagnostics"),
+        "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"],
+    }
+    shown = {name for names in pages.values() for name in names}
+    modules = {name for name in catlog.__all__ if ismodule(getattr(catlog, name))}
+    pages["Further names"] = [name for name in public(catlog) if name not in shown | modules]
+    for package in PACKAGES:
+        names = public(import_module(f"catlog.{package}"))
+        pages[f"catlog.{package}"] = [f"{package}.{name}" for name in names]
+    pages["Building blocks"] = [
+        f"{block}.{name}" for block in BLOCKS for name in public(import_module(f"catlog.{block}"))
+    ]
+    return {heading: names for heading, names in pages.items() if names}
+
+
+def resolve(name: str) -> object:
+    """Return what a name below `catlog` stands for."""
+    module, _, last = name.rpartition(".")
+    return getattr(import_module(f"catlog.{module}") if module else catlog, last)
+
+
+def summary(name: str) -> str:
+    """Return the first sentence of a docstring, in Markdown."""
+    value = resolve(name)
+    if not (isclass(value) or isfunction(value)):
+        return constant(value)
+    text = " ".join((getdoc(value) or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".:")
+    text = re.sub(r":(class|func|mod):", "", text)
+    return re.sub(r":math:`([^`]*)`", r"$\1$", text).replace("``", "`")
+
+
+def constant(value: object) -> str:
+    """Return what a constant holds."""
+    if isinstance(value, dict | tuple | list | set | frozenset):
+        entries = [f"`{entry}`" for entry in value if len(str(entry)) < 40]
+        return f"Holds {', '.join(entries) or f'{len(value)} entries'}."
+    return f"`{value}`".replace("catlog.experiments.", "").replace("<", "").replace(">", "")
+
+
+def directive(name: str) -> list[str]:
+    """Return the directive that documents a name."""
+    value = resolve(name)
+    if isfunction(value):
+        return [f".. autofunction:: catlog.{name}", ""]
+    if isclass(value):
+        # The fields of experiments are the flags of the command, on a page of their own.
+        members = [] if name.startswith("experiments.") else ["   :members:"]
+        call = ["   :special-members: __call__"] if name == "Estimator" else []
+        return [f".. autoclass:: catlog.{name}", *members, *call, ""]
+    module, _, last = f"catlog.{name}".rpartition(".")
+    text = constant(value).replace("`", "``")
+    return [f".. py:data:: {last}", f"   :module: {module}", "", f"   {text}", ""]
+
+
+def help_text(*arguments: str) -> str:
+    """Return what the command prints with --help."""
+    text = StringIO()
+    with redirect_stdout(text), suppress(SystemExit):
+        main([*arguments, "--help"])
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def command() -> str:
+    """Return the page of the command line."""
+    lines = ["---", "hide-toc: true", "---", "# The command `catlog`", ""]
+    lines += ["Needs the extra `experiments`. A wrong argument gives one line and exit code 2.", ""]
+    commands: list[list[str]] = [[]]
+    for name in re.findall(r"• (\w+)", help_text()):
+        variants = {"run": list(catlog.experiments.EXPERIMENTS), "sweep": ["addition"]}
+        commands += (
+            [[name, variant] for variant in variants[name]] if name in variants else [[name]]
+        )
+    for words in commands:
+        lines += [
+            f"## `{' '.join(['catlog', *words])}`",
+            "",
+            "```text",
+            help_text(*words),
+            "```",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def title(heading: str) -> str:
+    return f"`{heading}`" if heading.startswith("catlog.") else heading
+
+
+def file_name(heading: str) -> str:
+    return re.sub(r"[^\w.]+", "-", heading.lower())
+
+
+def page(heading: str, names: list[str]) -> str:
+    """Return the page of one group."""
+    lines = [f"# {title(heading)}", "", "```{eval-rst}"]
+    if heading.startswith("catlog."):
+        lines += [f".. automodule:: {heading}", "   :no-members:", ""]
+    for name in names:
+        lines += directive(name)
+    return "\n".join([*lines, "```", ""])
+
+
+def index(pages: dict[str, list[str]]) -> str:
+    """Return the list of all names."""
+    lines = ["# API reference", "", "All public names, grouped by purpose.", ""]
+    lines += ["```{toctree}", ":hidden:", "", *map(file_name, pages), "command", "```", ""]
+    for heading, names in pages.items():
+        lines += [f"## {title(heading)}", ""]
+        lines += [f"- {{py:obj}}`{name} <catlog.{name}>`: {summary(name)}" for name in names]
+        lines.append("")
+    return "\n".join(
+        [*lines, "## The command `catlog`", "", "[All subcommands and flags](command.md).", ""]
+    )
+
+
+def write(folder: Path) -> None:
+    """Write the pages that have changed, and remove old ones."""
+    folder.mkdir(exist_ok=True)
+    pages = groups()
+    texts = {f"{file_name(heading)}.md": page(heading, names) for heading, names in pages.items()}
+    texts |= {"index.md": index(pages), "command.md": command()}
+    for path in folder.glob("*.md"):
+        if path.name not in texts:
+            path.unlink()
+    for name, text in texts.items():
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
