@@ -4,8 +4,8 @@ import pytest
 from measured import ROOT, compare, control_variates, estimators, idea, race, read, suite
 
 from catlog import ESTIMATORS
-from catlog.testing.settings import OTHER_TARGETS, VARIANTS
-from catlog.testing.test_battery import LIMIT
+from catlog.testing import z_limit
+from catlog.testing.settings import VARIANTS
 
 # race.md
 
@@ -111,8 +111,9 @@ def test_measurements_are_complete_and_agree_with_enumeration() -> None:
             assert row["merit"] == pytest.approx(row["variance"] * row["evaluations"], rel=1e-2)
             assert name in ("Exact", "UnorderedSet") or 30 <= row["evaluations"] <= 44
             assert name == "Exact" or row["repeats"] >= 2000
-            if ESTIMATORS[name]().unbiased and name not in {*OTHER_TARGETS, "Exact"}:
-                assert row["z"] < LIMIT
+            E = ESTIMATORS[name]()
+            if E.unbiased and E.randomness and E.target == "expectation":
+                assert row["z"] < z_limit(len(rows))
 
 
 # suite.md

@@ -5,21 +5,20 @@ from pathlib import Path
 
 from catlog.experiments import records
 from catlog.report import figures as paper_figures
-from catlog.report.claims import verdicts
-from catlog.report.page import SECTIONS, Table
-from catlog.report.runs import collect, section_of, step_times
+from catlog.report.claims import judge
+from catlog.report.page import SECTIONS
+from catlog.report.runs import Evidence, collect, section_of
+from catlog.report.step_times import StepTimes
+from catlog.report.tables import Table
 
-from . import RESULTS, Row, read, table
+from . import RESULTS, read, table
 
 EXPERIMENTS = ("gradients", "optimisation", "dvae", "addition")
 
 
-def load() -> list[Row]:
-    return records.read_all(RESULTS / "paper" / f"{name}.csv" for name in EXPERIMENTS)
-
-
-def times() -> dict[str, float]:
-    return step_times(read("speed/step_times_cuda"))
+def load() -> Evidence:
+    rows = records.read_all(RESULTS / "paper" / f"{name}.csv" for name in EXPERIMENTS)
+    return Evidence(collect(rows), StepTimes.from_rows(read("speed/step_times_cuda")))
 
 
 def cell(text: str) -> str:
@@ -42,18 +41,21 @@ def pictures(section: str) -> list[str]:
 
 
 def values() -> dict[str, object]:
-    runs = collect(load())
-    judged = verdicts(runs, times())
+    evidence = load()
+    judged = judge(evidence)
     lines = [
         [cell(claim.says), f"**{verdict.outcome}**", cell(verdict.why)] for claim, verdict in judged
     ]
     parts = []
     for section in SECTIONS:
-        members = [run for run in runs if section_of(run) == section.key]
+        members = [run for run in evidence.runs if section_of(run) == section.key]
         if members:
             parts += [f"### {section.title}", section.about]
             parts += [f"![{section.title}](figures/{name})" for name in pictures(section.key)]
-            parts += [markdown(content) for content in section.tables(members, times())]
+            parts += [
+                markdown(content)
+                for content in section.tables(Evidence(members, evidence.step_times))
+            ]
     return {
         "claims": len(judged),
         "outcomes": Counter(verdict.outcome for _, verdict in judged),
@@ -63,9 +65,9 @@ def values() -> dict[str, object]:
 
 
 def figures() -> dict[str, object]:
-    drawn = paper_figures.figures(load(), times())
+    drawn = {f"{picture.name}.png": picture.figure for picture in paper_figures.pictures(load())}
 
     def save(name: str, path: Path) -> None:
         drawn[name].savefig(path, dpi=150)
 
-    return {f"{name}.png": lambda path, name=name: save(name, path) for name in drawn}
+    return {name: lambda path, name=name: save(name, path) for name in drawn}

@@ -124,9 +124,11 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     dtype=dtypes,
     samples=counts,
     draws=st.sampled_from(DRAWS),
-    fresh=st.booleans(),
+    per_variable=st.booleans(),
 )
-def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples, draws, fresh):
+def test_indecater_equals_the_literal_formula(
+    seed, batch, sizes, dtype, samples, draws, per_variable
+):
     """The sum over i and k of p_i(k) times the mean over draws of f(x with x_i = k)."""
     d = len(sizes)
     logits = torch.randn(
@@ -134,16 +136,18 @@ def test_indecater_equals_the_literal_formula(seed, batch, sizes, dtype, samples
     ).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
     q = Categoricals(logits, sizes)
-    value = IndeCateR(samples=samples, draws=draws, per_variable=fresh)(
+    value = IndeCateR(samples=samples, draws=draws, per_variable=per_variable)(
         f, q, generator=generator(seed)
     )
 
-    x = draw(factors(q), samples, draws, groups=(d,) if fresh else (), generator=generator(seed))
+    x = draw(
+        factors(q), samples, draws, groups=(d,) if per_variable else (), generator=generator(seed)
+    )
     literal = 0.0
     for i, size in enumerate(sizes):
         probs = logits[..., i, :size].softmax(-1)
         for k in range(size):
-            point = x[i::d].clone() if fresh else x.clone()
+            point = x[i::d].clone() if per_variable else x.clone()
             point[..., i] = k
             literal = literal + probs[..., k] * f(point).mean(0)
     torch.testing.assert_close(value, literal / d, rtol=0, atol=TINY[dtype])

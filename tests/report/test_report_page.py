@@ -2,8 +2,6 @@
 
 import html.parser
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +112,3 @@ def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
     content = report(exported, tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(Page(content).images) == 2 + 1 + 2 + 1
     assert "RLOO samples=20" in content
-
-
-def test_reproduction_page_is_what_the_results_give() -> None:
-    """Run docs/make_reproduction.py after results/*.csv changed."""
-    script = Path(__file__).parents[2] / "docs" / "make_reproduction.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
