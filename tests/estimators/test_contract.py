@@ -34,7 +34,7 @@ def test_unbiased_follows_the_settings() -> None:
 
 @pytest.mark.parametrize("hard", [False, True])
 def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
-    """The noise of torch's generator, given by hand, gives the same value; wrong noise is refused."""
+    """The generator's noise, given by hand, gives the same value; wrong noise is refused."""
     logits = torch.randn(4, 3, 5)
     E = catlog.GumbelSoftmax(2, temperature=0.5, hard=hard)
     for q, shape in (

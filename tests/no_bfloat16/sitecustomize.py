@@ -1,7 +1,7 @@
-"""Products of 16-bit matrices on a CPU raise, in every Python process that has this folder in PYTHONPATH.
+"""Make products of 16-bit matrices on a CPU raise, in every process with this folder in PYTHONPATH.
 
-A stand-in for a CPU on which they are illegal instructions: ``CATLOG_FORBID_BF16=1 pytest ...`` puts it there. The checks sit in
-the dispatcher, below autograd, autocast and compiled code, so that nothing goes round them.
+A stand-in for a CPU on which they are illegal instructions: ``CATLOG_FORBID_BF16=1 pytest ...``
+puts the folder there. The checks are in the dispatcher, below autograd, autocast and compiled code.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def forbid(library: torch.library.Library, name: str) -> None:
     def checked(keys: Any, *given: Any, **named: Any) -> Any:
         if forbidden([*given, *named.values()]):
             raise RuntimeError(
-                f"aten::{name}: a product of 16-bit matrices on a CPU, which not every machine can do."
+                f"aten::{name}: a product of 16-bit matrices, which not every CPU can do."
             )
         return original.redispatch(keys & below, *given, **named)
 

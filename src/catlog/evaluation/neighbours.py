@@ -24,9 +24,9 @@ def differences(
 ) -> Float[Tensor, "n *batch slots k"]:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
-    The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x holds one
-    draw per variable (row s * d + i for sample s), and slot i is a change of that draw. The entry
-    of x's own category is 0. So is that of an impossible category, which f never sees: if it has
+    The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x
+    holds one draw per variable (row s * d + i for sample s), and slot i is a change of that draw.
+    The entry of x's own category is 0. So is that of an impossible category, which f never sees: if it has
     probability zero but is within ``cardinalities``, x itself is evaluated in its place; beyond
     ``cardinalities`` nothing is evaluated.
 

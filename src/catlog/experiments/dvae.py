@@ -142,7 +142,7 @@ class DVAETask:
         return FirstLayerLinear(self.decoder, head, categories=k)
 
     def bound(self, images: Tensor, E: Callable[..., Tensor], *, relaxed: bool) -> Tensor:
-        """Return the negated evidence lower bound of each image; E may be any function of (f, q)."""
+        """Return the negated evidence lower bound of each image; E: any function of f and q."""
         logits = self.encoder(images)
         f = self.reconstruction(images, relaxed=relaxed)
         q = self.distribution(logits, relaxed=relaxed)

@@ -66,8 +66,8 @@ def chosen_estimator(
     E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
     if E.target == "bound" and not bounds:
         raise ValueError(
-            f"--estimator: {type(E).__name__} bounds a likelihood by log-weights, and this experiment "
-            "has no likelihood. Use it with `catlog run dvae`."
+            f"--estimator: {type(E).__name__} bounds a likelihood by log-weights, and this "
+            "experiment has no likelihood. Use it with `catlog run dvae`."
         )
     return E.to(device) if isinstance(E, nn.Module) else E
 

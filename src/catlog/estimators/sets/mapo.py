@@ -123,7 +123,7 @@ class MAPO(nn.Module):
     def _recall(
         self, law: Factors | Conditionals, unchecked: Factors | Conditionals
     ) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
-        """Return the remembered points, or a likely one where impossible, and which are possible."""
+        """Return the remembered points (a likely one for an impossible) and which are possible."""
         check_count(
             "MAPO",
             "max_variables",
