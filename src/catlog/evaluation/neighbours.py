@@ -26,11 +26,11 @@ def differences(
 
     The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x
     holds one draw per variable (row s * d + i for sample s), and slot i is a change of that draw.
-    The entry of x's own category is 0. So is that of an impossible category, which f never sees: if it has
-    probability zero but is within ``cardinalities``, x itself is evaluated in its place; beyond
-    ``cardinalities`` nothing is evaluated.
+    The entry of x's own category is 0. So is that of an impossible category, which f never sees:
+    if it has probability zero but is within ``cardinalities``, x itself is evaluated in its place;
+    beyond ``cardinalities`` nothing is evaluated.
 
-    A table of f's own is compared with f at its first use, where Python may look at numbers.
+    f's own table is compared with f at its first use, unless values cannot be inspected there.
     """
     with torch.no_grad():
         index = law.index(x)
