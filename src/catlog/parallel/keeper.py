@@ -144,6 +144,8 @@ def keep(handle: int) -> None:
                 _collect_dead(living, codes)
             if control in readable and not _serve_request(control, living, codes):
                 break
+    except ConnectionError:
+        pass  # the parent was killed while it asked
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for pid in living:
