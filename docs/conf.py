@@ -45,6 +45,7 @@ autodoc_inherit_docstrings = False  # torch's own texts on `forward` and the lik
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_custom_sections = ["Cost", "Needs", "Reference"]
+napoleon_attr_annotations = False  # shapes of jaxtyping are no reStructuredText
 napoleon_use_ivar = True
 python_maximum_signature_line_length = 100
 # Names of other packages in signatures, and of our own that are no part of the API: shown, not

@@ -66,7 +66,7 @@ class Estimator(Protocol):
     possible.
 
     An estimator that learns is an ``nn.Module``: ``backward`` also fills the ``grad`` of the
-    estimator's parameters, with the gradient of the variance of its estimate (see :func:`attach`).
+    estimator's parameters, with the gradient of the variance of its estimate (see ``catlog.estimator.attach``).
     Give ``E.parameters()`` to a separate optimiser.
 
     Attributes:

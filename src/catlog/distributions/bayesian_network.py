@@ -14,7 +14,7 @@ from .ordered import Ordered, widened
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of a :class:`BayesianNetwork`: a variable, or variables that share parents.
+    """A node of a :class:`catlog.BayesianNetwork`: a variable, or variables that share parents.
 
     The variables of a node are independent given the parents.
 

@@ -67,7 +67,7 @@ def execute(
         tensorboard: write TensorBoard events as well.
         watch: called with the iterations done, their total and the last metrics.
         notify: called with notes about a resumed run: other versions, damaged checkpoints.
-        patience: see :func:`.loop.interruptions`.
+        patience: see ``catlog.experiments.loop.interruptions``.
     """
     check("--checkpoint-every", checkpoint_every, NotNegative)
     check_known(config.estimator, config.labels)
