@@ -66,8 +66,8 @@ class Estimator(Protocol):
     possible.
 
     An estimator that learns is an ``nn.Module``: ``backward`` also fills the ``grad`` of the
-    estimator's parameters, with the gradient of the variance of its estimate (see ``catlog.estimator.attach``).
-    Give ``E.parameters()`` to a separate optimiser.
+    estimator's parameters, with the gradient of the variance of its estimate (see
+    ``catlog.estimator.attach``). Give ``E.parameters()`` to a separate optimiser.
 
     Attributes:
         target: "expectation", or "bound" for VIMCO, which estimates the importance-weighted bound
