@@ -95,6 +95,6 @@ def log_of_mean(
         return value
     # Divided first, because the square of a small mean underflows.
     relative = torch.where(is_positive, estimates, 0.0) / total
-    # The relative variance of the mean is at most 1 where no estimate is negative: the largest is
-    # that of a single positive one, (R - 1) / R * (V / R)**2 * R / (R - 1) over (V / R)**2.
+    # Without negative estimates the sum of their squares is at most the square of their sum, and so
+    # the relative variance of the mean, s^2 / (R mean^2), is at most 1.
     return value + (relative.var(0) / repeats).clamp(max=1) / 2
