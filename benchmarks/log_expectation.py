@@ -1,7 +1,7 @@
 """Bias of `catlog.log_expectation`, by enumeration.
 
-    python -m benchmarks.log_expectation             # 2 minutes; results/quality/log_expectation.csv
-    python -m benchmarks.log_expectation --quick     # seconds; writes only to a given --output
+    python -m benchmarks.log_expectation           # 2 minutes; results/quality/log_expectation.csv
+    python -m benchmarks.log_expectation --quick   # seconds; writes only to a given --output
 
 f says whether two digits of 0, 1, 2 add up to a sum. Every outcome of the draws is enumerated, so
 no number has noise. Rows with the same `draws` cost the same: `repeats` calls of an estimator with

@@ -28,9 +28,10 @@ def log_expectation(
 
     and the gradient is that of the chain rule. The second term needs R of at least 2. It cancels
     the leading bias of the logarithm, :math:`-\operatorname{Var} \bar V / (2\, \mathbb{E}[f]^2)`,
-    and that of its gradient. The remaining bias is :math:`O(1/R^2)` instead of :math:`O(1/R)`. The
-    term is at most 1/2 where the estimates are not negative, and it is cut off there for
-    estimators with a critic, whose values may be negative.
+    and that of its gradient: :math:`O(1/R^2)` remains instead of :math:`O(1/R)`. This helps where
+    the relative variance :math:`\operatorname{Var} \bar V / \mathbb{E}[f]^2` is well below 1;
+    otherwise only more draws do. The term is at most 1/2 where no estimate is negative. It is cut
+    off there for estimators with a critic, whose values may be negative.
 
     **No estimate is positive** (f is 0 at all draws): the value is :math:`\log \varepsilon` and the
     gradient is 0. Neither is infinite or NaN, so one such batch element does no harm to the others.
