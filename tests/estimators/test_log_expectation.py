@@ -112,11 +112,12 @@ def test_correction_cancels_the_leading_bias(E: catlog.Estimator, case: Case) ->
 def test_correction_lowers_a_large_bias() -> None:
     """Not only to first order: against one estimate from as many draws."""
     case, f = CASES["integers"], FUNCTIONS[POSITIVE]
-    for E, together in (
-        (catlog.IndeCateR(1), catlog.IndeCateR(3)),
-        (catlog.RLOO(2), catlog.RLOO(6)),
+    four = catlog.IndeCateR(4)
+    for E, repeats, together in (
+        (catlog.IndeCateR(1), 4, four),
+        (catlog.RLOO(2), 2, catlog.RLOO(4)),
     ):
-        corrected, plain = bias(E, case, f, 3), bias(together, case, f, 1)
+        corrected, plain = bias(E, case, f, repeats), bias(together, case, f, 1)
         assert all(2 * after < before for after, before in zip(corrected, plain, strict=True))
 
 
