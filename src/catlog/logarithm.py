@@ -33,7 +33,7 @@ def log_expectation(
     otherwise only more draws do. The term is at most 1/2 where no estimate is negative. It is cut
     off there for estimators with a critic, whose values may be negative.
 
-    **No estimate is positive** (f is 0 at all draws): the value is :math:`\log \varepsilon` and the
+    **The mean is not positive** (f is 0 at all draws): the value is :math:`\log \varepsilon`, the
     gradient is 0. Neither is infinite or NaN, so one such batch element does no harm to the others.
     There is no warning, since looking at values would stall a GPU. Compare the value with
     ``log(floor)`` to count these elements. Prefer estimators that are seldom zero, such as
