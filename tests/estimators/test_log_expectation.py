@@ -121,6 +121,14 @@ def test_correction_lowers_a_large_bias() -> None:
         assert all(2 * after < before for after, before in zip(corrected, plain, strict=True))
 
 
+def test_correction_is_no_guarantee_with_two_draws() -> None:
+    """As the docstring says: less bias of the value, more of the gradient; f is positive."""
+    case, f = CASES["bits"], FUNCTIONS[POSITIVE]
+    corrected, plain = bias(catlog.RLOO(2), case, f, 2), bias(catlog.RLOO(4), case, f, 1)
+    assert corrected[0] < plain[0]
+    assert corrected[1] > plain[1]
+
+
 @pytest.mark.parametrize("draws", [2, 3, 4])
 def test_expected_gradient_of_rloo_on_an_indicator(draws: int) -> None:
     """The exact direction, by a known factor: p is the probability that f is 1."""
