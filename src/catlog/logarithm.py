@@ -31,8 +31,9 @@ def log_expectation(
     and that of its gradient: :math:`O(1/R^2)` remains instead of :math:`O(1/R)`. This helps where
     the relative variance :math:`\operatorname{Var} \bar V / \mathbb{E}[f]^2` is well below 1;
     otherwise only more draws do. It is no guarantee: with very few draws, such as two calls of
-    ``RLOO(2)``, higher orders can make the gradient's bias larger than that of ``RLOO(4)``. The term is at most 1/2 where no estimate is negative. It is cut
-    off there for estimators with a critic, whose values may be negative.
+    ``RLOO(2)``, the gradient's bias can be larger than that of ``RLOO(4)``. The term is at most 1/2
+    where no estimate is negative. It is cut off there for estimators with a critic, whose values
+    may be negative.
 
     **The mean is not positive** (f is 0 at all draws): the value is :math:`\log \varepsilon`, the
     gradient is 0. Neither is infinite or NaN, so one such batch element does no harm to the others.
