@@ -64,7 +64,13 @@ def groups() -> dict[str, list[str]]:
         **{f"Estimators: {name}": names for name, names in estimators.families().items()},
         "Distributions": of_package("distributions"),
         "Choosing an estimator": of_package("diagnostics"),
-        "Training": ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"],
+        "Training": [
+            "compiled_step",
+            "compiled.CompiledStep",
+            "MovingAverageBaseline",
+            "Pathwise",
+            "log_expectation",
+        ],
     }
     shown = {name for names in pages.values() for name in names}
     modules = {name for name in catlog.__all__ if ismodule(getattr(catlog, name))}

@@ -13,6 +13,7 @@ from types import ModuleType
 from jinja2 import Environment, StrictUndefined
 from measured import (
     ROOT,
+    choose,
     compare,
     control_variates,
     estimators,
@@ -31,8 +32,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        compare, control_variates, estimators, idea, race, reproduction, scaling, speed, structured,
-        suite, variance,
+        choose, compare, control_variates, estimators, idea, race, reproduction, scaling, speed,
+        structured, suite, variance,
     )
 }  # fmt: skip
 

@@ -96,3 +96,27 @@ def test_structured() -> None:
             assert row["low_95"] < 1 < row["high_95"]
         elif row["method"] == "CritiCateR":
             assert row["high_95"] < 1
+
+
+def test_logarithms() -> None:
+    rows = {
+        (row["problem"], row["estimator"], row["draws"], row["repeats"]): row
+        for row in read("quality/log_expectation")
+    }
+    p, n = rows["rare", "RLOO", 16, 1]["probability"], 16
+    factor = n / (n - 1) * (1 - (1 - p) ** (n - 1))
+    assert rows["rare", "RLOO", 16, 1]["gradient_bias"] == pytest.approx(1 - factor, rel=1e-3)
+    zeros = rows["rare", "RLOO", 16, 1]["zero"] / rows["rare", "IndeCateR", 4, 1]["zero"]
+    assert zeros == pytest.approx(3, abs=0.5)
+    few = [rows["common", "RLOO", 4, repeats]["gradient_bias"] for repeats in (1, 2)]
+    assert few[0] < few[1]
+    for problem, gain in (("rare", 7), ("common", 67)):
+        plain, corrected = (rows[problem, "IndeCateR", 16, repeats] for repeats in (1, 2))
+        assert plain["evaluations"] == corrected["evaluations"]
+        assert plain["gradient_bias"] / corrected["gradient_bias"] == pytest.approx(gain, abs=0.5)
+        assert corrected["gradient_rmse"] < 1.03 * plain["gradient_rmse"]
+        for column in ("value_bias", "gradient_bias"):  # of more repeats of fewer draws
+            assert rows[problem, "IndeCateR", 16, 4][column] == corrected[column]
+        for draws in (4, 8, 16):  # half the relative variance, where zeros do not count
+            row = rows["common", "IndeCateR", draws, 1]
+            assert row["value_bias"] == pytest.approx(row["predicted"], rel=0.05)

@@ -25,6 +25,7 @@ from .estimators.relaxations import *
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
 from .estimators.sets import *
+from .logarithm import log_expectation as log_expectation
 from .pathwise import Pathwise as Pathwise
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ if not TYPE_CHECKING:  # type checkers read a literal `__all__` only
         "compare",
         "compiled_step",
         "functions",
+        "log_expectation",
         "problems",
     ]
 

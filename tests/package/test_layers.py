@@ -22,7 +22,7 @@ LAYERS = [
     ["parallel"],
     ["functions"],
     ["estimators"],
-    ["building_blocks", "pathwise", "compiled"],
+    ["building_blocks", "logarithm", "pathwise", "compiled"],
     ["data"],
     ["diagnostics"],
     ["problems", "testing"],

@@ -10,6 +10,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from .. import data
 from ..functions import OfSum
+from ..logarithm import log_expectation
 from ..problems.mlp import glorot
 from .named_estimators import chosen_estimator
 from .ranges import Count, Positive
@@ -124,14 +125,15 @@ class AdditionTask:
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the log of the estimated probability of the right sum.
 
-        IndeCateR's estimate is Rao-Blackwellised, so it is seldom zero.
+        IndeCateR's estimate is Rao-Blackwellised, so it is seldom zero. Sequences whose estimate is
+        zero have the loss -log(1e-8) and no gradient.
         """
         sums = self.train.sums[index]
         q = Independent(
             Categorical(logits=self.logits(self.train.batch(index)), validate_args=False), 1
         )
         f = OfSum(lambda total: (total == sums).float(), categories=10)
-        return -(self.E(f, q) + 1e-8).log()
+        return -log_expectation(self.E, f, q, floor=1e-8)
 
     def step(self, i: int) -> None:
         self.training.step(i)

@@ -1,0 +1,103 @@
+"""The logarithm of an expectation: defined where all draws score zero, and with less bias."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .checks import check_count, check_function, check_generator, check_positive
+from .estimator import Estimator, Function
+
+
+def log_expectation(
+    E: Estimator,
+    f: Function,
+    q: Distribution,
+    *,
+    repeats: int = 1,
+    floor: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*batch"]:
+    r"""Estimate :math:`\log \mathbb{E}_{x\sim q}[f(x)]` and its gradient, for :math:`f \ge 0`.
+
+    E is called ``repeats`` times. With the mean :math:`\bar V` of the R estimates, their sample
+    variance :math:`s^2` and a small constant :math:`\varepsilon` (``floor``), the value is
+
+    .. math::
+        \log(\bar V + \varepsilon) + \frac{s^2}{2 R\, (\bar V + \varepsilon)^2}
+
+    and the gradient is that of the chain rule. The second term needs R of at least 2. It cancels
+    the leading bias of the logarithm, :math:`-\operatorname{Var} \bar V / (2\, \mathbb{E}[f]^2)`,
+    and that of its gradient: :math:`O(1/R^2)` remains instead of :math:`O(1/R)`. This helps where
+    the relative variance :math:`\operatorname{Var} \bar V / \mathbb{E}[f]^2` is well below 1;
+    otherwise only more draws do. It is no guarantee: with very few draws, such as two calls of
+    ``RLOO(2)``, the gradient's bias can be larger than that of ``RLOO(4)``. The term is at most 1/2
+    where no estimate is negative. It is cut off there for estimators with a critic, whose values
+    may be negative.
+
+    **The mean is not positive** (f is 0 at all draws): the value is :math:`\log \varepsilon`, the
+    gradient is 0. Neither is infinite or NaN, so one such batch element does no harm to the others.
+    There is no warning, since looking at values would stall a GPU. Compare the value with
+    ``log(floor)`` to count these elements. Prefer estimators that are seldom zero, such as
+    ``IndeCateR(n, per_variable=True)``.
+
+    Exact has no variance: its logarithm is exact. VIMCO estimates a bound of the logarithm from
+    log-weights, so it is refused.
+
+    Cost: ``repeats`` times that of E. Needs: f of at least 0; of f's derivative what E needs.
+    Reference: the delta method; for importance-weighted bounds Nowozin, "Debiasing evidence
+    approximations: On importance-weighted autoencoders and jackknife variational inference", 2018.
+
+    Args:
+        E: an estimator of expectations.
+        f: the function, as for E.
+        q: the distribution, as for E.
+        repeats: number R of calls of E; 1: no correction. At equal cost, give E fewer draws.
+        floor: the constant that is added to the estimate. None: the smallest normal number of the
+            dtype, which changes nothing where the estimate is positive.
+        generator: the source of randomness; torch's default generator if None.
+
+    >>> from catlog import Exact, RLOO
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> log_expectation(Exact(), lambda x: x.prod(-1), q).exp()
+    tensor(0.2500, grad_fn=<ExpBackward0>)
+    >>> nothing = log_expectation(RLOO(4), lambda x: 0 * x[..., 0], q, repeats=2, floor=1e-8)
+    >>> nothing.backward()
+    >>> f"{nothing.item():.2f}", logits.grad
+    ('-18.42', tensor([0., 0.]))
+    """
+    check_count("log_expectation", "repeats", repeats)
+    check_function(f)
+    check_generator(generator)
+    if floor is not None:
+        check_positive("log_expectation", "floor", floor)
+    if E.target == "bound":
+        raise ValueError(
+            f"log_expectation: `E` must estimate E[f], but {type(E).__name__} estimates a bound of "
+            "its logarithm from log-weights. Call it with log f instead."
+        )
+    estimates = [E(f, q, generator=generator) for _ in range(repeats)]
+    return log_of_mean(torch.stack(estimates), floor)
+
+
+def log_of_mean(
+    estimates: Float[Tensor, "repeats *batch"], floor: float | None = None
+) -> Float[Tensor, "*batch"]:
+    """Return the corrected logarithm of the mean of independent estimates.
+
+    See :func:`log_expectation`.
+    """
+    repeats = len(estimates)
+    smallest = torch.finfo(estimates.dtype).tiny
+    mean = estimates.mean(0)
+    is_positive = mean > 0
+    total = torch.where(is_positive, mean, 0.0) + max(floor or 0.0, smallest)
+    value = total.log()
+    if repeats == 1:
+        return value
+    # Divided first, because the square of a small mean underflows.
+    relative = torch.where(is_positive, estimates, 0.0) / total
+    # Without negative estimates the sum of their squares is at most the square of their sum, and so
+    # the relative variance of the mean, s^2 / (R mean^2), is at most 1.
+    return value + (relative.var(0) / repeats).clamp(max=1) / 2

@@ -1,0 +1,297 @@
+"""The logarithm of an expectation: exact where E is, finite at zero, and with less bias."""
+
+from math import log
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.nn.parallel import DistributedDataParallel
+
+import catlog
+from catlog import log_expectation
+from catlog.experiments import Addition
+from catlog.functions import OfSum
+from catlog.logarithm import log_of_mean
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
+from catlog.testing.cases import FeatureFunction
+from enumerated import function_of
+
+POSITIVE = "network"  # the function of the battery that is an exponential
+SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+def bits(logits: Tensor) -> Distribution:
+    return Independent(Bernoulli(logits=logits), 1)
+
+
+class Replayed:
+    """An estimator that takes its draws from a list, one entry per call."""
+
+    target = "expectation"
+
+    def __init__(self, E: catlog.Estimator, draws: list[Tensor]) -> None:
+        self.E = E
+        self.draws = iter(draws)
+
+    def __call__(self, f: object, q: Distribution, *, generator: None = None) -> Tensor:
+        return self.E(f, q, x=next(self.draws))  # type: ignore[arg-type]
+
+
+def bias(E: catlog.Estimator, case: Case, f: FeatureFunction, repeats: int) -> tuple[float, float]:
+    """Return the size of the bias of value and gradient, over all outcomes of all calls."""
+    x, weight = outcomes(case, E.rows(case.law(case.theta)))
+    choice = torch.cartesian_prod(*[torch.arange(len(weight))] * repeats).reshape(-1, repeats)
+    theta = case.theta.clone().requires_grad_()
+    q = case.law(theta.expand(len(choice), *theta.shape))
+    replayed = Replayed(E, [x[:, choice[:, i]] for i in range(repeats)])
+    value = log_expectation(
+        replayed,  # type: ignore[arg-type]
+        lambda x: f(case.features(x), PARAMETER),
+        q,
+        repeats=repeats,
+    )
+    mean = weight[choice].prod(-1) @ value
+    (gradient,) = torch.autograd.grad(mean, theta)
+    exact, exact_gradient = exact_log(case, f)
+    return float((mean.detach() - exact).abs()), float((gradient - exact_gradient).norm())
+
+
+def exact_log(case: Case, f: FeatureFunction) -> tuple[Tensor, Tensor]:
+    value, gradient, _ = expected(case, f, PARAMETER)
+    return value.log(), gradient / value
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_exact_expectation_has_the_exact_logarithm(case: Case, repeats: int) -> None:
+    theta = case.theta.clone().requires_grad_()
+    value = log_expectation(
+        catlog.Exact(), function_of(case, POSITIVE), case.law(theta), repeats=repeats
+    )
+    (gradient,) = torch.autograd.grad(value, theta)
+    torch.testing.assert_close(
+        (value.detach(), gradient), exact_log(case, FUNCTIONS[POSITIVE]), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("E", SEEDED, ids=repr)
+def test_one_call_is_the_plain_logarithm(E: catlog.Estimator) -> None:
+    case = CASES["bits"]
+    theta = case.theta.clone().requires_grad_()
+    f, q = function_of(case, POSITIVE), case.law(theta)
+    value = log_expectation(E, f, q, generator=seeded())
+    plain = E(f, q, generator=seeded()).log()
+    assert value.equal(plain)
+    gradients = [torch.autograd.grad(result, theta)[0] for result in (value, plain)]
+    assert gradients[0].equal(gradients[1])
+
+
+@pytest.mark.parametrize("E", [catlog.IndeCateR(1), catlog.RLOO(2)], ids=repr)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_correction_cancels_the_leading_bias(E: catlog.Estimator, case: Case) -> None:
+    """f = 1 + e h has a bias of order e^2 in value and gradient; that of the correction is e^3."""
+
+    def f(z: Tensor, c: Tensor) -> Tensor:
+        return 1 + 1e-3 * FUNCTIONS["sine"](z, c)
+
+    plain = bias(E, case, f, repeats=1)
+    corrected = bias(E, case, f, repeats=2)
+    for before, after in zip(plain, corrected, strict=True):
+        assert after <= 0.02 * before + 1e-14  # "one integer" has no bias with IndeCateR
+    if isinstance(E, catlog.RLOO):
+        assert min(plain) > 1e-9
+
+
+def test_correction_lowers_a_large_bias() -> None:
+    """Not only to first order: against one estimate from as many draws."""
+    case, f = CASES["integers"], FUNCTIONS[POSITIVE]
+    four = catlog.IndeCateR(4)
+    for E, repeats, together in (
+        (catlog.IndeCateR(1), 4, four),
+        (catlog.RLOO(2), 2, catlog.RLOO(4)),
+    ):
+        corrected, plain = bias(E, case, f, repeats), bias(together, case, f, 1)
+        assert all(2 * after < before for after, before in zip(corrected, plain, strict=True))
+
+
+def test_correction_is_no_guarantee_with_two_draws() -> None:
+    """As the docstring says: less bias of the value, more of the gradient; f is positive."""
+    case, f = CASES["bits"], FUNCTIONS[POSITIVE]
+    corrected, plain = bias(catlog.RLOO(2), case, f, 2), bias(catlog.RLOO(4), case, f, 1)
+    assert corrected[0] < plain[0]
+    assert corrected[1] > plain[1]
+
+
+@pytest.mark.parametrize("draws", [2, 3, 4])
+def test_expected_gradient_of_rloo_on_an_indicator(draws: int) -> None:
+    """The exact direction, by a known factor: p is the probability that f is 1."""
+    case = CASES["bits"]
+    theta = case.theta.clone().requires_grad_()
+    x, weight = outcomes(case, draws)
+    q = case.law(theta.expand(len(weight), *theta.shape))
+    replayed = Replayed(catlog.RLOO(draws), [x])
+    value = log_expectation(replayed, lambda x: x.prod(-1), q)  # type: ignore[arg-type]
+    (gradient,) = torch.autograd.grad(weight @ value, theta)
+    p = theta.sigmoid().prod()
+    (exact,) = torch.autograd.grad(p.log(), theta)
+    factor = draws / (draws - 1) * (1 - (1 - p.detach()) ** (draws - 1))
+    torch.testing.assert_close(gradient, factor * exact, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("E", SEEDED, ids=repr)
+def test_zero_at_all_draws_is_finite(E: catlog.Estimator, repeats: int, dtype: torch.dtype) -> None:
+    """The floor's value, no gradient, and no harm to the other element of the batch."""
+    logits = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+    c = torch.ones(2, dtype=dtype, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.0], dtype=dtype) * c * (1 + x.sum(-1))
+
+    assert torch.autograd.grad(E(f, bits(logits))[0].log(), c)[0].isnan().any()
+    torch.manual_seed(0)  # some draws differ, so the other element has a gradient
+    value = log_expectation(E, f, bits(logits), repeats=repeats)
+    assert value.dtype == dtype
+    assert value[0] == torch.tensor(torch.finfo(dtype).tiny, dtype=dtype).log()
+    torch.manual_seed(0)
+    floored = log_expectation(E, f, bits(logits), repeats=repeats, floor=1e-6)
+    assert floored[0].item() == pytest.approx(log(1e-6), rel=1e-6)
+    for result in (value, floored):
+        in_logits, in_c = torch.autograd.grad(result.sum(), [logits, c])
+        assert (in_logits[0] == 0).all()
+        assert in_c[0] == 0
+        assert in_logits.isfinite().all()
+        assert in_logits[1].norm() > 0
+        assert 0 < in_c[1] < 2
+
+
+def test_small_values_do_not_underflow() -> None:
+    """The square of 1e-30 is 0 in float32; a scale of f shifts the logarithm only."""
+    logits = torch.zeros(3, requires_grad=True)
+
+    def run(scale: float) -> tuple[Tensor, Tensor]:
+        value = log_expectation(
+            catlog.RLOO(2),
+            lambda x: scale * (1 + x.sum(-1)),
+            bits(logits),
+            repeats=3,
+            generator=seeded(),
+        )
+        return value.detach() - log(scale), torch.autograd.grad(value, logits)[0]
+
+    torch.testing.assert_close(run(1e-30), run(1.0), rtol=1e-4, atol=1e-5)
+
+
+def test_correction_is_at_most_one_half() -> None:
+    estimates = torch.rand(4, 1000, generator=seeded()).double() ** 8
+    correction = log_of_mean(estimates) - estimates.mean(0).log()
+    assert (correction > 0).all()
+    assert (correction <= 0.5).all()
+    one_hit = torch.tensor([0.0, 0.0, 0.3, 0.0], dtype=torch.float64)
+    assert (log_of_mean(one_hit) - one_hit.mean().log()).item() == pytest.approx(0.5)
+
+
+def test_negative_estimates_are_finite() -> None:
+    """An estimator with a critic may return them."""
+    estimates = torch.tensor([[1.0, -1.0], [-0.999, 0.5]], requires_grad=True)
+    value = log_of_mean(estimates, 1e-3)
+    assert value.tolist() == pytest.approx([log(1.5e-3) + 0.5, log(1e-3)], rel=1e-3)
+    (gradient,) = torch.autograd.grad(value.sum(), estimates)
+    assert gradient.isfinite().all()
+    assert (gradient[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_compiles_in_one_graph(repeats: int) -> None:
+    scale = torch.tensor([0.0, 1.0, 2.0])
+
+    def loss(logits: Tensor) -> Tensor:
+        f = OfSum(lambda total: scale * (total == 3), categories=3)
+        q = Independent(Categorical(logits=logits, validate_args=False), 1)
+        return log_expectation(catlog.IndeCateR(2), f, q, repeats=repeats, floor=1e-8)
+
+    torch._dynamo.reset()
+    results = []
+    for call in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(0)
+        logits = torch.linspace(-1, 1, 18).view(3, 2, 3).requires_grad_()
+        value = call(logits)
+        results.append((value.detach(), torch.autograd.grad(value.sum(), logits)[0]))
+    torch.testing.assert_close(results[1], results[0])
+    assert results[0][0][0].item() == pytest.approx(log(1e-8), rel=1e-6)
+    assert results[0][1].isfinite().all()
+
+
+def test_gradients_pass_through_ddp(tmp_path: Path) -> None:
+    """With an element whose estimates are all zero; one rank suffices for the hooks."""
+    torch.manual_seed(0)
+    network, inputs = nn.Linear(4, 3), torch.randn(2, 4)
+    scale = torch.tensor([0.0, 1.0])
+
+    def gradients(model: nn.Module) -> list[Tensor]:
+        value = log_expectation(
+            catlog.IndeCateR(1),
+            lambda x: scale * (1 + x.sum(-1)).exp(),
+            bits(model(inputs)),
+            repeats=2,
+            generator=seeded(),
+        )
+        network.zero_grad()
+        value.mean().backward()
+        return [parameter.grad.clone() for parameter in network.parameters()]  # type: ignore[union-attr]
+
+    alone = gradients(network)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    try:
+        wrapped = gradients(DistributedDataParallel(network))
+    finally:
+        dist.destroy_process_group()
+    torch.testing.assert_close(wrapped, alone)
+    assert all(gradient.isfinite().all() for gradient in alone)
+
+
+@pytest.mark.parametrize(
+    ("E", "options", "message"),
+    [
+        (catlog.RLOO(2), {"repeats": 0}, "log_expectation: `repeats` must be at least 1"),
+        (catlog.RLOO(2), {"floor": 0.0}, "log_expectation: `floor` must be positive"),
+        (catlog.VIMCO(2), {}, "log_expectation: `E` must estimate"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    E: catlog.Estimator, options: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        log_expectation(E, lambda x: x.sum(-1), bits(torch.zeros(2)), **options)  # type: ignore[arg-type]
+
+
+def test_addition_has_the_loss_that_it_had() -> None:
+    """-log(E + 1e-8), to the last bit, in value and gradient."""
+    torch.manual_seed(0)
+    task = Addition(digits=2, device="cpu", compile="no", estimator="RLOO-S", samples=3).task()
+    index = torch.arange(20)
+    sums = task.train.sums[index]
+
+    def former() -> Tensor:
+        q = Independent(Categorical(logits=task.logits(task.train.batch(index))), 1)
+        f = OfSum(lambda total: (total == sums).float(), categories=10)
+        return -(task.E(f, q) + 1e-8).log()
+
+    results = []
+    for loss in (former, lambda: task.loss(index)):
+        torch.manual_seed(1)
+        value = loss()
+        results.append([value, *torch.autograd.grad(value.sum(), list(task.network.parameters()))])
+    is_zero = results[0][0] > 18
+    assert is_zero.any()
+    assert not is_zero.all()
+    for before, now in zip(*results, strict=True):
+        assert now.equal(before)
