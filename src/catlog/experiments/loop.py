@@ -67,6 +67,9 @@ def loop(
 
     ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
     step, which compiles. ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
+    The last one is written at the end, from where a longer run can continue. A longer run does not
+    measure at this point unless it is a multiple of ``task.every``, so the checkpoint then comes
+    before the measurement.
 
     With several ``ranks``, all of them step and measure, and the first one reads, logs and writes.
     A checkpoint holds the random states of all ranks. After resuming with another number of ranks,
@@ -98,9 +101,9 @@ def loop(
             folder.log(row)
         return row
 
-    if start == 0:
-        row = log(0)
-        watch(0, task.iterations, row)
+    if start in (0, task.iterations) and row.get("iteration") != start:
+        row = log(start)
+    watch(start, task.iterations, row)
     saved_at = watched_at = stepped_at = time.perf_counter()
     if patience is None:
         patience = 5.0 if ranks.size > 1 else 0.0
@@ -111,12 +114,17 @@ def loop(
             if i == start:
                 _synchronise()
                 stepped_at = time.perf_counter()
-            is_logged = done % task.every == 0 or done == task.iterations
+            is_regular = done % task.every == 0
+            is_last = done == task.iterations
+            is_logged = is_regular or is_last
             if is_logged:
                 _synchronise()
                 seconds += time.perf_counter() - stepped_at
+                if is_last and not is_regular:
+                    save(done)
                 row = log(done)
-                if ranks.any(time.perf_counter() - saved_at > checkpoint_every):
+                is_due = is_last or time.perf_counter() - saved_at > checkpoint_every
+                if is_regular and ranks.any(is_due):
                     save(done)
                     saved_at = time.perf_counter()
                 watch(done, task.iterations, row)
