@@ -67,9 +67,8 @@ def loop(
 
     ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
     step, which compiles. ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
-    The last one is written at the end, from where a longer run can continue. A longer run does not
-    measure at this point unless it is a multiple of ``task.every``, so the checkpoint then comes
-    before the measurement.
+    The last one is written after the last step, from where a longer run can continue. It comes
+    before the measurement, because a longer run measures there only if it logs there.
 
     With several ``ranks``, all of them step and measure, and the first one reads, logs and writes.
     A checkpoint holds the random states of all ranks. After resuming with another number of ranks,
@@ -95,13 +94,16 @@ def loop(
         if ranks.is_first:
             folder.checkpoint(i, {**state, "random_others": others} if others else state)
 
+    def is_logged(i: int) -> bool:
+        return i % task.every == 0 or i == task.iterations
+
     def log(i: int) -> dict[str, Any]:
         row = {"iteration": i, "seconds": round(seconds, 6), **task.measure(i)}
         if ranks.is_first:
             folder.log(row)
         return row
 
-    if start in (0, task.iterations) and row.get("iteration") != start:
+    if is_logged(start) and row.get("iteration") != start:
         row = log(start)
     watch(start, task.iterations, row)
     saved_at = watched_at = stepped_at = time.perf_counter()
@@ -114,17 +116,14 @@ def loop(
             if i == start:
                 _synchronise()
                 stepped_at = time.perf_counter()
-            is_regular = done % task.every == 0
-            is_last = done == task.iterations
-            is_logged = is_regular or is_last
-            if is_logged:
+            if is_logged(done):
                 _synchronise()
                 seconds += time.perf_counter() - stepped_at
-                if is_last and not is_regular:
+                is_last = done == task.iterations
+                if is_last:
                     save(done)
                 row = log(done)
-                is_due = is_last or time.perf_counter() - saved_at > checkpoint_every
-                if is_regular and ranks.any(is_due):
+                if not is_last and ranks.any(time.perf_counter() - saved_at > checkpoint_every):
                     save(done)
                     saved_at = time.perf_counter()
                 watch(done, task.iterations, row)
@@ -133,7 +132,7 @@ def loop(
             elif time.perf_counter() - watched_at > WATCH_EVERY:
                 watched_at = time.perf_counter()
                 watch(done, task.iterations, row)
-            ranks_agree_now = ranks.size == 1 or is_logged or done % AGREE_EVERY == 0
+            ranks_agree_now = ranks.size == 1 or is_logged(done) or done % AGREE_EVERY == 0
             if ranks_agree_now and ranks.any(asked_to_stop()):
                 seconds += time.perf_counter() - stepped_at
                 save(done)
