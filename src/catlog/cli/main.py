@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -38,11 +39,21 @@ from ..experiments.sweep import SweepProgress, check_sweep, grid, sweep
 from ..report.step_times import StepTimes
 from .compare import Advise, Compare
 
+
+def _subcommand(experiment: type[Settings]) -> Any:
+    """Return the subcommand of an experiment, with the first line of its docstring as help.
+
+    The lines of a longer text would be joined, and then broken in the middle of a word.
+    """
+    first_line = (experiment.__doc__ or "").split("\n")[0]
+    return tyro.conf.subcommand(experiment.name, prefix_name=False, description=first_line)
+
+
 Chosen = (
-    Annotated[Gradients, tyro.conf.subcommand("gradients", prefix_name=False)]
-    | Annotated[Optimisation, tyro.conf.subcommand("optimisation", prefix_name=False)]
-    | Annotated[DVAE, tyro.conf.subcommand("dvae", prefix_name=False)]
-    | Annotated[Addition, tyro.conf.subcommand("addition", prefix_name=False)]
+    Annotated[Gradients, _subcommand(Gradients)]
+    | Annotated[Optimisation, _subcommand(Optimisation)]
+    | Annotated[DVAE, _subcommand(DVAE)]
+    | Annotated[Addition, _subcommand(Addition)]
 )
 # The metric of each experiment that a table or a bar shows, and its name with sign and unit.
 HEADLINE = {
@@ -128,7 +139,7 @@ class RunCommand(Checked):
 
 @dataclass(frozen=True)
 class SweepCommand(Checked):
-    """Run a grid of settings: skip complete runs, resume interrupted ones, retry dead ones."""
+    """Run a grid of settings. The same command resumes it, and skips complete runs."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -224,6 +235,8 @@ class SweepCommand(Checked):
                 stopped=progress.stop,
             )
             watch(configs)
+        if not console.is_terminal:
+            console.line()  # the table has ended without one
         return problems, notes
 
 
@@ -414,7 +427,7 @@ def _sweep_table(progress: SweepProgress, console: Console) -> Table:
     caption = f"{done} of {len(runs)} done{remaining}"
     metric, name = HEADLINE[runs[0].experiment]
     axes = list(progress.labels[runs[0].path])
-    table = Table(caption=caption)
+    table = Table(caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     for axis in axes:
         table.add_column(axis, overflow="fold")
     for header in ("iteration", name, "state", "time left"):

@@ -60,15 +60,22 @@ HEADLINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def summary(evidence: Evidence) -> list[Table]:
-    """Return a short table per experiment: the result of every method in every setting."""
+    """Return a short table per experiment: the result of every method in every setting.
+
+    A setting that all runs share is in the caption.
+    """
     tables = []
     for experiment, (metric, name, sizes) in HEADLINES.items():
         runs = [run for run in evidence.runs if run.experiment == experiment]
         rows = []
+        constant = {size for size in sizes if len(values(runs, size)) == 1}
+        caption = [experiment]
         for size in values(runs, *sizes):
             settings = dict(zip(sizes, size, strict=True))
+            named = {name: str(value) for name, value in settings.items()}
+            caption[1:] = [f"{name}={named[name]}" for name in sizes if name in constant]
+            cells = {name: value for name, value in named.items() if name not in constant}
             for method, repeats in evidence.methods(experiment, **settings).items():
-                cells = {setting: str(value) for setting, value in settings.items()}
                 rows.append(
                     {
                         **cells,
@@ -79,7 +86,7 @@ def summary(evidence: Evidence) -> list[Table]:
                     }
                 )
         if rows:
-            tables.append(Table(experiment, rows))
+            tables.append(Table(", ".join(caption), rows))
     return tables
 
 
