@@ -81,18 +81,7 @@ def test_missing_data_leave_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: C
     def load(name: str) -> Any:
         raise DataError("the data are missing")
 
-    command = [
-        "run",
-        "dvae",
-        "--variables",
-        "2",
-        "--epochs",
-        "1",
-        "--batch",
-        "2000",
-        "--test-samples",
-        "1",
-    ]
+    command = ["run", "dvae", "--variables", "2", "--epochs", "1", "--batch", "2000"]
     with monkeypatch.context() as patch:
         patch.setattr("catlog.experiments.dvae.load", load)
         assert main(command) == 2

@@ -262,7 +262,7 @@ class PlotCommand(Checked):
 
 @dataclass(frozen=True)
 class ReportCommand(Checked):
-    """Write an HTML page of runs: figures, numbers, and verdicts on the paper's claims."""
+    """Write an HTML page of runs: figures, numbers, verdicts on the paper's claims."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs, or CSV files written by `catlog export`."""
@@ -320,7 +320,7 @@ class ExportCommand(Checked):
 
 @dataclass(frozen=True)
 class ListCommand:
-    """List the experiments with the paper's methods, all estimators, and the test problems."""
+    """List the experiments, all estimators and the test problems."""
 
     what: tyro.conf.Positional[Literal["all", "experiments", "estimators", "problems"]] = "all"
     """The table to print."""
