@@ -298,4 +298,4 @@ def test_a_folder_with_brackets_is_printed_literally(
     monkeypatch.chdir(tmp_path)
     flags = ["--repeats", "20", "--variables", "3", "--folder", "a [red] b"]
     assert main(["run", "gradients", *flags]) == 0
-    assert capsys.readouterr().out.count("a [red] b") == 2
+    assert capsys.readouterr().out.count("a [red] b") == 1

@@ -5,6 +5,7 @@ tests/kills kills at random instants, and tests/scale tests Ray.
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -132,7 +133,8 @@ def test_a_long_table_shows_running_runs_first(tmp_path: Path) -> None:
     console = Console(width=120, height=20, record=True)
     console.print(_sweep_table(progress, console))
     text = console.export_text()
-    assert text.index("seed33") < text.index("seed0-")
+    seeds = re.findall(r"^ (\d+) ", text, re.MULTILINE)
+    assert seeds[:3] == ["33", "0", "1"]
     assert "and 28 more" in text
     assert len(text.splitlines()) <= 20
 
@@ -196,12 +198,26 @@ def test_a_missing_ray_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         sweep([SMALL], tmp_path, engine="ray")
 
 
-def test_a_sweep_writes_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_writes_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that fail are named, are not shown as waiting, and leave no folder."""
+    make_task = Optimisation.task
+
+    def task(config: Optimisation) -> Any:
+        if config.estimator == "IndeCateR":
+            raise MemoryError
+        return make_task(config)
+
+    monkeypatch.setattr(Optimisation, "task", task)
     flags = ["--iterations", "20", "--every", "10", "--variables", "5", "--root", str(tmp_path)]
-    axes = ["--grid", "seed=0,1", "--grid", "estimator=RLOO,Nonsense"]
+    axes = ["--grid", "seed=0,1", "--grid", "estimator=RLOO,IndeCateR"]
     assert main(["sweep", "optimisation", *flags, *axes]) == 1
     text = capsys.readouterr().out
     assert "2 of 4 done" in text
+    assert (text.count("stopped"), text.count("waiting"), text.count("MemoryError")) == (2, 0, 2)
+    assert "6 rows of 2 of 4 runs" in text
+    assert len(list((tmp_path / "optimisation").iterdir())) == 2
     rows = records.read(tmp_path / "optimisation.csv")
     assert [(row["seed"], row["iteration"]) for row in rows] == [
         (seed, i) for seed in (0, 1) for i in (0, 10, 20)

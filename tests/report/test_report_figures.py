@@ -40,6 +40,13 @@ def test_every_figure_has_its_panels_and_one_legend() -> None:
     assert all(len(picture.figure.legends) == 1 for picture in pictures)
 
 
+def test_runs_of_different_sizes_are_not_drawn_as_one() -> None:
+    rows = optimisation_rows("IndeCateR", 0.02, 0.0)
+    rows += [{**row, "variables": 5} for row in rows]
+    pictures = figures.optimisation_pictures(evidence(rows))
+    assert [picture.name for picture in pictures] == ["optimisation-5", "optimisation"]
+
+
 def test_figures_are_written(tmp_path: Path) -> None:
     rows = [*addition_rows(4, "RLOO-S", 0.5), *gradients_rows("additive", (3, 100), WELL)]
     paths = figures.save_all(rows, tmp_path / "new")

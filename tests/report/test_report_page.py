@@ -2,16 +2,19 @@
 
 import html.parser
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
-from made_up_rows import PAPER, STEP_MS
+import pytest
+from made_up_rows import PAPER, STEP_MS, addition_rows, dvae_rows
 
 from catlog.experiments import DVAE, Addition, Gradients, Optimisation, execute, records
 from catlog.report.claims import CLAIMS
-from catlog.report.page import SECTIONS, report
-from catlog.report.runs import collect
-from catlog.report.step_times import StepTimes
+from catlog.report.page import SECTIONS, report, verdict_lines
+from catlog.report.provenance import provenance
+from catlog.report.runs import Evidence, collect
+from catlog.report.step_times import NO_STEP_TIMES, StepTimes
 from catlog.report.tables import summary
 
 TIMES = StepTimes(
@@ -71,18 +74,82 @@ def test_claims_belong_to_sections() -> None:
     assert {claim.section for claim in CLAIMS} == {section.key for section in SECTIONS}
 
 
-def test_page_without_runs_says_so(tmp_path: Path) -> None:
-    content = report([], tmp_path / "report.html").read_text(encoding="utf-8")
-    page = Page(content)
-    assert page.images == []
-    assert content.count("Not run.") == len(SECTIONS)
+def test_page_without_runs_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("an earlier report", encoding="utf-8")
+    with pytest.raises(ValueError, match="There is no run to report"):
+        report([{"method": "RLOO", "ms": 2.0}], path)
+    assert path.read_text(encoding="utf-8") == "an earlier report"
 
 
 def test_summary_has_a_line_per_method_and_setting() -> None:
-    lines = summary(PAPER)
-    assert len(lines) == 2 * 3 * 4 + 4 + 3 * 5 + 4 + 6 * 4
-    assert {tuple(line) for line in lines} == {("experiment", "method", "seeds", "result")}
-    assert summary([]) == []
+    tables = summary(Evidence.from_rows(PAPER))
+    assert [len(table.rows) for table in tables] == [2 * 3 * 4, 4, 3 * 5 + 4, 6 * 4]
+    assert tables[2].header[3:] == ["method", "seeds", "iterations", "negated test ELBO, nats"]
+    assert summary(Evidence([])) == []
+
+
+def test_page_begins_with_what_was_run_and_folds_the_rest(tmp_path: Path) -> None:
+    rows = [row for row in PAPER if row["experiment"] == "addition" and row["digits"] == 16]
+    shorter = [{**row, "epochs": 3} for row in rows if row["epoch"] <= 3]
+    content = report([*rows, *shorter], tmp_path / "report.html").read_text(encoding="utf-8")
+    before, folded = content.split("claims that these runs do not decide")
+    assert before.index('id="run"') < before.index('id="addition"') < before.index('id="glance"')
+    assert "runs with epochs=3 are shown as methods apart" in before
+    assert "RLOO-S epochs=3" in before
+    assert not re.search('class="badge not-', before)
+    assert "Not run." not in before
+    assert folded.count("Not run.") == len(SECTIONS) - 1
+    assert folded.index("<section") > folded.index(
+        "<details><summary>Experiments that were not run"
+    )
+
+
+def test_report_of_runs_that_decide_no_claim(tmp_path: Path) -> None:
+    rows = dvae_rows("mnist-5000", "ReinMax", 100.0, 1.0, epochs=3)
+    rows += dvae_rows("mnist-5000", "RLOO", 110.0, 1.0, epochs=3)
+    content = report(rows, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(content)
+    assert len(page.images) == 2
+    assert "<h1>Runs of catlog</h1>" in content
+    assert "These runs decide none of the paper's claims" in content.replace("&#39;", "'")
+    assert content.index("negated test ELBO, nats") < content.index("Verdicts on the paper")
+
+
+@pytest.mark.parametrize("times", [NO_STEP_TIMES, TIMES])
+def test_page_says_which_option_decides_claims_about_time(times: StepTimes, tmp_path: Path) -> None:
+    rows = [row for row in PAPER if row["experiment"] == "dvae" and row["categories"] == 2]
+    content = report(rows, tmp_path / "report.html", times).read_text(encoding="utf-8")
+    lines = verdict_lines(Evidence.from_rows(rows, times))
+    assert ("--step-times" in content) == (times is NO_STEP_TIMES)
+    assert lines[0].startswith("20 claims of the paper: ")
+    if times is NO_STEP_TIMES:
+        (line,) = lines[1:]
+        assert line.startswith("dvae-time, dvae-relaxation-time: decided by the clocks of the runs")
+        assert "Pass --step-times" in line
+    else:
+        assert lines[1:] == []
+
+
+def test_provenance_has_machine_seeds_and_commands(tmp_path: Path) -> None:
+    for seed in range(2):
+        execute(Optimisation(iterations=5, variables=5, seed=seed), tmp_path / str(seed))
+    (tmp_path / "1" / "provenance.json").write_text("torn", encoding="utf-8")
+    rows = records.read(tmp_path)
+    lines = provenance([tmp_path], rows)
+    assert lines["seeds"] == "0, 1"
+    assert lines["machine"] == socket.gethostname()
+    assert {"commands of the runs", "system", "device", "torch", "sources"} <= lines.keys()
+    content = report(rows, tmp_path / "report.html", provenance=lines).read_text(encoding="utf-8")
+    assert socket.gethostname() in content.split("Provenance")[1]
+    records.write(rows, tmp_path / "rows.csv")
+    assert "not recorded" in provenance([tmp_path / "rows.csv"], rows)
+
+
+def test_page_has_a_dark_mode(tmp_path: Path) -> None:
+    rows = addition_rows(4, "RLOO-S", 0.5, epochs=2)
+    content = report(rows, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in content
 
 
 def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
@@ -108,7 +175,8 @@ def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
     records.write(rows, tmp_path / "runs.csv", digits=17)
     exported = records.read(tmp_path / "runs.csv")
     assert [run.method for run in collect(exported)] == [run.method for run in collect(rows)]
-    assert summary(exported) == summary(rows)
+    of_exported, of_rows = (summary(Evidence.from_rows(part)) for part in (exported, rows))
+    assert of_exported == of_rows
     content = report(exported, tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(Page(content).images) == 2 + 1 + 2 + 1
     assert "RLOO samples=20" in content

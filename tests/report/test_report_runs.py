@@ -7,17 +7,52 @@ from made_up_rows import addition_rows
 
 from catlog.report import published
 from catlog.report.formatting import format_number
-from catlog.report.runs import Stat, at, collect, method_label, series, statistic
+from catlog.report.runs import Evidence, Stat, at, collect, method_label, series, statistic
 from catlog.report.step_times import StepTimes
 
 
-def test_longest_run_of_a_seed_counts_and_duplicates_do_not() -> None:
+def test_shorter_runs_are_apart_and_runs_that_are_left_out_are_named() -> None:
     short = addition_rows(4, "RLOO-F", 0.1, epochs=3, seeds=1)
     short = [{**row, "epochs": 3} for row in short]
     long = addition_rows(4, "RLOO-F", 0.9, epochs=8, seeds=1)
-    (run,) = collect([*long, *short, *long])
-    assert run.length == 375 * 8
-    assert len(run.points) == 9
+    longer = [
+        {**row, "device": "cpu"} for row in addition_rows(4, "RLOO-F", 0.9, epochs=9, seeds=1)
+    ]
+    evidence = Evidence.from_rows([*long, *short, *longer, *long])
+    assert [(run.method, run.length) for run in evidence.runs] == [
+        ("RLOO-F", 375 * 9),
+        ("RLOO-F epochs=3", 375 * 3),
+    ]
+    assert len(evidence.runs[0].points) == 10
+    size = "addition RLOO-F (data=mnist, digits=4)"
+    assert evidence.notes == (
+        f"{size}: runs with epochs=3 are shown as methods apart from those with epochs=10.",
+        f"{size}, seed 0: a run of 3000 iterations is left out, because one of 3375 counts "
+        "(they differ in device).",
+    )
+
+
+def test_runs_of_different_lengths_are_not_averaged_without_a_note() -> None:
+    rows = [
+        *addition_rows(4, "RLOO-F", [0.5], epochs=8),
+        *addition_rows(4, "RLOO-F", [0.0, 0.7], epochs=6)[7:],
+        *addition_rows(4, "RLOO-F", [0.0, 0.0, 0.9], epochs=3)[8:],
+    ]
+    evidence = Evidence.from_rows(rows)
+    assert [(run.seed, run.length) for run in evidence.runs] == [(0, 375 * 6), (1, 375 * 6)]
+    size = "addition RLOO-F (data=mnist, digits=4)"
+    assert evidence.notes == (
+        f"{size}, seed 2: left out, because it got to iteration 1125 of 3000.",
+        f"{size}: the runs differ in length (seed 0: 3000, seed 1: 2250), so all are read up to "
+        "iteration 2250.",
+    )
+    assert Evidence.from_rows(addition_rows(4, "RLOO-F", 0.5)).notes == ()
+
+
+def test_rows_of_no_run_are_counted() -> None:
+    rows = [*addition_rows(4, "RLOO-F", 0.5, epochs=2, seeds=1), {"method": "RLOO", "ms": 2.0}]
+    (note,) = Evidence.from_rows(rows).notes
+    assert note == "1 rows are left out: they are not of a run of a known experiment."
 
 
 def test_labels_name_the_settings_that_differ_from_the_paper() -> None:
@@ -42,7 +77,7 @@ def test_mean_and_standard_error_are_over_seeds_at_points_that_all_reached() -> 
     assert curve.mean[-1] == pytest.approx(sum(values) / 2)
     # the sample standard deviation over sqrt(2)
     assert curve.error[-1] == pytest.approx(abs(values[0] - values[1]) / 2)
-    assert at(runs, "accuracy", 6, "epoch").seeds == 1
+    assert at(runs, "accuracy", 4, "epoch").seeds == 2
 
 
 def test_numbers_are_written_with_their_error() -> None:

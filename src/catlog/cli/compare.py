@@ -12,7 +12,7 @@ from ..diagnostics import advise, compare
 from ..estimator import Estimator
 from ..estimators import ESTIMATORS
 from ..experiments.named_estimators import make_estimator
-from ..experiments.ranges import AtLeastTwo, Checked, Count, Counted, Seed
+from ..experiments.ranges import AtLeastTwo, Checked, Count, Counted, Seed, did_you_mean
 from ..experiments.run_folder import refuse_run_file
 
 Size = Literal["small", "large"]
@@ -104,9 +104,8 @@ def parse_estimators(text: str) -> list[str | Estimator]:
     for part in re.findall(r"[^,(]+(?:\([^)]*\))?", text):
         name, _, inner = part.strip().rstrip(")").partition("(")
         if name not in ESTIMATORS:
-            raise ValueError(
-                f"--estimators: {name!r} is not known. Give one of {', '.join(ESTIMATORS)}."
-            )
+            advice = did_you_mean(name, ESTIMATORS) or f" Give one of {', '.join(ESTIMATORS)}."
+            raise ValueError(f"--estimators: {name!r} is not known.{advice}")
         options = [option.strip() for option in inner.split(",") if option.strip()]
         options = [option if "=" in option else f"samples={option}" for option in options]
         estimators.append(make_estimator(name, None, tuple(options), {}) if options else name)
@@ -116,6 +115,12 @@ def parse_estimators(text: str) -> list[str | Estimator]:
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
     """Return f, q (or what makes it), its parameters or None, and the reference or None."""
     is_own = ":" in problem
+    if not is_own and problem not in problems.PROBLEMS:
+        advice = did_you_mean(problem, problems.PROBLEMS)
+        raise ValueError(
+            f"--problem: {problem!r} is not known.{advice} `catlog list problems` lists them. "
+            "Give your own as module:function."
+        )
     loaded = _call(*problem.split(":", 1)) if is_own else problems.make(problem, size)
     if isinstance(loaded, tuple):
         if len(loaded) not in (2, 3):

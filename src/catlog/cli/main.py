@@ -1,13 +1,15 @@
 """The command ``catlog``: run, sweep, plot, report, export, compare, advise, list."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -16,6 +18,7 @@ from rich.table import Table
 from .. import __version__, problems
 from ..data.files import DataError
 from ..diagnostics.progress import progress_bar
+from ..estimator import ANY, INDEPENDENT, Kind
 from ..estimators import ESTIMATORS
 from ..experiments import (
     DVAE,
@@ -27,25 +30,40 @@ from ..experiments import (
     folder_for,
     records,
 )
+from ..experiments.named_estimators import check_settings
 from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
+from ..experiments.run import find_shorter_run
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.settings import Settings
-from ..experiments.sweep import SweepProgress, grid, sweep
+from ..experiments.sweep import SweepProgress, check_sweep, grid, sweep
 from ..report.step_times import StepTimes
 from .compare import Advise, Compare
 
+
+def _subcommand(experiment: type[Settings]) -> Any:
+    """Return the subcommand of an experiment, with the first line of its docstring as help.
+
+    The lines of a longer text would be joined, and then broken in the middle of a word.
+    """
+    first_line = (experiment.__doc__ or "").split("\n")[0]
+    return tyro.conf.subcommand(experiment.name, prefix_name=False, description=first_line)
+
+
 Chosen = (
-    Annotated[Gradients, tyro.conf.subcommand("gradients", prefix_name=False)]
-    | Annotated[Optimisation, tyro.conf.subcommand("optimisation", prefix_name=False)]
-    | Annotated[DVAE, tyro.conf.subcommand("dvae", prefix_name=False)]
-    | Annotated[Addition, tyro.conf.subcommand("addition", prefix_name=False)]
+    Annotated[Gradients, _subcommand(Gradients)]
+    | Annotated[Optimisation, _subcommand(Optimisation)]
+    | Annotated[DVAE, _subcommand(DVAE)]
+    | Annotated[Addition, _subcommand(Addition)]
 )
+# The metric of each experiment that a table or a bar shows, and its name with sign and unit.
 HEADLINE = {
-    "gradients": "relative_variance",
-    "optimisation": "value",
-    "dvae": "test",
-    "addition": "accuracy",
+    "gradients": ("relative_variance", "relative variance"),
+    "optimisation": ("value", "value"),
+    "dvae": ("test", "negated test ELBO, nats"),
+    "addition": ("accuracy", "accuracy"),
 }
+# The words of README for the kinds of distribution.
+KINDS = {Kind.INDEX: "categorical"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,7 @@ class RunCommand(Checked):
     folder: Path | None = None
     """The folder of the run; None: a folder below runs/, named after the settings."""
     resume: bool = False
-    """Continue the run in the folder."""
+    """Continue the run in the folder, or extend a shorter run of the same settings."""
     checkpoint_every: NotNegative = 30.0
     """Seconds between checkpoints."""
     tensorboard: bool = False
@@ -64,7 +82,11 @@ class RunCommand(Checked):
 
     def __call__(self) -> int:
         config = self.experiment
+        check_settings(config)
         folder = folder_for(config) if self.folder is None else self.folder
+        extends = None
+        if self.resume and self.folder is None:
+            extends = find_shorter_run(config)
         console = Console(quiet=_is_silent())
         console.print(
             f"[bold]{config.name}[/bold] {escape(config.estimator)}, seed {config.seed}, "
@@ -72,8 +94,14 @@ class RunCommand(Checked):
         )
         with progress_bar(console) as bar:
             line = bar.add_task("", total=None, visible=False)
+            has_begun = False
 
             def watch(done: int, total: int, row: Mapping[str, float]) -> None:
+                nonlocal has_begun
+                if self.resume and not has_begun:
+                    start = f"Resumes from iteration {done} of {total}."
+                    notify(start if done else "Nothing to resume: starts from scratch.")
+                has_begun = True
                 text = _headline(config.name, row)
                 bar.update(line, completed=done, total=total, visible=True, description=text)
 
@@ -85,6 +113,7 @@ class RunCommand(Checked):
                     config,
                     folder,
                     resume=self.resume,
+                    extends=extends,
                     checkpoint_every=self.checkpoint_every,
                     tensorboard=self.tensorboard,
                     watch=watch,
@@ -97,16 +126,20 @@ class RunCommand(Checked):
                     f"[bold]--resume --folder {escape(str(folder))}[/bold]."
                 )
                 return 130
-        table = Table("metric", "value", title=escape(str(folder)))
+        if not has_begun:
+            console.print("The run is complete already.")
+        table = Table("metric", "value")
+        metric, name = HEADLINE[config.name]
         for key, value in metrics.items():
-            table.add_row(key, "" if value is None else f"{value:.6g}")
+            label = f"{key} ({name})" if key == metric != name else key
+            table.add_row(label, "" if value is None else f"{value:.6g}")
         console.print(table)
         return 0
 
 
 @dataclass(frozen=True)
 class SweepCommand(Checked):
-    """Run a grid of settings: skip complete runs, resume interrupted ones, retry dead ones."""
+    """Run a grid of settings. The same command resumes it, and skips complete runs."""
 
     experiment: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[Chosen]]
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -136,6 +169,7 @@ class SweepCommand(Checked):
 
     def __call__(self) -> int:
         configs = grid(self.experiment, list(self.grid))
+        check_sweep(configs, self.engine)
         output = self.root / f"{self.experiment.name}.csv" if self.output is None else self.output
         for path in (output, self.report):
             if path is not None:
@@ -143,7 +177,7 @@ class SweepCommand(Checked):
         console = Console()
         engine = "on this machine" if self.engine == "local" else "on Ray"
         console.print(
-            f"{len(configs)} runs of [bold]{self.experiment.name}[/bold] {engine}, "
+            f"{_count(len(configs), 'run')} of [bold]{self.experiment.name}[/bold] {engine}, "
             f"stored in {escape(str(self.root))}"
         )
         progress = SweepProgress(configs, self.root)
@@ -156,15 +190,20 @@ class SweepCommand(Checked):
             console.print(escape(note), style="yellow", highlight=False)
         for problem in problems:
             console.print(escape(problem), style="red", highlight=False)
-        rows = [row for path in progress.experiments for row in records.read_run(path)]
+        parts = [rows for path in progress.experiments if (rows := records.read_run(path))]
+        rows = [row for part in parts for row in part]
         if rows:
             records.write(rows, output)
-            console.print(f"{len(rows)} rows of {len(configs)} runs: {escape(str(output))}")
-        if self.report is not None:
+            console.print(
+                f"{_count(len(rows), 'row')} of {len(parts)} of {_count(len(configs), 'run')}: "
+                f"{escape(str(output))}"
+            )
+        if self.report is not None and rows:
             from ..report.page import report
+            from ..report.provenance import provenance
 
-            report(rows, self.report)
-            console.print(f"Report: {escape(str(self.report.resolve()))}")
+            report(rows, self.report, provenance=provenance(progress.experiments, rows))
+            console.print(f"Report: {escape(str(self.report.resolve()))}", soft_wrap=True)
         return 1 if problems else 0
 
     def _run(
@@ -172,9 +211,12 @@ class SweepCommand(Checked):
     ) -> tuple[list[str], list[str]]:
         """Run the sweep behind a live table, and return its problems and notes."""
         notes: list[str] = []
-        with Live(_sweep_table(progress, console), console=console, refresh_per_second=1) as live:
+        with contextlib.ExitStack() as stack:
+            live = Live(console=console, refresh_per_second=1)
 
             def watch(configs: Sequence[Settings]) -> None:
+                if not live.is_started:  # not before the sweep: an error needs no table
+                    stack.enter_context(live)
                 live.update(_sweep_table(progress, console))
 
             problems = sweep(
@@ -190,8 +232,11 @@ class SweepCommand(Checked):
                 checkpoint_every=self.checkpoint_every,
                 watch=watch,
                 notify=notes.append,
+                stopped=progress.stop,
             )
             watch(configs)
+        if not console.is_terminal:
+            console.line()  # the table has ended without one
         return problems, notes
 
 
@@ -209,7 +254,7 @@ class PlotCommand(Checked):
     def __call__(self) -> int:
         from ..report.figures import save_all
 
-        rows = records.read_all(self.sources)
+        rows = _read_runs(self.sources)
         for path in save_all(rows, self.output, _read_step_times(self.step_times)):
             print(path)
         return 0
@@ -217,29 +262,39 @@ class PlotCommand(Checked):
 
 @dataclass(frozen=True)
 class ReportCommand(Checked):
-    """Write an HTML page with each claim of the paper, the figure, the numbers and the verdict."""
+    """Write an HTML page of runs: figures, numbers, verdicts on the paper's claims."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs, or CSV files written by `catlog export`."""
     output: Path = Path("report.html")
     """The page."""
     step_times: Path | None = None
-    """CSV file with the columns method and ms, as for `catlog plot`."""
+    """CSV file with the columns method and ms, as for `catlog plot`; it decides the claims about
+    time. Default: the clocks of the runs do."""
 
     def __call__(self) -> int:
-        from ..report.page import report
+        from ..report.page import report, verdict_lines
+        from ..report.provenance import provenance
+        from ..report.runs import Evidence
         from ..report.tables import summary
 
-        rows = records.read_all(self.sources)
-        report(rows, self.output, step_times=_read_step_times(self.step_times))
+        rows = _read_runs(self.sources)
+        step_times = _read_step_times(self.step_times)
+        report(rows, self.output, step_times, provenance(self.sources, rows))
+        evidence = Evidence.from_rows(rows, step_times)
         console = Console()
-        lines = summary(rows)
-        if lines:
-            table = Table(*lines[0].keys())
-            for line in lines:
-                table.add_row(*(str(value) for value in line.values()))
+        for content in summary(evidence):
+            table = Table(title=content.caption, title_justify="left")
+            for name in content.header:
+                table.add_column(name, overflow="fold")
+            for row in content.rows:
+                table.add_row(*(escape(row[name]) for name in content.header))
             console.print(table)
-        console.print(f"Report: {escape(str(self.output.resolve()))}")
+        for note in evidence.notes:
+            console.print(escape(note), style="yellow", highlight=False)
+        for line in verdict_lines(evidence):
+            console.print(escape(line), highlight=False)
+        console.print(f"Report: {escape(str(self.output.resolve()))}", soft_wrap=True)
         return 0
 
 
@@ -257,7 +312,7 @@ class ExportCommand(Checked):
     """Number of significant digits."""
 
     def __call__(self) -> int:
-        rows = records.thinned(records.read_all(self.sources), self.thin)
+        rows = records.thinned(_read_runs(self.sources), self.thin)
         records.write(rows, self.output, digits=self.digits)
         print(f"{len(rows)} rows in {self.output}")
         return 0
@@ -265,25 +320,52 @@ class ExportCommand(Checked):
 
 @dataclass(frozen=True)
 class ListCommand:
-    """List the experiments with the paper's methods, all estimators, and the test problems."""
+    """List the experiments, all estimators and the test problems."""
+
+    what: tyro.conf.Positional[Literal["all", "experiments", "estimators", "problems"]] = "all"
+    """The table to print."""
 
     def __call__(self) -> int:
         console = Console()
-        table = Table("experiment", "the paper's methods", "description")
-        for name, cls in EXPERIMENTS.items():
-            table.add_row(name, ", ".join(cls.labels), escape((cls.__doc__ or "").split("\n")[0]))
-        console.print(table)
-        table = Table("estimator", "unbiased", "distributions", "reference")
-        for name, estimator in ESTIMATORS.items():
-            unbiased = "yes" if estimator().unbiased else "no"
-            supported = ", ".join(sorted(estimator.supports))
-            table.add_row(name, unbiased, supported, estimator.reference)
-        console.print(table)
-        table = Table("problem", "description")
-        for name, description in problems.describe().items():
-            table.add_row(name, description)
-        console.print(table)
+        tables = {
+            "experiments": _experiments_table,
+            "estimators": _estimators_table,
+            "problems": _problems_table,
+        }
+        for name, make_table in tables.items():
+            if self.what in (name, "all"):
+                console.print(make_table())
         return 0
+
+
+def _experiments_table() -> Table:
+    table = Table("experiment", "the paper's methods", "description")
+    for name, cls in EXPERIMENTS.items():
+        table.add_row(name, ", ".join(cls.labels), escape((cls.__doc__ or "").split("\n")[0]))
+    return table
+
+
+def _estimators_table() -> Table:
+    words = {kind: KINDS.get(kind, str(kind)) for kind in Kind}
+    caption = (
+        f"independent: {', '.join(words[kind] for kind in Kind if kind in INDEPENDENT)}; "
+        f"any: also {words[Kind.STRUCTURED]}"
+    )
+    table = Table("estimator", "unbiased", "distributions", "reference", caption=caption)
+    names = {ANY: "any", INDEPENDENT: "independent"}
+    for name, estimator in ESTIMATORS.items():
+        supported = ", ".join(words[kind] for kind in Kind if kind in estimator.supports)
+        supported = names.get(frozenset(estimator.supports), supported)
+        unbiased = "yes" if estimator().unbiased else "no"
+        table.add_row(name, unbiased, supported, estimator.reference)
+    return table
+
+
+def _problems_table() -> Table:
+    table = Table("problem", "description")
+    for name, description in problems.describe().items():
+        table.add_row(name, description)
+    return table
 
 
 Command = (
@@ -328,30 +410,38 @@ def _is_silent() -> bool:
 
 
 def _headline(experiment: str, row: Mapping[str, float]) -> str:
-    value = row.get(HEADLINE[experiment])
-    return "running" if value is None else f"{HEADLINE[experiment]} {value:.5g}"
+    metric, name = HEADLINE[experiment]
+    value = row.get(metric)
+    return "running" if value is None else f"{name} {value:.5g}"
 
 
 def _sweep_table(progress: SweepProgress, console: Console) -> Table:
     """Return a table of as many runs as fit on the screen, running ones first."""
     runs = progress.runs()
-    order = {"running": 0, "waiting": 1, "done": 2}
+    order = {"running": 0, "stopped": 1, "waiting": 2, "done": 3}
     room = max(4, console.height - 8)
     shown = sorted(runs, key=lambda run: order[run.state]) if len(runs) > room else runs
     done = sum(run.state == "done" for run in runs)
     seconds = progress.seconds_left(runs)
     remaining = "" if seconds is None else f", about {_clock(seconds)} left"
     caption = f"{done} of {len(runs)} done{remaining}"
-    table = Table("run", "iteration", "metric", "state", "time left", caption=caption)
+    metric, name = HEADLINE[runs[0].experiment]
+    axes = list(progress.labels[runs[0].path])
+    table = Table(caption=caption, box=SIMPLE_HEAD, pad_edge=False)
+    for axis in axes:
+        table.add_column(axis, overflow="fold")
+    for header in ("iteration", name, "state", "time left"):
+        table.add_column(header, no_wrap=header != name)
     for run in shown[:room]:
-        metric, iteration = "", ""
+        value, iteration = "", ""
         if run.row is not None:
-            metric = _headline(run.experiment, run.row)
+            value = "" if run.row.get(metric) is None else f"{run.row[metric]:.5g}"
             total = f"/{run.iterations}" if run.iterations else ""
             iteration = f"{run.row['iteration']}{total}"
-        table.add_row(run.path.name, iteration, metric, run.state, _clock(run.seconds_left))
+        settings = [escape(text) for text in progress.labels[run.path].values()]
+        table.add_row(*settings, iteration, value, run.state, _clock(run.seconds_left))
     if len(shown) > room:
-        table.add_row(f"and {len(shown) - room} more", "", "", "", "")
+        table.add_row(f"and {len(shown) - room} more")
     return table
 
 
@@ -362,6 +452,18 @@ def _clock(seconds: float | None) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def _read_runs(sources: Sequence[Path]) -> list[records.Row]:
+    """Return the rows of all sources; raise if there are none."""
+    rows = records.read_all(sources)
+    if not rows:
+        raise ValueError(f"No run in {', '.join(map(str, sources))}. Nothing was written.")
+    return rows
 
 
 def _read_step_times(path: Path | None) -> StepTimes:

@@ -24,10 +24,12 @@ def progress_bar(console: "Console", transient: bool = False) -> "Progress":
 
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("elapsed"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         refresh_per_second=4,
         transient=transient,

@@ -22,9 +22,8 @@ from .training import Training, adam
 class Addition(Settings):
     """MNIST addition: a LeNet reads D images and is trained on their sum.
 
-    - The loss is -log P(sum is right).
-    - f is the indicator that the drawn digits add up to the sum. Its derivative
-      is zero, so relaxations do not apply.
+    The loss is -log P(sum is right). f is the indicator that the drawn digits
+    add up to the sum. Its derivative is zero, so relaxations do not apply.
     """
 
     data: Literal["mnist-5000", "mnist"] = "mnist-5000"
@@ -43,7 +42,10 @@ class Addition(Settings):
     """Log every N steps; None: once per epoch."""
 
     name: ClassVar[str] = "addition"
+    length: ClassVar[str] = "epochs"
     divides: ClassVar[bool] = True
+    has_derivative: ClassVar[bool] = False
+    category_count: ClassVar[int] = 10
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 10}),
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
@@ -86,11 +88,6 @@ class AdditionTask:
             100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
         )
         self.E = chosen_estimator(config, config.labels, device, samples=samples)
-        if self.E.differentiates_f:
-            raise ValueError(
-                f"--estimator: {config.estimator} needs the derivative of f, "
-                "but that of an indicator is zero."
-            )
         sequences = data.addition(data.load(config.data), config.digits)
         self.train, self.test = sequences.train.to(device), sequences.test.to(device)
         self.network = lenet()

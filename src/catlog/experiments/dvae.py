@@ -24,10 +24,9 @@ from .training import Training, adam, gradient_statistics
 class DVAE(Settings):
     """Discrete autoencoder, trained on the evidence lower bound.
 
-    - Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
-      is computed in closed form.
-    - With more than two categories, the decoder reads category numbers, as in
-      the published code, or one-hot vectors.
+    Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
+    is computed in closed form. With more than two categories, the decoder reads
+    category numbers, as in the published code, or one-hot vectors.
     """
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
@@ -54,7 +53,9 @@ class DVAE(Settings):
     """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
 
     name: ClassVar[str] = "dvae"
+    length: ClassVar[str] = "epochs"
     divides: ClassVar[bool] = True
+    has_likelihood: ClassVar[bool] = True
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),
         "IndeCateR-D": ("IndeCateR", {"samples": 1, "per_variable": True}),
@@ -73,6 +74,10 @@ class DVAE(Settings):
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "variables", "categories", "reads")
 
+    @property
+    def methods(self) -> Labels:
+        return self.labels if self.categories == 2 else self.categorical
+
     def task(self) -> "DVAETask":
         return DVAETask(self)
 
@@ -83,8 +88,7 @@ class DVAETask:
     def __init__(self, config: DVAE) -> None:
         self.config = config
         device = config.prepare()
-        labels = config.labels if config.categories == 2 else config.categorical
-        self.E = chosen_estimator(config, labels, device, bounds=True)
+        self.E = chosen_estimator(config, config.methods, device)
         self.temperature = torch.ones((), device=device)
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))

@@ -32,10 +32,12 @@ class Outcome:
     """The end of a run.
 
     Attributes:
+        folder: the folder of the run.
         problem: what went wrong; None if the run is complete.
         notes: what the user should know in any case.
     """
 
+    folder: Path
     problem: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -62,7 +64,7 @@ class Job:
     def __call__(self, tick: Tick = lambda: None, patience: float | None = None) -> Outcome:
         """Start or resume the run."""
         notes: list[str] = []
-        return Outcome(self._run(tick, notes.append, patience), tuple(notes))
+        return Outcome(self.folder, self._run(tick, notes.append, patience), tuple(notes))
 
     def _run(self, tick: Tick, notify: Notify, patience: float | None) -> str | None:
         """Run, and return what went wrong, or None."""
@@ -106,8 +108,9 @@ def _run_with_threads(job: Job, threads: int, patience: float | None = None) -> 
 def _died(job: Job, retries: int) -> Outcome:
     attempts = "" if retries == 0 else f", and so did those of {retries} more attempts"
     return Outcome(
+        job.folder,
         f"{job.folder}: its process died (killed, or out of memory){attempts}. "
-        "Run the same command again to continue."
+        "Run the same command again to continue.",
     )
 
 
@@ -191,7 +194,7 @@ def run_on_ray(
                     yield _died(job, retries)
                 except ray.exceptions.RayError as error:
                     reason = str(error).splitlines()[0]
-                    yield Outcome(f"{job.folder}: {type(error).__name__}: {reason}")
+                    yield Outcome(job.folder, f"{job.folder}: {type(error).__name__}: {reason}")
             tick()
     finally:
         for reference in running:

@@ -17,10 +17,9 @@ from .settings import Labels, Settings
 class Gradients(Settings):
     """Synthetic gradients: estimates at fixed logits, and the exact gradient.
 
-    - An additive f is the paper's sum of abs(x_d - b_d). IndeCateR is exact on
-      it with one draw, so the comparison says little.
-    - A pairwise f is a Potts energy with a coupling between every two
-      variables, which makes the comparison fair.
+    An additive f is the paper's sum of abs(x_d - b_d). IndeCateR is exact on it
+    with one draw, so the comparison says little. A pairwise f is a Potts energy
+    with a coupling between every two variables, which makes the comparison fair.
     """
 
     variables: Count = 12
@@ -35,6 +34,7 @@ class Gradients(Settings):
     """Number of estimates made at once (affects memory and speed only)."""
 
     name: ClassVar[str] = "gradients"
+    length: ClassVar[str] = "repeats"
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 1}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),
@@ -43,6 +43,14 @@ class Gradients(Settings):
         "GS": ("GumbelSoftmax", {"samples": 1000, "hard": True, "temperature": 1.0}),
     }
     sizes: ClassVar[tuple[str, ...]] = ("variables", "categories", "function")
+
+    def check_extension(self) -> None:
+        if self.repeats % self.together:
+            raise ValueError(
+                f"--repeats: a run of {self.repeats} estimates cannot be extended, because "
+                f"its last step made fewer than --together {self.together} of them. "
+                "Run it without --resume."
+            )
 
     def task(self) -> "GradientsTask":
         return GradientsTask(self)
@@ -59,7 +67,7 @@ class GradientsTask:
             self.E = replace(self.E, hard=True)
         one_hot = takes_one_hot(self.E)
         self.iterations = -(-config.repeats // config.together)
-        self.every = self.iterations
+        self.every = self.iterations + 1  # log at the end only
 
         d, k = config.variables, config.categories
         generator = torch.Generator().manual_seed(config.seed)  # one problem for all estimators

@@ -67,6 +67,8 @@ def loop(
 
     ``seconds`` in the metrics is the time spent in steps, without measuring and without the first
     step, which compiles. ``checkpoint_every`` is in seconds; checkpoints fall on logged points.
+    The last one is written after the last step, from where a longer run can continue. It comes
+    before the measurement, because a longer run measures there only if it logs there.
 
     With several ``ranks``, all of them step and measure, and the first one reads, logs and writes.
     A checkpoint holds the random states of all ranks. After resuming with another number of ranks,
@@ -92,15 +94,18 @@ def loop(
         if ranks.is_first:
             folder.checkpoint(i, {**state, "random_others": others} if others else state)
 
+    def is_logged(i: int) -> bool:
+        return i % task.every == 0 or i == task.iterations
+
     def log(i: int) -> dict[str, Any]:
         row = {"iteration": i, "seconds": round(seconds, 6), **task.measure(i)}
         if ranks.is_first:
             folder.log(row)
         return row
 
-    if start == 0:
-        row = log(0)
-        watch(0, task.iterations, row)
+    if is_logged(start) and row.get("iteration") != start:
+        row = log(start)
+    watch(start, task.iterations, row)
     saved_at = watched_at = stepped_at = time.perf_counter()
     if patience is None:
         patience = 5.0 if ranks.size > 1 else 0.0
@@ -111,12 +116,14 @@ def loop(
             if i == start:
                 _synchronise()
                 stepped_at = time.perf_counter()
-            is_logged = done % task.every == 0 or done == task.iterations
-            if is_logged:
+            if is_logged(done):
                 _synchronise()
                 seconds += time.perf_counter() - stepped_at
+                is_last = done == task.iterations
+                if is_last:
+                    save(done)
                 row = log(done)
-                if ranks.any(time.perf_counter() - saved_at > checkpoint_every):
+                if not is_last and ranks.any(time.perf_counter() - saved_at > checkpoint_every):
                     save(done)
                     saved_at = time.perf_counter()
                 watch(done, task.iterations, row)
@@ -125,7 +132,7 @@ def loop(
             elif time.perf_counter() - watched_at > WATCH_EVERY:
                 watched_at = time.perf_counter()
                 watch(done, task.iterations, row)
-            ranks_agree_now = ranks.size == 1 or is_logged or done % AGREE_EVERY == 0
+            ranks_agree_now = ranks.size == 1 or is_logged(done) or done % AGREE_EVERY == 0
             if ranks_agree_now and ranks.any(asked_to_stop()):
                 seconds += time.perf_counter() - stepped_at
                 save(done)

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from ..estimator import Estimator, Kind
+from ..estimator import BITS, Estimator, Kind
 from ..estimators import ESTIMATORS
+from .ranges import did_you_mean
 from .settings import Labels, Settings
 
 
@@ -36,39 +37,56 @@ def make_estimator(
         if not equals:
             raise ValueError(f"--options: {option!r} must have the form name=value.")
         settings[key] = parse_literal(value)
-    unknown = [key for key in settings if key not in fields]
-    if unknown:
-        raise ValueError(
-            f"{class_name} has no setting {', '.join(unknown)}. It has {', '.join(fields)}."
-        )
+    for key in settings:
+        if key not in fields:
+            raise ValueError(
+                f"{class_name} has no setting {key}.{did_you_mean(key, fields)} "
+                f"It has {', '.join(fields)}."
+            )
     return cls(**settings)
 
 
 def check_known(name: str, labels: Labels) -> None:
     """Raise if ``name`` is neither one of ``labels`` nor an estimator."""
-    if name not in labels and name not in ESTIMATORS:
-        known = sorted({*labels, *ESTIMATORS})
-        raise ValueError(f"--estimator: {name!r} is not known. Use one of {', '.join(known)}.")
+    known = sorted({*labels, *ESTIMATORS})
+    if name not in known:
+        advice = did_you_mean(name, known) or f" Use one of {', '.join(known)}."
+        raise ValueError(f"--estimator: {name!r} is not known.{advice}")
+
+
+def check_settings(config: Settings) -> None:
+    """Raise if the estimator of a configuration is unknown or does not fit the experiment."""
+    check_fits(
+        make_estimator(config.estimator, config.samples, config.options, config.methods), config
+    )
+
+
+def check_fits(E: Estimator, config: Settings) -> None:
+    """Raise if an estimator does not fit the experiment."""
+    name = type(E).__name__
+    if E.target == "bound" and not config.has_likelihood:
+        raise ValueError(
+            f"--estimator: {name} bounds a likelihood by log-weights, and this "
+            "experiment has no likelihood. Use it with `catlog run dvae`."
+        )
+    if E.differentiates_f and not config.has_derivative:
+        raise ValueError(
+            f"--estimator: {name} needs the derivative of f, which is zero everywhere in "
+            f"{config.name}. Use a black-box estimator such as RLOO."
+        )
+    categories = getattr(config, "categories", config.category_count)
+    if E.supports == BITS and categories > 2:
+        raise ValueError(
+            f"--estimator: {name} is for bits, but there are {categories} categories here."
+        )
 
 
 def chosen_estimator(
-    config: Settings,
-    labels: Labels,
-    device: torch.device,
-    *,
-    samples: int | None = None,
-    bounds: bool = False,
+    config: Settings, labels: Labels, device: torch.device, *, samples: int | None = None
 ) -> Estimator:
-    """Return the estimator of a configuration on its device.
-
-    ``bounds`` allows estimators of a bound on a likelihood, such as VIMCO.
-    """
+    """Return the estimator of a configuration on its device."""
     E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
-    if E.target == "bound" and not bounds:
-        raise ValueError(
-            f"--estimator: {type(E).__name__} bounds a likelihood by log-weights, and this "
-            "experiment has no likelihood. Use it with `catlog run dvae`."
-        )
+    check_fits(E, config)
     return E.to(device) if isinstance(E, nn.Module) else E
 
 

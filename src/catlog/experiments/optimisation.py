@@ -17,10 +17,9 @@ from .settings import Labels, Settings
 class Optimisation(Settings):
     """Synthetic optimisation: maximise E[mean of (x_d - 0.499)^2] over D bits.
 
-    - f is additive, so IndeCateR's gradient is exact.
-    - The learning rates are the published ones, for RMSProp with epsilon
-      inside the root as in the published code. With epsilon outside, a rate of
-      5 would converge within ten steps.
+    f is additive, so IndeCateR's gradient is exact. The learning rates are the
+    published ones, for RMSProp with epsilon inside the root as in the published
+    code. With epsilon outside, a rate of 5 would converge within ten steps.
     """
 
     variables: Count = 200
@@ -37,6 +36,7 @@ class Optimisation(Settings):
     """Follow each variable's own gradient, or the first one's, a mistake of the published code."""
 
     name: ClassVar[str] = "optimisation"
+    length: ClassVar[str] = "iterations"
     labels: ClassVar[Labels] = {
         "IndeCateR": ("IndeCateR", {"samples": 2}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 2, "draws": "latin"}),

@@ -1,7 +1,9 @@
 """Types and ranges of settings, given in the annotations of dataclass fields and checked."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -69,9 +71,22 @@ def check(name: str, value: object, annotation: Any) -> None:
         return
     kinds = [str if get_origin(kind) is Literal else kind for kind, _ in alternatives]
     has_right_type = any(_fits(value, kind, None) for kind in kinds)
+    choices = [str(choice) for kind, _ in alternatives for choice in _choices(kind)]
     raise (ValueError if has_right_type else TypeError)(
         f"{name} must be {expected(annotation)}, but {value!r} was given."
+        f"{did_you_mean(str(value), choices)}"
     )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the closest known name, "" if none is close.
+
+    >>> did_you_mean("RLO", ["Exact", "RLOO", "ARM"])
+    ' Did you mean RLOO?'
+    """
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def convert(name: str, text: str, annotation: Any) -> Any:
@@ -115,9 +130,14 @@ def _alternatives(annotation: Any) -> list[tuple[Any, Range | None]]:
     return [(annotation, None)]
 
 
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Return the values of a Literal, none for another type."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
 def _fits(value: object, kind: Any, within: Range | None) -> bool:
     if get_origin(kind) is Literal:
-        return value in get_args(kind)
+        return value in _choices(kind)
     if get_origin(kind) is tuple:
         return isinstance(value, tuple)
     if kind in (int, float):
@@ -146,6 +166,6 @@ def _describe(kind: Any, within: Range | None) -> str:
     if kind is NoneType:
         return "None"
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(kind)))
+        return "one of " + ", ".join(map(repr, _choices(kind)))
     name = NAMES.get(kind, f"a {getattr(kind, '__name__', kind)}")
     return name if within is None else f"{name} {within}"

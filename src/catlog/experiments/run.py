@@ -6,14 +6,14 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .loop import Watcher, ignore_progress, loop
-from .named_estimators import check_known
+from .named_estimators import check_settings
 from .ranges import NotNegative, check
 from .ranks import join_ranks
 from .run_folder import Folder, Notify
@@ -48,6 +48,7 @@ def execute(
     folder: Path | str | None = None,
     *,
     resume: bool = False,
+    extends: Path | str | None = None,
     checkpoint_every: float = 30.0,
     tensorboard: bool = False,
     watch: Watcher = ignore_progress,
@@ -56,22 +57,41 @@ def execute(
 ) -> dict[str, Any]:
     """Run ``config`` in ``folder`` and return its last metrics. A complete run is not repeated.
 
-    Only the folder and its lock are created before the run is known to start. Under torchrun all
+    Nothing is written before the settings are checked and the data are loaded. Under torchrun all
     ranks call this function, and every step divides its batch among them (if ``config.divides``).
 
     Args:
         config: an experiment.
         folder: by default :func:`folder_for` of ``config``.
-        resume: continue the run in the folder; without it, a folder with a run is refused.
+        resume: continue the run in the folder; without it, a folder with a run is refused. A
+            shorter run of the same settings is extended, such as from 10 to 12 epochs. The result
+            is that of a run of 12 epochs from the start.
+        extends: the folder of a shorter run, which is copied and extended if ``folder`` has none.
         checkpoint_every: seconds between checkpoints.
         tensorboard: write TensorBoard events as well.
         watch: called with the iterations done, their total and the last metrics.
-        notify: called with notes about a resumed run: other versions, damaged checkpoints.
+        notify: called with notes about a resumed run: what is extended, other versions, damaged
+            checkpoints.
         patience: see ``catlog.experiments.loop.interruptions``.
     """
     check("--checkpoint-every", checkpoint_every, NotNegative)
-    check_known(config.estimator, config.labels)
-    home = Folder(folder_for(config) if folder is None else folder)
+    check_settings(config)
+    home = Folder(folder_for(config) if folder is None else folder, config.length)
+    source = home if extends is None else Folder(extends, config.length)
+    content = record(config)
+
+    def shorter() -> Folder:
+        """Return the folder whose run may have to be extended."""
+        return home if home.has_progress() else source
+
+    def check_folder() -> dict[str, Any] | None:
+        """Return the metrics of a complete run; raise if a folder cannot be used."""
+        home.check_config(content, resume=resume)
+        if shorter().is_shorter_run(content):
+            length = (shorter().recorded_config() or {})[config.length]
+            replace(config, **{config.length: length}).check_extension()
+        return home.completed(content)
+
     with contextlib.ExitStack() as stack:
         ranks = stack.enter_context(join_ranks(config.torch_device))
         if ranks.size > 1 and not config.divides:
@@ -79,18 +99,24 @@ def execute(
                 f"{config.name} has no batches to divide among {ranks.size} ranks. "
                 "Run it without torchrun."
             )
-        ranks.from_first(lambda: stack.enter_context(home.locked()))
-        ranks.from_first(lambda: home.check_config(record(config), resume=resume))
-        if (summary := ranks.from_first(home.summary)) is not None:
+        if (summary := ranks.from_first(check_folder)) is not None:
             return summary
         torch.manual_seed(config.seed)
         task = config.task()
         ranks.split_random_streams()
-        ranks.from_first(lambda: home.write_config(record(config)))
+        writer = _summary_writer() if tensorboard else None
+        ranks.from_first(lambda: stack.enter_context(home.locked()))
+        if (summary := ranks.from_first(check_folder)) is not None:
+            return summary  # another process has completed it in the meantime
+        if ranks.from_first(lambda: shorter().is_shorter_run(content)):
+            note = ranks.from_first(lambda: home.extend(content, shorter()))
+            if ranks.is_first:
+                notify(note)
+        ranks.from_first(lambda: home.write_config(content))
         if not ranks.is_first:
             watch = ignore_progress
-        elif tensorboard:
-            watch = _with_events(home.path, watch, stack)
+        elif writer is not None:
+            watch = _with_events(stack.enter_context(writer(str(home.path))), watch)
         return loop(
             task,
             home,
@@ -102,8 +128,19 @@ def execute(
         )
 
 
-def _with_events(path: Path, watch: Watcher, stack: contextlib.ExitStack) -> Watcher:
-    """Return a watcher that writes TensorBoard events and then calls ``watch``."""
+def find_shorter_run(config: Settings, root: Path | str = "runs") -> Path | None:
+    """Return the folder of the longest run that :func:`execute` can extend to ``config``."""
+    content, best = record(config), None
+    for path in sorted((Path(root) / config.name).glob("*")):
+        folder = Folder(path, config.length)
+        if folder.is_shorter_run(content):
+            length = (folder.recorded_config() or {})[config.length]
+            best = max(best or (0, path), (length, path))
+    return None if best is None else best[1]
+
+
+def _summary_writer() -> Any:
+    """Return the class that writes TensorBoard events."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -111,7 +148,11 @@ def _with_events(path: Path, watch: Watcher, stack: contextlib.ExitStack) -> Wat
             "--tensorboard needs the package tensorboard. "
             "Install it with: pip install 'catlog[tensorboard]'"
         ) from error
-    writer = stack.enter_context(SummaryWriter(str(path)))
+    return SummaryWriter
+
+
+def _with_events(writer: Any, watch: Watcher) -> Watcher:
+    """Return a watcher that writes TensorBoard events and then calls ``watch``."""
 
     def write_and_watch(done: int, total: int, row: Mapping[str, float]) -> None:
         if done == row.get("iteration"):

@@ -50,10 +50,14 @@ class Folder:
     """The files of one run.
 
     Files are written atomically or appended to, so a reader recognises half-written ones.
+
+    ``length`` is the setting that says how long the run is. A run can be extended: a larger value
+    continues it, and any other change makes another run.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, length: str = "") -> None:
         self.path = Path(path)
+        self.length = length
         self._intact: list[Path] | None = None  # checkpoints known to be undamaged, newest last
 
     @property
@@ -91,7 +95,10 @@ class Folder:
             lock.release()
 
     def check_config(self, config: Mapping[str, Any], *, resume: bool) -> None:
-        """Raise if the folder holds another run, or holds this run and ``resume`` is False."""
+        """Raise if the folder holds another run, or holds this run and ``resume`` is False.
+
+        With ``resume``, a shorter run of the same settings passes: it will be extended.
+        """
         if not self.has_progress():
             return
         recorded, wanted = self.recorded_config(), json.loads(json.dumps(config))
@@ -100,17 +107,59 @@ class Folder:
                 f"{self.path} holds a run, but its config.json is lost or damaged, so it is "
                 "unknown which run. Pass another --folder, or remove this one."
             )
-        if recorded != wanted:
+        if not self._is_same_run(recorded, wanted):
             keys = {key for key in {*recorded, *wanted} if recorded.get(key) != wanted.get(key)}
             raise ValueError(
                 f"{self.path} holds another run (its {', '.join(sorted(keys))} differ). "
                 "Pass another --folder."
+            )
+        if recorded != wanted and recorded[self.length] > wanted[self.length]:
+            raise ValueError(
+                f"{self.path} holds this run with --{self.length} {recorded[self.length]}, which "
+                f"cannot be shortened to {wanted[self.length]}. Pass another --folder."
             )
         if not resume:
             raise ValueError(
                 f"{self.path} holds this run already. "
                 "Pass --resume to continue it, or another --folder."
             )
+
+    def _is_same_run(self, config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Return whether two configurations are equal but for the length."""
+        return {**config, self.length: None} == {**other, self.length: None}
+
+    def is_shorter_run(self, config: Mapping[str, Any]) -> bool:
+        """Return whether the folder holds progress of this run with a smaller length."""
+        recorded = self.recorded_config() if self.has_progress() else None
+        return (
+            recorded is not None
+            and self._is_same_run(recorded, json.loads(json.dumps(config)))
+            and recorded[self.length] < config[self.length]
+        )
+
+    def extend(self, config: Mapping[str, Any], source: "Folder") -> str:
+        """Turn the shorter run in ``source``, which may be this folder, into one of ``config``.
+
+        Another folder is copied and stays as it is. Return a note on what was extended.
+        """
+        recorded = source.recorded_config() or {}
+        note = (
+            f"Extends {source.path} from --{self.length} {recorded.get(self.length)} to "
+            f"{config[self.length]}."
+        )
+        if source.path == self.path:
+            self.summary_path.unlink(missing_ok=True)  # first: else the run would seem complete
+            self.write_config(config)
+            return note
+        with source.locked(), explained_when_full(self.path):
+            self.write_json("config.json", config)
+            names = ["provenance.json", "sessions.jsonl", "metrics.jsonl"]
+            for checkpoint in source._checkpoints():
+                names += [checkpoint.name, checkpoint.with_suffix(".sha256").name]
+            for name in names:  # in an order in which a cut copy is an earlier state of the run
+                if (source.path / name).exists():
+                    write_atomically(self.path / name, (source.path / name).read_bytes())
+        return note
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.json and provenance.json, unless this configuration is there already."""
@@ -273,7 +322,7 @@ class Folder:
             saved = _load(path)
             if saved is None:
                 skipped.append(f"{path.name} is damaged")
-            elif config is not None and saved.get("config") not in (None, config):
+            elif config and saved.get("config") and not self._is_same_run(config, saved["config"]):
                 skipped.append(f"{path.name} is of another run")
             elif saved["lines"] > len(rows):
                 skipped.append(f"the metrics of {path.name} are lost")
@@ -304,6 +353,11 @@ class Folder:
         if summary is None or last is None:
             return None
         return summary if summary.get("iteration") == last.get("iteration") else None
+
+    def completed(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the last metrics if the run is complete with this configuration, else None."""
+        is_same = self.recorded_config() == json.loads(json.dumps(config))
+        return self.summary() if is_same else None
 
     def finished(self) -> bool:
         """Return True if the run is complete."""
@@ -390,6 +444,7 @@ def provenance() -> dict[str, Any]:
     return {
         **environment(),
         "platform": platform.platform(),
+        "host": socket.gethostname(),
         "command": " ".join(["catlog", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -36,11 +36,23 @@ class Settings(Checked, ABC):
     name: ClassVar[str]  # of the experiment
     labels: ClassVar[Labels]  # the paper's methods
     sizes: ClassVar[tuple[str, ...]]  # the fields that name a run's folder
+    length: ClassVar[str]  # the field that says how long a run is, and changes nothing else
     divides: ClassVar[bool] = False  # whether several ranks can divide its batches
+    has_likelihood: ClassVar[bool] = False  # whether estimators of a bound on it apply
+    has_derivative: ClassVar[bool] = True  # whether f has a derivative other than zero
+    category_count: ClassVar[int] = 2  # of a variable, unless a field `categories` says it
 
     @abstractmethod
     def task(self) -> Task:
         """Return what the loop runs."""
+
+    @property
+    def methods(self) -> Labels:
+        """The paper's methods at this size."""
+        return self.labels
+
+    def check_extension(self) -> None:
+        """Raise if a run of these settings cannot be continued as a longer one."""
 
     @property
     def torch_device(self) -> torch.device:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from .engines import Job, run_in_processes, run_in_turn, run_on_ray
-from .ranges import Count, Counted, NotNegative, annotations, check, convert
+from .named_estimators import check_settings
+from .ranges import Count, Counted, NotNegative, annotations, check, convert, did_you_mean
 from .ranks import launched_ranks
 from .run import folder_for, warn
 from .run_folder import Folder, Notify
@@ -32,10 +33,11 @@ def grid(base: AnySettings, axes: list[str]) -> list[AnySettings]:
     values: dict[str, list[Any]] = {}
     for axis in axes:
         name, equals, listed = axis.partition("=")
+        name = name.replace("-", "_")
         if not equals or name not in names:
             raise ValueError(
                 f"--grid: {axis!r} must be field=value,value,... with a field of "
-                f"{', '.join(names)}."
+                f"{', '.join(names)}.{did_you_mean(name, names)}"
             )
         if name in values:
             raise ValueError(
@@ -49,6 +51,22 @@ def grid(base: AnySettings, axes: list[str]) -> list[AnySettings]:
         replace(base, **dict(zip(values, combination, strict=True)))
         for combination in product(*values.values())
     ]
+
+
+def check_sweep(configs: Sequence[Settings], engine: Literal["local", "ray"] = "local") -> None:
+    """Raise an error that names all wrong settings, so that no run starts before the others fail.
+
+    The device is checked for local runs only: a cluster may have what this machine lacks.
+    """
+    wrong: dict[str, None] = {}
+    for config in configs:
+        try:
+            check_settings(config)
+            _ = config.torch_device if engine == "local" else None
+        except (ValueError, TypeError) as error:
+            wrong[str(error)] = None
+    if wrong:
+        raise ValueError(f"No run was started. {' '.join(wrong)}")
 
 
 def sweep(
@@ -65,11 +83,13 @@ def sweep(
     checkpoint_every: float = 30.0,
     watch: Callable[[Sequence[Settings]], None] = lambda configs: None,
     notify: Notify = warn,
+    stopped: Callable[[Path], None] = lambda folder: None,
 ) -> list[str]:
     """Run all ``configs`` and return what went wrong, an empty list if all runs are complete.
 
-    A sweep can be repeated: the folder of a run follows from its configuration, complete runs are
-    skipped, and a lock in the folder keeps other processes out.
+    The settings of all runs are checked before the first one starts (:func:`check_sweep`). A sweep
+    can be repeated: the folder of a run follows from its configuration, complete runs are skipped,
+    and a lock in the folder keeps other processes out.
 
     Args:
         configs: the experiments; equal ones are run once.
@@ -87,6 +107,7 @@ def sweep(
         checkpoint_every: seconds between the checkpoints of a run.
         watch: called regularly with ``configs``.
         notify: called with notes about resumed runs.
+        stopped: called with the folder of every run that ended before it was complete.
     """
     if launched_ranks() > 1:
         raise ValueError(
@@ -102,6 +123,7 @@ def sweep(
     check("--retries", retries, Counted)
     check("--deadline", deadline, NotNegative | None)
     check("--checkpoint-every", checkpoint_every, NotNegative)
+    check_sweep(configs, engine)
     stop_at = None if deadline is None else time.time() + deadline
     by_folder = {folder_for(config, Path(root).resolve()): config for config in configs}
     todo = [
@@ -124,6 +146,7 @@ def sweep(
         for outcome in outcomes:
             if outcome.problem is not None:
                 problems.append(outcome.problem)
+                stopped(outcome.folder)
             for note in outcome.notes:
                 notify(note)
     return problems
@@ -136,7 +159,7 @@ class RunProgress:
     Attributes:
         experiment: the name of the experiment.
         path: the folder of the run.
-        state: whether it waits, runs or is complete.
+        state: whether it waits, runs, is complete or ended before that.
         row: its last metrics.
         iterations: the number of iterations of the complete run, if known.
         seconds_left: the estimated time to its end, if known.
@@ -144,7 +167,7 @@ class RunProgress:
 
     experiment: str
     path: Path
-    state: Literal["waiting", "running", "done"]
+    state: Literal["waiting", "running", "done", "stopped"]
     row: dict[str, Any] | None
     iterations: int | None = None
     seconds_left: float | None = None
@@ -156,13 +179,37 @@ class RunProgress:
         return self.row["iteration"] / self.iterations if self.row and self.iterations else 0.0
 
 
+def distinguish(configs: Sequence[Settings]) -> list[dict[str, str]]:
+    """Return, for every different configuration, the settings in which they differ.
+
+    Without a difference, it is the estimator.
+
+    >>> from catlog.experiments import Addition
+    >>> distinguish(grid(Addition(), ["digits=4,8", "samples=None,2"]))[1]
+    {'samples': '2', 'digits': '4'}
+    """
+    different = list(dict.fromkeys(configs))
+    names = [
+        field.name
+        for field in fields(different[0])
+        if len({getattr(config, field.name) for config in different}) > 1
+    ] or ["estimator"]
+    return [{name: _short(getattr(config, name)) for name in names} for config in different]
+
+
+def _short(value: object) -> str:
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
 class SweepProgress:
     """The progress of a sweep, read from the files of its runs, wherever they are executed."""
 
     def __init__(self, configs: Sequence[Settings], root: Path | str) -> None:
         self.started_at = time.time()
         self.experiments = {folder_for(config, root): config.name for config in configs}
+        self.labels = dict(zip(self.experiments, distinguish(configs), strict=True))
         self._done: dict[Path, RunProgress] = {}
+        self._stopped: set[Path] = set()
         self.initial_fraction = sum(run.fraction for run in self.runs())
 
     def runs(self) -> list[RunProgress]:
@@ -171,6 +218,10 @@ class SweepProgress:
             self._done.get(path) or self._read(path, name)
             for path, name in self.experiments.items()
         ]
+
+    def stop(self, folder: Path) -> None:
+        """Record that the run in this folder ended before it was complete."""
+        self._stopped.add(folder.resolve())
 
     def seconds_left(self, runs: list[RunProgress]) -> float | None:
         """Estimate the time until all runs are done, at the speed so far."""
@@ -186,6 +237,8 @@ class SweepProgress:
             self._done[path] = RunProgress(name, path, "done", summary)
             return self._done[path]
         row, sessions = folder.last_metrics(), folder.sessions()
+        if path.resolve() in self._stopped:
+            return RunProgress(name, path, "stopped", row)
         if not sessions:
             return RunProgress(name, path, "waiting", row)
         session = sessions[-1]

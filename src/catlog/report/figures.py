@@ -191,17 +191,20 @@ def gradients_pictures(evidence: Evidence) -> list[Picture]:
 
 
 def optimisation_pictures(evidence: Evidence) -> list[Picture]:
-    """Draw the synthetic optimisation, one figure per kind of update."""
+    """Draw the synthetic optimisation, one figure per size and kind of update."""
     descriptions = {"own": "", "published": " with the published code's mistaken update"}
-    return [
-        Picture(
-            "optimisation" if update == "own" else f"optimisation-{update}",
-            f"Synthetic optimisation{descriptions[update]}: "
-            "value by iterations and by time, and two kinds of variance.",
-            optimisation_figure(evidence, update),
+    pictures = []
+    for d, update in values(pick(evidence.runs, "optimisation"), "variables", "update"):
+        size = "" if d == 200 else f"-{d}"
+        runs = pick(evidence.runs, "optimisation", variables=d, update=update)
+        figure = optimisation_figure(Evidence(runs, evidence.step_times), update)
+        name = f"optimisation{size}" + ("" if update == "own" else f"-{update}")
+        caption = (
+            f"Synthetic optimisation of {d} bits{descriptions[update]}: "
+            "value by iterations and by time, and two kinds of variance."
         )
-        for (update,) in values(pick(evidence.runs, "optimisation"), "update")
-    ]
+        pictures.append(Picture(name, caption, figure))
+    return pictures
 
 
 def dvae_pictures(evidence: Evidence) -> list[Picture]:

@@ -40,8 +40,8 @@ DATA = {
 }
 METRICS = {
     "value": "expected value",
-    "train": "negated train ELBO",
-    "test": "negated test ELBO",
+    "train": "negated train ELBO, nats",
+    "test": "negated test ELBO, nats",
     "gradient_variance": "gradient variance over draws",
     "gradient_spread": "the paper's “variance”",
     "accuracy": "test accuracy",

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,14 +11,13 @@ from pathlib import Path
 import matplotlib as mpl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from .. import __version__
 from ..experiments.records import Row
 from ..experiments.run_folder import refuse_run_file
 from ..files.atomic import write_atomically
 from . import figures, published, tables
 from .claims import judge
 from .figures import Picture
-from .runs import Evidence, collect, section_of
+from .runs import Evidence, section_of
 from .step_times import NO_STEP_TIMES, StepTimes
 from .tables import Table
 
@@ -43,6 +43,7 @@ class Section:
     tables: Callable[[Evidence], list[Table]]
 
 
+DECIDED = ("holds", "does not hold")
 SECTIONS = (
     Section(
         key="gradients",
@@ -105,19 +106,22 @@ def report(
     step_times: StepTimes = NO_STEP_TIMES,
     provenance: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the page and return its path.
+    """Write the page and return its path. Rows without a run are refused.
 
     Args:
         rows: Of any experiments, as :func:`catlog.experiments.records.read` returns them. The page
-            names the experiments that are missing.
+            begins with what was run, and folds the claims that these runs do not decide.
         path: The path of the HTML file.
         step_times: Milliseconds per step, measured separately.
         provenance: Names and values that say where the runs come from.
     """
     refuse_run_file(path)
     path = Path(path)
+    evidence = Evidence.from_rows(rows, step_times)
+    if not evidence.runs:
+        raise ValueError(f"There is no run to report, so {path} was not written.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page(Evidence(collect(rows), step_times), provenance))
+    write_atomically(path, page(evidence, provenance))
     return path
 
 
@@ -131,12 +135,32 @@ def page(evidence: Evidence, provenance: Mapping[str, str] | None = None) -> str
     return templates.get_template("page.html.j2").render(
         css=(folder / "page.css").read_text(encoding="utf-8"),
         count=len(evidence.runs),
-        timed=bool(evidence.step_times),
+        evidence=evidence,
         source=published.SOURCE,
+        summary=tables.summary(evidence),
         judged=judge(evidence),
         parts=[_part(section, evidence) for section in SECTIONS],
-        provenance={**(provenance or {"catlog": __version__}), "page made": made},
+        provenance={**(provenance or {}), "page made": made},
     )
+
+
+def verdict_lines(evidence: Evidence) -> list[str]:
+    """Return how many claims hold, and which of them an option would decide, for a terminal."""
+    judged = judge(evidence)
+    counts = Counter(verdict.outcome for _, verdict in judged)
+    listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    lines = [f"{len(judged)} claims of the paper: {listed}."]
+    by_clock = [
+        claim.key
+        for claim, verdict in judged
+        if claim.goes_by_clocks(evidence) and verdict.outcome in DECIDED
+    ]
+    if by_clock:
+        lines.append(
+            f"{', '.join(by_clock)}: decided by the clocks of the runs. Pass --step-times to "
+            "decide by step times measured separately, as docs/reproduction.md does."
+        )
+    return lines
 
 
 def _part(section: Section, evidence: Evidence) -> dict[str, object]:
@@ -145,6 +169,7 @@ def _part(section: Section, evidence: Evidence) -> dict[str, object]:
     evidence = Evidence(runs, evidence.step_times)
     return {
         "section": section,
+        "was_run": bool(runs),
         "images": [_image(picture) for picture in section.pictures(evidence)],
         "tables": section.tables(evidence),
     }

@@ -5,8 +5,8 @@ Figures, tables and verdicts are made of these.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ ORDER = (
 
 # Settings that make another method of the same estimator. Its label shows those that are not the
 # default.
-SWITCHES = ("samples", "options", "learning_rate", "batch", "reads", "anneal")
+SWITCHES = ("samples", "options", "learning_rate", "batch", "clip", "reads", "anneal")
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,28 @@ class Evidence:
     Attributes:
         runs: The runs.
         step_times: Step times measured separately; without them the clocks of the runs count.
+        notes: What was left out, cut or shown separately, a sentence each.
     """
 
     runs: Sequence[Run]
     step_times: StepTimes = NO_STEP_TIMES
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Row], step_times: StepTimes = NO_STEP_TIMES) -> Self:
+        """Return the evidence in logged rows. All seeds of a method have the same length.
+
+        - A run whose configured length is below the longest of its method is another method.
+        - Of several runs of one method, size and seed, the longest counts.
+        - Runs that got to different iterations are cut to the shortest. A run that did not get
+          half as far as the longest is left out.
+        """
+        notes: list[str] = []
+        runs = _runs(rows, notes)
+        runs = [run for group in _by_size(runs) for run in _split_by_length(group, notes)]
+        runs = _longest_of_each_seed(runs, notes)
+        runs = [run for group in _by_size(runs) for run in _cut_to_shortest(group, notes)]
+        return cls(runs, step_times, tuple(notes))
 
     def methods(self, experiment: str, **settings: Any) -> dict[str, list[Run]]:
         """Return the runs of an experiment with these settings, by method."""
@@ -165,34 +183,115 @@ def estimator_of(method: str) -> str:
 
 
 def collect(rows: Iterable[Row]) -> list[Run]:
-    """Return the runs in the rows.
+    """Return the runs in the rows; see :meth:`Evidence.from_rows`."""
+    return list(Evidence.from_rows(rows).runs)
 
-    Of several runs of one method, size and seed (such as a short trial), the longest counts.
-    """
+
+def _runs(rows: Iterable[Row], notes: list[str]) -> list[Run]:
+    """Return a run for every configuration in the rows."""
     groups: dict[tuple[str, ...], list[Row]] = {}
-    settings = {
-        name: [field.name for field in fields(experiment)]
-        for name, experiment in EXPERIMENTS.items()
-    }
+    settings = {name: _settings(name) for name in EXPERIMENTS}
+    ignored = 0
     for row in rows:
         name = row.get("experiment")
         if name not in settings or row.get("iteration") is None or row.get("estimator") is None:
+            ignored += 1
             continue
         key = (name, *(str(row.get(field)) for field in settings[name]))
         groups.setdefault(key, []).append(row)
-    longest: dict[tuple[str, ...], Run] = {}
+    if ignored:
+        notes.append(f"{ignored} rows are left out: they are not of a run of a known experiment.")
+    runs = []
     for group in groups.values():
         by_iteration = {int(row["iteration"]): row for row in group}
         points = [by_iteration[iteration] for iteration in sorted(by_iteration)]
         first = points[0]
         check_sizes(first)
         seed = int(setting(first, "seed") or 0)
-        run = Run(first["experiment"], method_label(first), seed, first, points)
-        sizes = [str(setting(first, size)) for size in EXPERIMENTS[run.experiment].sizes]
-        key = (run.experiment, run.method, str(run.seed), *sizes)
-        if key not in longest or longest[key].length <= run.length:
+        runs.append(Run(first["experiment"], method_label(first), seed, first, points))
+    return runs
+
+
+def _settings(experiment: str) -> list[str]:
+    return [field.name for field in fields(EXPERIMENTS[experiment])]
+
+
+def _name(run: Run) -> str:
+    """Return the method and the sizes of a run, as a note names it."""
+    sizes = [f"{size}={setting(run.config, size)}" for size in EXPERIMENTS[run.experiment].sizes]
+    return f"{run.experiment} {run.method} ({', '.join(sizes)})"
+
+
+def _by_size(runs: Iterable[Run]) -> list[list[Run]]:
+    """Group the runs by experiment, method and sizes."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_name(run), []).append(run)
+    return list(groups.values())
+
+
+def _split_by_length(runs: list[Run], notes: list[str]) -> list[Run]:
+    """Make another method of the runs that are configured to be shorter than the longest."""
+    field = EXPERIMENTS[runs[0].experiment].length
+    longest = max(setting(run.config, field) for run in runs)
+    split = []
+    for run in runs:
+        length = setting(run.config, field)
+        is_shorter = length < longest
+        split.append(replace(run, method=f"{run.method} {field}={length}") if is_shorter else run)
+    lengths = sorted({setting(run.config, field) for run in runs} - {longest})
+    if lengths:
+        notes.append(
+            f"{_name(runs[0])}: runs with {field}={', '.join(map(str, lengths))} are shown as "
+            f"methods apart from those with {field}={longest}."
+        )
+    return split
+
+
+def _longest_of_each_seed(runs: Iterable[Run], notes: list[str]) -> list[Run]:
+    longest: dict[tuple[str, int], Run] = {}
+    for run in runs:
+        key = (_name(run), run.seed)
+        rival = longest.get(key)
+        if rival is None:
             longest[key] = run
+            continue
+        kept, dropped = (run, rival) if rival.length <= run.length else (rival, run)
+        longest[key] = kept
+        names = [
+            name
+            for name in _settings(run.experiment)
+            if setting(kept.config, name) != setting(dropped.config, name)
+        ]
+        notes.append(
+            f"{_name(dropped)}, seed {dropped.seed}: a run of {dropped.length} iterations is left "
+            f"out, because one of {kept.length} counts (they differ in {', '.join(names)})."
+        )
     return list(longest.values())
+
+
+def _cut_to_shortest(runs: list[Run], notes: list[str]) -> list[Run]:
+    """Cut the runs of a method to the iteration that all reached."""
+    longest = max(run.length for run in runs)
+    kept = [run for run in runs if 2 * run.length >= longest]
+    notes += [
+        f"{_name(run)}, seed {run.seed}: left out, because it got to iteration {run.length} of "
+        f"{longest}."
+        for run in runs
+        if 2 * run.length < longest
+    ]
+    shortest = min(run.length for run in kept)
+    if shortest == longest:
+        return kept
+    seeds = ", ".join(f"seed {run.seed}: {run.length}" for run in kept)
+    notes.append(
+        f"{_name(kept[0])}: the runs differ in length ({seeds}), so all are read up to iteration "
+        f"{shortest}."
+    )
+    return [
+        replace(run, points=[point for point in run.points if point["iteration"] <= shortest])
+        for run in kept
+    ]
 
 
 def check_sizes(row: Row) -> None:

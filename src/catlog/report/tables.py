@@ -1,23 +1,21 @@
-"""The numbers of a report: tables of every experiment, and a short summary."""
+"""The numbers of a report: tables of every experiment, and a short summary of the runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..experiments.records import Row
 from . import published
 from .claims.addition import enough, solved
 from .claims.gradients import estimate_time, work
 from .claims.optimisation import covered, iterations_to
 from .formatting import format_number
-from .looks import DATA
+from .looks import DATA, METRICS
 from .runs import (
     Evidence,
     Run,
     at,
     at_common_end,
-    collect,
     end,
     final,
     late,
@@ -48,33 +46,48 @@ class Table:
         return [name for name in self.rows[0] if any(row.get(name) for row in self.rows)]
 
 
-# experiment -> the name of its result, the metric, and the settings that tell runs apart
+# experiment -> the metric, its name with sign and unit, and the settings that tell runs apart
 HEADLINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "gradients": ("variance", "relative_variance", ("variables", "categories", "function")),
+    "gradients": (
+        "relative_variance",
+        "relative variance",
+        ("variables", "categories", "function"),
+    ),
     "optimisation": ("value", "value", ("variables", "update")),
-    "dvae": ("negated test ELBO", "test", ("data", "variables", "categories")),
-    "addition": ("accuracy", "accuracy", ("data", "digits")),
+    "dvae": ("test", METRICS["test"], ("data", "variables", "categories")),
+    "addition": ("accuracy", METRICS["accuracy"], ("data", "digits")),
 }
 
 
-def summary(rows: Iterable[Row]) -> list[Cells]:
-    """Return the result of every method in every setting, for a short table."""
-    evidence = Evidence(collect(rows))
-    summaries = []
-    for experiment, (name, metric, sizes) in HEADLINES.items():
+def summary(evidence: Evidence) -> list[Table]:
+    """Return a short table per experiment: the result of every method in every setting.
+
+    A setting that all runs share is in the caption.
+    """
+    tables = []
+    for experiment, (metric, name, sizes) in HEADLINES.items():
         runs = [run for run in evidence.runs if run.experiment == experiment]
+        rows = []
+        constant = {size for size in sizes if len(values(runs, size)) == 1}
+        caption = [experiment]
         for size in values(runs, *sizes):
-            methods = evidence.methods(experiment, **dict(zip(sizes, size, strict=True)))
-            for method, repeats in methods.items():
-                summaries.append(
+            settings = dict(zip(sizes, size, strict=True))
+            named = {name: str(value) for name, value in settings.items()}
+            caption[1:] = [f"{name}={named[name]}" for name in sizes if name in constant]
+            cells = {name: value for name, value in named.items() if name not in constant}
+            for method, repeats in evidence.methods(experiment, **settings).items():
+                rows.append(
                     {
-                        "experiment": " ".join(map(str, (experiment, *size))),
+                        **cells,
                         "method": method,
                         "seeds": str(len(repeats)),
-                        "result": f"{name} {final(repeats, metric)}",
+                        "iterations": _iterations(repeats),
+                        name: str(final(repeats, metric)),
                     }
                 )
-    return summaries
+        if rows:
+            tables.append(Table(", ".join(caption), rows))
+    return tables
 
 
 def gradients_tables(evidence: Evidence) -> list[Table]:
@@ -166,8 +179,8 @@ def _dvae_row(
         "seeds": str(len(runs)),
         "epochs": format_number(end(runs, "epoch")),
         "iterations": _iterations(runs),
-        "negated train ELBO": str(final(runs, "train")),
-        "negated test ELBO": str(final(runs, "test")),
+        METRICS["train"]: str(final(runs, "train")),
+        METRICS["test"]: str(final(runs, "test")),
         "lowest test": str(statistic(float(np.nanmin(run.column("test"))) for run in runs)),
         "variance over draws": str(late(runs, "gradient_variance")),
         "the paper's “variance”": str(late(runs, "gradient_spread")),
@@ -182,7 +195,7 @@ def _at_equal_work(name: str, methods: Mapping[str, list[Run]], times: StepTimes
     for x, unit, digits in (("iteration", "iterations", 7), ("seconds", "s", 3)):
         for metric in ("train", "test"):
             position, stats = at_common_end(methods, metric, x, times)
-            column = f"{metric} after {format_number(position, digits=digits)} {unit}"
+            column = f"{metric}, nats, after {format_number(position, digits=digits)} {unit}"
             for method in methods if stats else ():
                 rows[method][column] = str(stats.get(method, "-"))
     compared = list(rows.values()) if len(methods) > 1 else []

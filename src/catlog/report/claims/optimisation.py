@@ -95,6 +95,7 @@ def relaxation_struggles(evidence: Evidence) -> Verdict:
 
 @claim(
     key="optimisation-time",
+    timed="optimisation",
     where="Section 6.2 and its figure, middle",
     says="The methods take about the same time, so that time leads to the same conclusions as "
     "iterations.",

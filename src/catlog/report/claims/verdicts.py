@@ -39,6 +39,7 @@ class Claim:
         says: The claim, in our words.
         rule: How it is decided.
         judge: The function that applies the rule.
+        timed: The problem whose step times decide, if they were measured; "": no time decides.
     """
 
     key: str
@@ -46,6 +47,11 @@ class Claim:
     says: str
     rule: str
     judge: Callable[[Evidence], Verdict]
+    timed: str = ""
+
+    def goes_by_clocks(self, evidence: Evidence) -> bool:
+        """Return whether the clocks of the runs decide, for lack of separate step times."""
+        return bool(self.timed) and not evidence.step_times.covers(self.timed)
 
     @property
     def section(self) -> str:
@@ -54,10 +60,10 @@ class Claim:
 
 
 def claim(
-    *, key: str, where: str, says: str, rule: str
+    *, key: str, where: str, says: str, rule: str, timed: str = ""
 ) -> Callable[[Callable[[Evidence], Verdict]], Claim]:
     """Make a claim of the function that judges it. The arguments are those of :class:`Claim`."""
-    return lambda judge: Claim(key, where, says, rule, judge)
+    return lambda judge: Claim(key, where, says, rule, judge, timed)
 
 
 def decided(holds: bool, why: str) -> Verdict:

@@ -1,0 +1,298 @@
+"""The command line at 80 columns: early checks, extended runs, tables and reports that say it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from catlog.__main__ import main
+from catlog.cli.main import _sweep_table
+from catlog.data.files import DataError
+from catlog.diagnostics.progress import progress_bar
+from catlog.experiments import DVAE, Addition, Gradients, Optimisation, execute, folder_for
+from catlog.experiments.run_folder import Folder
+from catlog.experiments.sweep import SweepProgress, grid, sweep
+from catlog.files.atomic import write_atomically
+from driver import untimed
+
+Capture = pytest.CaptureFixture[str]
+SMALL = Optimisation(iterations=20, every=10, variables=5)
+FLAGS = ["optimisation", "--every", "10", "--variables", "5"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def error_of(command: list[str], capsys: Capture) -> str:
+    """Return the error of a command that must fail with exit code 2 and print nothing else."""
+    capsys.readouterr()
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return " ".join(captured.err.split())
+
+
+# --- settings are checked before anything starts
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("run dvae --estimator RLO", "--estimator: 'RLO' is not known. Did you mean RLOO?"),
+        ("run dvae --estimator rloo-f", "Did you mean RLOO-F?"),
+        ("run dvae --options draw=latin", "IndeCateR has no setting draw. Did you mean draws?"),
+        ("run addition --estimator ReinMax", "needs the derivative of f, which is zero"),
+        ("run gradients --estimator ARM", "ARM is for bits, but there are 3 categories here"),
+        ("sweep dvae --grid estimator=RLOO,RLOOO", "No run was started. --estimator: 'RLOOO'"),
+        ("sweep dvae --grid estimator=RLOO,RLOOO", "Did you mean RLOO?"),
+        ("sweep addition --grid digits=4,x", "--grid: digits must be an int of at least 1"),
+        ("sweep addition --grid digit=4,8", "Did you mean digits?"),
+        ("sweep dvae --grid data=mnist,omniglt", "Did you mean omniglot?"),
+        ("compare --problem isng", "--problem: 'isng' is not known. Did you mean ising?"),
+        ("compare --problem ising --estimators RLO", "Did you mean RLOO?"),
+    ],
+)
+def test_misspelt_settings_are_refused_at_once(command: str, message: str, capsys: Capture) -> None:
+    assert message in error_of(command.split(), capsys)
+    assert not list(Path().iterdir())
+
+
+def test_all_wrong_settings_of_a_sweep_are_named() -> None:
+    configs = grid(SMALL, ["estimator=RLOO,RLOOO,VIMCO", "seed=0,1"])
+    with pytest.raises(ValueError, match=r"'RLOOO' is not known.*VIMCO bounds") as caught:
+        sweep(configs, "runs")
+    assert str(caught.value).count("RLOOO") == 1
+    assert not Path("runs").exists()
+
+
+def test_names_of_axes_may_have_dashes() -> None:
+    assert [config.learning_rate for config in grid(SMALL, ["learning-rate=1,2"])] == [1.0, 2.0]
+
+
+def test_missing_data_leave_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """So the same command runs once the data are there."""
+
+    def load(name: str) -> Any:
+        raise DataError("the data are missing")
+
+    command = ["run", "dvae", "--variables", "2", "--epochs", "1", "--batch", "2000"]
+    with monkeypatch.context() as patch:
+        patch.setattr("catlog.experiments.dvae.load", load)
+        assert main(command) == 2
+    assert not Path("runs").exists()
+    assert main(command) == 0
+    assert "negated test ELBO, nats" in capsys.readouterr().out
+
+
+def test_missing_tensorboard_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError, match="tensorboard"):
+        execute(SMALL, "run", tensorboard=True)
+    assert not Path("run").exists()
+
+
+def test_missing_ray_is_reported_without_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["sweep", *FLAGS, "--engine", "ray", "--grid", "seed=0,1"]) == 2
+    captured = capsys.readouterr()
+    assert "Ray is not installed" in captured.err
+    assert captured.out == "2 runs of optimisation on Ray, stored in runs\n"
+
+
+# --- runs are extended
+
+LENGTHS: dict[str, tuple[Any, dict[str, int]]] = {
+    "gradients": (Gradients(repeats=20, together=10, variables=3, categories=2), {"repeats": 40}),
+    # 23 is no multiple of 10: the last logged point of the short run is none of the long one
+    "optimisation": (replace(SMALL, iterations=23, estimator="GS-S"), {"iterations": 45}),
+    "dvae": (
+        DVAE(epochs=1, every=3, variables=3, batch=800, estimator="GS-S", test_samples=1),
+        {"epochs": 2},
+    ),
+    "addition": (Addition(digits=2, epochs=1, batch=200, samples=2), {"epochs": 2}),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_extended_run_equals_a_long_one(name: str, in_place: bool) -> None:
+    short, change = LENGTHS[name]
+    long = replace(short, **change)
+    execute(long, "long")
+    execute(short, "short")
+    before = untimed(Folder("short"))
+    notes: list[str] = []
+    target = "short" if in_place else "extended"
+    extends = None if in_place else "short"
+    execute(long, target, resume=True, extends=extends, notify=notes.append)
+    ((length, value),) = change.items()
+    assert notes == [f"Extends short from --{length} {getattr(short, length)} to {value}."]
+    assert untimed(Folder(target)) == untimed(Folder("long"))
+    assert [session["iteration"] > 0 for session in Folder(target).sessions()] == [False, True]
+    assert Folder(target).completed({"experiment": name}) is None
+    assert execute(long, target, resume=True) == Folder(target).summary()
+    if not in_place:
+        assert untimed(Folder("short")) == before
+        assert execute(short, "short", resume=True)["iteration"] == before[-1]["iteration"]
+
+
+def test_a_run_is_extended_by_the_command(capsys: Capture) -> None:
+    assert main(["run", *FLAGS, "--iterations", "20"]) == 0
+    assert main(["run", *FLAGS, "--iterations", "40", "--resume"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    short = folder_for(SMALL)
+    assert f"Extends {short} from --iterations 20 to 40." in text
+    assert "Resumes from iteration 20 of 40." in text
+    assert Folder(short).finished()
+    assert Folder(folder_for(replace(SMALL, iterations=40))).finished()
+    assert main(["run", *FLAGS, "--iterations", "40", "--resume"]) == 0
+    assert "The run is complete already." in capsys.readouterr().out
+    assert main(["run", *FLAGS, "--iterations", "40", "--resume", "--seed", "1"]) == 0
+    assert "Nothing to resume: starts from scratch." in capsys.readouterr().out
+
+
+def test_runs_that_cannot_be_extended_are_refused(capsys: Capture) -> None:
+    execute(SMALL, "run")
+    folder = ["--folder", "run", "--resume"]
+    message = error_of_run([*FLAGS, "--iterations", "10", *folder], capsys)
+    assert "holds this run with --iterations 20, which cannot be shortened to 10" in message
+    message = error_of_run([*FLAGS, "--iterations", "40", "--seed", "1", *folder], capsys)
+    assert "its iterations, seed differ" in message
+    uneven = Gradients(repeats=25, together=10, variables=3)
+    execute(uneven, "uneven")
+    with pytest.raises(ValueError, match="--repeats: a run of 25 estimates cannot be extended"):
+        execute(replace(uneven, repeats=40), "uneven", resume=True)
+    assert Folder("uneven").finished()
+
+
+def error_of_run(flags: list[str], capsys: Capture) -> str:
+    assert main(["run", *flags]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_cut_copy_of_a_run_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is cut before the checkpoints: the run starts from scratch."""
+    long = replace(SMALL, iterations=40)
+    execute(SMALL, "short")
+    execute(long, "long")
+
+    def cut(path: Path, content: bytes | str) -> None:
+        if path.suffix == ".pt":
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("catlog.experiments.run_folder.write_atomically", cut)
+        with pytest.raises(KeyboardInterrupt):
+            execute(long, "copy", resume=True, extends="short", notify=lambda note: None)
+    assert Folder("copy").metrics()
+    execute(long, "copy", resume=True)
+    assert untimed(Folder("copy")) == untimed(Folder("long"))
+
+
+# --- tables
+
+
+def test_the_table_of_a_sweep_names_runs_by_what_differs(tmp_path: Path) -> None:
+    configs = grid(Addition(), ["estimator=IndeCateR-D-Latin,RLOO-F", "digits=4,16", "seed=0,1"])
+    console = Console(width=80, height=40, record=True)
+    console.print(_sweep_table(SweepProgress(configs, tmp_path), console))
+    text = console.export_text()
+    lines = text.splitlines()
+    assert len(lines) == 5 + len(configs)  # no row is torn
+    for header in ("estimator", "digits", "seed", "iteration", "accuracy", "state", "time left"):
+        assert header in lines[1]
+    assert text.count("IndeCateR-D-Latin") == 4
+    assert "…" not in text
+    assert "mnist" not in text
+
+
+def test_times_of_the_bar_are_labelled() -> None:
+    console = Console(width=80, record=True, force_terminal=True)
+    with progress_bar(console) as bar:
+        bar.add_task("negated test ELBO, nats 209.12", total=1000, completed=10)
+    last = console.export_text().strip().splitlines()[-1]
+    assert "elapsed" in last
+    assert last.rstrip().endswith("left")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run", "sweep", "plot", "report", "export", "compare", "list", "run dvae", "sweep addition"],
+)
+def test_help_fits_80_columns_and_has_no_markup(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    usage, text = capsys.readouterr().out.split("\n", 1)
+    assert usage.startswith("usage: catlog ")
+    assert max(map(len, text.splitlines())) <= 80
+    assert not any(mark in text for mark in (":math:", "``", "\\sum", ":func:", "$"))
+
+
+def test_the_list_uses_the_words_of_the_pages(capsys: Capture) -> None:
+    assert main(["list", "estimators"]) == 0
+    text = capsys.readouterr().out
+    assert "index" not in text
+    assert "independent: bits, categorical, one-hot, mixed; any: also structured" in text
+    assert "knapsack" not in text
+    assert len(text.splitlines()) < 50
+    assert main(["list"]) == 0
+    assert "knapsack" in capsys.readouterr().out
+
+
+# --- reports
+
+
+def test_an_empty_report_does_not_replace_one(capsys: Capture) -> None:
+    Path("empty").mkdir()
+    for command in ("report", "plot", "export"):
+        Path("output").write_text("an earlier one", encoding="utf-8")
+        message = error_of([command, "empty", "--output", "output"], capsys)
+        assert "No run in empty. Nothing was written." in message
+        assert Path("output").read_text(encoding="utf-8") == "an earlier one"
+
+
+def test_a_report_names_runs_of_other_lengths(capsys: Capture) -> None:
+    for seed, iterations in ((0, 40), (1, 40), (1, 20), (2, 20)):
+        execute(replace(SMALL, seed=seed, iterations=iterations), f"runs/{seed}-{iterations}")
+    assert main(["report", "runs"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "IndeCateR 2 40 0.25" in text
+    assert (
+        "runs with iterations=20 are shown as methods apart from those with iterations=40" in text
+    )
+    assert "optimisation, variables=5, update=own" in text
+    assert "20 claims of the paper: 16 not run, 4 not testable." in text
+    assert "Report: " in text
+
+
+def test_a_report_says_which_option_decides(capsys: Capture) -> None:
+    """The table of the paper's runs gives two verdicts, with step times and without."""
+    results = Path(__file__).parents[2] / "results"
+    command = ["report", str(results / "paper" / "optimisation.csv")]
+    assert main(command) == 0
+    assert "optimisation-time: decided by the clocks" in capsys.readouterr().out
+    Path("ms.csv").write_text("problem,method,ms\noptimisation,RLOO-F,2\n", encoding="utf-8")
+    assert main([*command, "--step-times", "ms.csv"]) == 0
+    assert "clocks" not in capsys.readouterr().out
+
+
+def test_a_sweep_without_rows_writes_no_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def task(config: Optimisation) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Optimisation, "task", task)
+    Path("report.html").write_text("an earlier one", encoding="utf-8")
+    assert main(["sweep", *FLAGS, "--report", "report.html"]) == 1
+    assert Path("report.html").read_text(encoding="utf-8") == "an earlier one"
+    assert "1 run of optimisation on this machine" in capsys.readouterr().out
