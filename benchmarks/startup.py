@@ -24,9 +24,7 @@ ROOT = Path(__file__).parents[1]
 BASELINE = "import torch"
 PROGRAMS = {
     "import catlog": ["-c", "import catlog"],
-    "catlog --version": ["-m", "catlog", "--version"],
     "catlog --help": ["-m", "catlog", "--help"],
-    "catlog list": ["-m", "catlog", "list"],
 }
 
 

@@ -131,8 +131,10 @@ class Comparison:
             notes.append(f"Not shown, for lack of space: {', '.join(missing)}.")
         notes += [f"Left out: {name}: {reason}." for name, reason in self.skipped.items()]
         for note in notes:
-            is_short = width is None or len(note) <= width
-            lines += [note] if is_short else textwrap.wrap(note, width, subsequent_indent="  ")
+            if width is None or len(note) <= width:
+                lines.append(note)
+            else:
+                lines += textwrap.wrap(note, width, subsequent_indent="  ")
         return "\n".join(lines)
 
     def to_csv(self, path: Path | str) -> None:
