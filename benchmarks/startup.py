@@ -4,9 +4,9 @@
     python -m benchmarks.startup --commits ed12b4f d72e8da      # earlier commits beside it
 
 Every program runs in a new process. `seconds` is its CPU time, user and system, the median of
---rounds rounds in which all programs take turns. `beyond_torch` is what it takes longer than
-`import torch`, and `ratio` is its time relative to that. Sources are copied and compiled to
-bytecode before the first round, as an installation does.
+--rounds rounds in which all programs take turns. `beyond_torch` is the median of what it takes
+longer than `import torch` in the same round, and `ratio` that of its time relative to it. Sources
+are copied and compiled to bytecode before the first round, as an installation does.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from operator import sub, truediv
 from pathlib import Path
 from statistics import median
 
@@ -71,7 +72,7 @@ def measure(commits: list[str], rounds: int, folder: Path) -> list[Row]:
     for _ in range(rounds):
         for key, (arguments, source) in runs.items():
             times[key].append(cpu_seconds(arguments, source))
-    torch_seconds = median(times["torch", BASELINE])
+    baseline = times["torch", BASELINE]
     return [
         {
             "version": version,
@@ -79,8 +80,8 @@ def measure(commits: list[str], rounds: int, folder: Path) -> list[Row]:
             "rounds": rounds,
             "seconds": median(seconds),
             "fastest": min(seconds),
-            "beyond_torch": median(seconds) - torch_seconds,
-            "ratio": median(seconds) / torch_seconds,
+            "beyond_torch": median(map(sub, seconds, baseline)),
+            "ratio": median(map(truediv, seconds, baseline)),
         }
         for (version, program), seconds in times.items()
     ]
