@@ -5,12 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from . import functions as functions
-from . import problems as problems
 from .compiled import compiled_step as compiled_step
-from .diagnostics import Advice as Advice
-from .diagnostics import Comparison as Comparison
-from .diagnostics import advise as advise
-from .diagnostics import compare as compare
 from .distributions import Autoregressive as Autoregressive
 from .distributions import BayesianNetwork as BayesianNetwork
 from .distributions import Categoricals as Categoricals
@@ -30,7 +25,13 @@ from .pathwise import Pathwise as Pathwise
 
 __version__ = "0.1.0"
 
-if not TYPE_CHECKING:  # type checkers read a literal `__all__` only
+if TYPE_CHECKING:
+    from . import problems as problems
+    from .diagnostics import Advice as Advice
+    from .diagnostics import Comparison as Comparison
+    from .diagnostics import advise as advise
+    from .diagnostics import compare as compare
+else:  # type checkers read a literal `__all__` only
     __all__ = [
         *ESTIMATORS,
         "ESTIMATORS",
@@ -51,8 +52,16 @@ if not TYPE_CHECKING:  # type checkers read a literal `__all__` only
         "problems",
     ]
 
+    # Imported on first use: training needs none of these modules, and `data` needs numpy.
+    _MODULES = ("data", "diagnostics", "problems")
+    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare")
+
     def __getattr__(name: str) -> object:
-        """Import `catlog.data` on first use: it needs numpy, which `import catlog` does not."""
-        if name == "data":
-            return import_module("catlog.data")
+        if name in _MODULES:
+            return import_module(f"catlog.{name}")
+        if name in _OF_DIAGNOSTICS:
+            return getattr(import_module("catlog.diagnostics"), name)
         raise AttributeError(f"module 'catlog' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES, *_OF_DIAGNOSTICS})

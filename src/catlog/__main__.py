@@ -1,5 +1,6 @@
 """The entry point of ``catlog`` and ``python -m catlog``; all but --version needs an extra."""
 
+import gc
 import sys
 
 from . import __version__
@@ -7,7 +8,10 @@ from . import __version__
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command, or explain how to install the packages that it needs."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        # What torch made lasts as long as the process: garbage collections need not visit it.
+        gc.freeze()
     if arguments == ["--version"]:
         print(f"catlog {__version__}")
         return 0

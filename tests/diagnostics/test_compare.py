@@ -27,7 +27,8 @@ from catlog import (
     StraightThrough,
 )
 from catlog.cli.main import main
-from catlog.diagnostics import compare
+from catlog.diagnostics import Comparison, Row, compare
+from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
@@ -510,7 +511,6 @@ def test_table_and_files(tmp_path: Path) -> None:
     text = str(result)
     assert "StraightThrough(1) (b)" in text
     assert "Left out: VIMCO: it differentiates a bound, not E[f]." in text
-    assert all(len(line) < 180 for line in text.split("\n"))
     result.to_csv(tmp_path / "a" / "out.csv")
     with (tmp_path / "a" / "out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -521,6 +521,47 @@ def test_table_and_files(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").stat().st_size > 10_000
     with pytest.raises(KeyError, match="'Nonsense' is not among the rows"):
         result["Nonsense"]
+
+
+def example() -> Comparison:
+    """Return a comparison with a long name, a biased estimator and a long reason."""
+    names = {"RLOO(100)": True, "IndeCateR(9, draws=latin, variables=4)": True, "GS(2)": False}
+    numbers = (100, 200, 0, 0.00123, 0.123, 0.1, 0.2, 0.0345, 0.0123, 0.00234, 2.0, 1.234)
+    rows = tuple(
+        Row(name, unbiased, 3, *numbers, 2e-4, 1.23e-4, 3e-4, RLOO(3), torch.zeros(1), None)
+        for name, unbiased in names.items()
+    )
+    return Comparison(rows, {"ARSM": "it is not for " + "many " * 20 + "reasons"}, "pooled", "Mode")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_table_fits_the_width_and_keeps_the_column_that_decides(width: int) -> None:
+    lines = example().table(width).split("\n")
+    assert max(map(len, lines)) <= width
+    assert "variance x s" in lines[0]
+    assert [line.split()[0].partition("(")[0] for line in lines[1:4]] == ["RLOO", "IndeCateR", "GS"]
+    assert all("0.0002" in line for line in lines[1:4])
+    assert lines[4] == ""
+    shown = re.split(" {2,}", lines[0].strip())
+    notes = " ".join(" ".join(lines[5:]).split())
+    named = re.findall(r"lack of space: ([^.]*)\.", notes)
+    hidden = named[0].split(", ") if named else []
+    assert sorted([*shown, *hidden]) == sorted(COLUMNS)
+
+
+def test_table_shows_everything_where_there_is_space() -> None:
+    for text in (example().table(), example().table(400)):
+        lines = text.split("\n")
+        assert lines[0].split("  ")[-1] == "per logit"
+        assert "IndeCateR(9, draws=latin, variables=4)" in lines[2]
+        assert "lack of space" not in text
+        assert "Left out: ARSM: it is not for many many" in text
+
+
+def test_text_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert str(example()) == example().table(width)
 
 
 @pytest.mark.parametrize(
@@ -587,6 +628,7 @@ def test_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
     quick = "--repeats 10 --rounds 1"
     chosen = "--estimators RLOO,IndeCateR(draws=latin),CARMS(4) --budget 10"
@@ -594,6 +636,8 @@ def test_command(
     assert main(f"{mine}:problem {chosen} {quick} --csv out.csv --plot out.png".split()) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
+    assert output.endswith("Numbers: out.csv\nFigure: out.png\n")
+    assert max(map(len, output.splitlines())) <= 80
     assert Path("out.csv").exists()
     assert Path("out.png").exists()
     assert main(f"{mine}:plain --estimators RLOO --samples 3 {quick}".split()) == 0
@@ -630,7 +674,9 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
     exec(blocks[0].replace(")\nprint", quick), names)
-    rows = re.findall(r"^(\w+\(.*?\)(?: \(b\))?) +(\d+) ", capsys.readouterr().out, re.MULTILINE)
+    rows = re.findall(
+        r"^(\w+\(.*?\)(?: \(b\))?) +([\d.e-]+) ", capsys.readouterr().out, re.MULTILINE
+    )
     assert len(rows) == 8
     exec(blocks[1], names)
     assert len(capsys.readouterr().out.splitlines()) == 4

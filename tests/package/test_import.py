@@ -3,6 +3,28 @@
 import subprocess
 import sys
 
+import pytest
+
+import catlog
+
+# A prefix of programs: packages named in MISSING cannot be imported, as if not installed.
+WITHOUT = """
+import sys
+
+class Finder:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        is_missing = name.partition(".")[0] in MISSING
+        return None if is_missing else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Finder, sys.meta_path)
+"""
+
 
 def loaded_by(program: str, *modules: str) -> list[bool]:
     """Return whether a new process has loaded the modules after running the program."""
@@ -12,9 +34,63 @@ def loaded_by(program: str, *modules: str) -> list[bool]:
     return [flag == "1" for flag in done.stdout.split()]
 
 
+def run_without(package: str, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new process in which a package is missing."""
+    code = f"MISSING = {[package]!r}{WITHOUT}{program}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
 def test_importing_catlog_does_not_import_the_compiler() -> None:
     """torch._dynamo takes longer to import than catlog, and warns where numpy is missing."""
-    assert loaded_by("import catlog", "torch._dynamo") == loaded_by("import torch", "torch._dynamo")
+    compiler = ("torch._dynamo", "torch._inductor", "sympy")
+    assert loaded_by("import catlog", *compiler) == loaded_by("import torch", *compiler)
+
+
+def test_importing_catlog_does_not_import_what_training_does_not_need() -> None:
+    modules = ("catlog.data", "catlog.diagnostics", "catlog.problems", "rich", "tyro", "statistics")
+    assert loaded_by("import catlog", *modules) == [False] * len(modules)
+
+
+def test_help_does_not_import_packages_of_reports_and_data() -> None:
+    program = """
+from catlog.cli.main import main
+try:
+    main(["--help"])
+except SystemExit:
+    print()
+"""
+    modules = ("torch._dynamo", "matplotlib", "jinja2", "sklearn", "mlxtend", "catlog.report.page")
+    report = f"import sys\n{program}\nprint(*(int(name in sys.modules) for name in {modules!r}))"
+    command = [sys.executable, "-c", report]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].split() == ["0"] * len(modules)
+
+
+def test_names_that_are_imported_on_first_use() -> None:
+    names = ["advise", "compare", "Advice", "Comparison", "data", "diagnostics", "problems"]
+    program = f"from catlog import {', '.join(names)}; import catlog; catlog.data; catlog.compare"
+    assert loaded_by(program, "catlog.data", "catlog.diagnostics", "catlog.problems") == [True] * 3
+    assert set(names) <= set(dir(catlog))
+    assert set(catlog.__all__) <= set(dir(catlog))
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'catlog' has no attribute 'nonsense'"):
+        catlog.nonsense  # noqa: B018
+
+
+def test_import_without_numpy_adds_no_warning_to_those_of_torch() -> None:
+    """PyTorch itself warns in many versions."""
+    alone = run_without("numpy", "import torch")
+    done = run_without("numpy", "import catlog")
+    assert done.returncode == 0
+    assert done.stderr == alone.stderr
+
+
+def test_data_without_numpy_say_what_to_install() -> None:
+    done = run_without("numpy", "import catlog; catlog.data.load('mnist-5000')")
+    expected = "catlog.data: the package 'numpy' is missing. Install it with: pip install 'catlog["
+    assert expected in done.stderr.splitlines()[-1]
 
 
 def test_importing_the_battery_s_modules_does_not_import_pytest() -> None:

@@ -68,8 +68,10 @@ class Compare(Checked):
         print(result)
         if self.csv is not None:
             result.to_csv(self.csv)
+            print(f"Numbers: {self.csv}")
         if self.plot is not None:
             result.plot(self.plot)
+            print(f"Figure: {self.plot}")
         return 0
 
 

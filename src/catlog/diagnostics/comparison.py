@@ -2,7 +2,9 @@
 
 import csv
 import io
-from collections.abc import Mapping
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
@@ -18,17 +20,6 @@ REFERENCES = {
     "given": "Bias against the reference given",
     "pooled": "Bias against the other unbiased estimators, pooled",
 }
-HEADINGS = (
-    "",
-    "evaluations",
-    "ms",
-    "variance",
-    "per logit",
-    "bias ± noise",
-    "snr",
-    "variance x s",
-    "95 % interval",
-)
 
 
 @dataclass(frozen=True)
@@ -113,14 +104,37 @@ class Comparison:
         )
 
     def __str__(self) -> str:
-        table = [HEADINGS, *map(_cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = []
-        for line in table:
-            numbers = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-            lines.append("  ".join([line[0].ljust(widths[0]), *numbers]).rstrip())
-        lines += ["", f"{self.mode}. {REFERENCES[self.reference]}. (b): biased by design."]
-        lines += [f"Left out: {name}: {reason}." for name, reason in self.skipped.items()]
+        """Return :meth:`table` at the width of the terminal; 80 columns if there is none."""
+        return self.table(shutil.get_terminal_size().columns)
+
+    def table(self, width: int | None = None) -> str:
+        """Return a line of text per estimator, best first, and notes.
+
+        Args:
+            width: The most columns of a line. Columns of the table that do not fit are left out and
+                named below it; variance x s is always shown. None: no limit.
+        """
+        cells = {heading: [heading, *map(text, self.rows)] for heading, text in COLUMNS.items()}
+        names = ["", *(row.name if row.unbiased else f"{row.name} (b)" for row in self.rows)]
+        if width is not None:
+            names = _cut(names, max(8, width - 2 - max(map(len, cells[MERIT]))))
+        names = [name.ljust(max(map(len, names))) for name in names]
+        shown = [MERIT]
+        for heading in IMPORTANCE:
+            chosen = [column for column in COLUMNS if column in (*shown, heading)]
+            line = _joined([names, *(cells[column] for column in chosen)])[0]
+            if width is None or len(line) <= width:
+                shown = chosen
+        lines = [*_joined([names, *(cells[column] for column in shown)]), ""]
+        notes = [f"{self.mode}.", f"{REFERENCES[self.reference]}. (b): biased by design."]
+        if missing := [column for column in COLUMNS if column not in shown]:
+            notes.append(f"Not shown, for lack of space: {', '.join(missing)}.")
+        notes += [f"Left out: {name}: {reason}." for name, reason in self.skipped.items()]
+        for note in notes:
+            if width is None or len(note) <= width:
+                lines.append(note)
+            else:
+                lines += textwrap.wrap(note, width, subsequent_indent="  ")
         return "\n".join(lines)
 
     def to_csv(self, path: Path | str) -> None:
@@ -162,16 +176,40 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of a row as text."""
-    return (
-        row.name if row.unbiased else f"{row.name} (b)",
-        str(row.evaluations),
-        f"{1000 * row.seconds:.3g}",
-        f"{row.variance:.3g}",
-        f"{row.logit_variance:.3g}" if isfinite(row.logit_variance) else "",
-        f"{row.bias:.2g} ± {row.bias_error:.2g}" if isfinite(row.bias) else "",
-        f"{row.snr:.3g}",
-        f"{row.merit:.3g}",
-        f"{row.merit_low:.3g} to {row.merit_high:.3g}",
-    )
+# The columns of the table beside the names, and which of them to show first where space is short.
+MERIT = "variance x s"
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    MERIT: lambda row: f"{row.merit:.3g}",
+    "95 % interval": lambda row: f"{row.merit_low:.3g} to {row.merit_high:.3g}",
+    "ms": lambda row: f"{1000 * row.seconds:.3g}",
+    "variance": lambda row: f"{row.variance:.3g}",
+    "bias ± noise": lambda row: (
+        f"{row.bias:.2g} ± {row.bias_error:.2g}" if isfinite(row.bias) else ""
+    ),
+    "evaluations": lambda row: str(row.evaluations),
+    "snr": lambda row: f"{row.snr:.3g}",
+    "per logit": lambda row: f"{row.logit_variance:.3g}" if isfinite(row.logit_variance) else "",
+}
+IMPORTANCE = (
+    "ms",
+    "variance",
+    "bias ± noise",
+    "95 % interval",
+    "evaluations",
+    "snr",
+    "per logit",
+)
+
+
+def _cut(names: list[str], limit: int) -> list[str]:
+    """Return names of at most ``limit`` characters, with an ellipsis where the end is missing."""
+    return [name if len(name) <= limit else f"{name[: limit - 1]}…" for name in names]
+
+
+def _joined(columns: list[list[str]]) -> list[str]:
+    """Return the lines of a table with cells aligned to the right and two spaces between them."""
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in zip(*columns, strict=True)
+    ]
