@@ -35,7 +35,8 @@ class Row:
         trained: The number of steps for which it learned beforehand.
         seconds: The median time of a step: q, estimate and gradients.
         variance: The variance over draws, after the chain rule, summed over the parameters.
-        variance_low, variance_high: Its interval.
+        variance_low: Lower end of its interval.
+        variance_high: Upper end of its interval.
         logit_variance: The variance summed over the logits of q; NaN for structured distributions,
             which have no fixed logits.
         bias: The distance of the mean from the reference, less the noise in it; NaN if there is
@@ -45,7 +46,8 @@ class Row:
             errors.
         snr: :math:`\lVert \nabla \rVert / \sqrt{\text{variance}}`.
         merit: Variance times seconds, the lower the better.
-        merit_low, merit_high: Its interval.
+        merit_low: Lower end of its interval.
+        merit_high: Upper end of its interval.
         estimator: The estimator, after learning.
         variances: The variance of every parameter.
         logit_variances: The variance of every logit; None if there are no fixed logits.
