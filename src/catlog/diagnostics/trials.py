@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """The time of the fastest step: disturbances only make steps slower."""
+        """The time of the fastest step, because disturbances only make steps slower."""
         return min(self.times)
 
     def add(self, gradients: Tensor) -> None:
