@@ -1,5 +1,6 @@
 """What importing catlog loads."""
 
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,14 @@ class Finder:
 
 sys.meta_path[:] = map(Finder, sys.meta_path)
 """
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start child processes without tests/no_bfloat16, which imports torch at their start."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [folder for folder in folders if not folder.endswith("no_bfloat16")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(kept))
 
 
 def loaded_by(program: str, *modules: str) -> list[bool]:
