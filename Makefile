@@ -4,10 +4,11 @@ BIN := .venv/bin
 ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 KILLS ?= 3
 # Tests that have separate targets.
-ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ignore=tests/compiled
+ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ignore=tests/compiled \
+	--ignore=tests/benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-scale test-kills test-compile \
+.PHONY: help demo test lint types unit shapes test-peers test-scale test-benchmarks test-kills test-compile \
 	test-versions battery coverage docs bench suite clean
 
 help:  ## list the targets
@@ -52,6 +53,9 @@ test-peers: .venv/peers  ## compare our estimators with other libraries, which i
 
 test-scale: .venv/scale  ## sweeps on a Ray cluster, and torchrun (docs/scaling.md; some minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/scale
+
+test-benchmarks: .venv/ready  ## run the benchmarks of quality, advice and start-up in their quick modes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/benchmarks
 
 test-kills: .venv/ready  ## kill processes at random instants, KILLS times each (3; 30 take half an hour)
 	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/kills
