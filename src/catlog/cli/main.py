@@ -273,15 +273,14 @@ class ReportCommand(Checked):
     time. Default: the clocks of the runs do."""
 
     def __call__(self) -> int:
-        from ..report.page import report, verdict_lines
+        from ..report.page import verdict_lines, write_page
         from ..report.provenance import provenance
         from ..report.runs import Evidence
         from ..report.tables import summary
 
         rows = _read_runs(self.sources)
-        step_times = _read_step_times(self.step_times)
-        report(rows, self.output, step_times, provenance(self.sources, rows))
-        evidence = Evidence.from_rows(rows, step_times)
+        evidence = Evidence.from_rows(rows, _read_step_times(self.step_times))
+        write_page(evidence, self.output, provenance(self.sources, rows))
         console = Console()
         for content in summary(evidence):
             table = Table(title=content.caption, title_justify="left")

@@ -115,9 +115,15 @@ def report(
         step_times: Milliseconds per step, measured separately.
         provenance: Names and values that say where the runs come from.
     """
+    return write_page(Evidence.from_rows(rows, step_times), path, provenance)
+
+
+def write_page(
+    evidence: Evidence, path: Path | str, provenance: Mapping[str, str] | None = None
+) -> Path:
+    """Write the page of collected runs and return its path; see :func:`report`."""
     refuse_run_file(path)
     path = Path(path)
-    evidence = Evidence.from_rows(rows, step_times)
     if not evidence.runs:
         raise ValueError(f"There is no run to report, so {path} was not written.")
     path.parent.mkdir(parents=True, exist_ok=True)
