@@ -19,6 +19,9 @@ class Known(Protocol):
     def batch_shape(self) -> torch.Size: ...
 
     @property
+    def outputs(self) -> int: ...
+
+    @property
     def d(self) -> int: ...
 
     @property
@@ -67,6 +70,26 @@ def check_validate(validate: object) -> None:
     """Raise unless ``validate`` is True or False. Every estimator gets here when it reads q."""
     if not isinstance(validate, bool):
         raise TypeError(f"validate must be True or False, but {validate!r} was given.")
+
+
+def check_outputs(outputs: object) -> None:
+    """Raise unless ``outputs`` is a number of dimensions. Estimators get here when they read q."""
+    if isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 0:
+        raise ValueError(
+            "outputs must be the number of output dimensions of f, an integer of at least 0, but "
+            f"{outputs!r} was given. If f returns [n, *batch, 3], pass outputs=1."
+        )
+
+
+def refuse_outputs(owner: str, outputs: object, reason: str) -> None:
+    """Raise if f has output dimensions, for an estimator that takes none."""
+    check_outputs(outputs)
+    if outputs:
+        raise ValueError(
+            f"outputs: {owner} takes functions with one output per point, because {reason}. Use "
+            "an estimator whose `many_outputs` is True, such as IndeCateR or RLOO, or one call "
+            "per output."
+        )
 
 
 def check_number(
@@ -180,6 +203,18 @@ def check_tensor(
     return value
 
 
+def check_injected(
+    name: str, value: object, shape: tuple[int, ...], form: str, law: Known, lead: int
+) -> Tensor:
+    """Return ``value`` in this shape, or raise unless it has it but for the output dimensions.
+
+    The batch stands after ``lead`` dimensions, and the output dimensions, of size 1, are its last.
+    """
+    end = lead + len(law.batch_shape)
+    given = check_tensor(name, value, shape[: end - law.outputs] + shape[end:], form, law.device)
+    return given.reshape(shape) if law.outputs else given
+
+
 def check_device(name: str, value: Tensor, device: torch.device) -> None:
     """Raise unless the tensor is on the device of q."""
     if not same_device(value.device, device):
@@ -194,14 +229,16 @@ def check_uniforms(
     law: Known,
     validate: bool,
     *,
+    lead: int = 1,
     closed: bool = False,
     simplex: int | None = None,
 ) -> Float[Tensor, "..."]:
     """Return the given uniforms in [0, 1), without autograd, in the dtype of q's probabilities.
 
-    With ``closed``, 1 is allowed. With ``simplex``, they must add up to 1 along this dimension.
+    With ``closed``, 1 is allowed. With ``simplex``, they must add up to 1 along this dimension. The
+    batch stands after ``lead`` dimensions.
     """
-    u = check_tensor(name, value, shape, form, law.device)
+    u = check_injected(name, value, shape, form, law, lead)
     closed = closed or simplex is not None
     if not u.is_floating_point():
         raise TypeError(f"{name} must hold floats, but {u.dtype} was given.")

@@ -48,6 +48,10 @@ class Estimator(Protocol):
       floats (or bools, for indicators) ``[n, *batch]``. f may be a black box unless
       ``differentiates_f``, and it may have parameters. An f with a method ``neighbours(x)``
       computes its own table (see :mod:`catlog.functions`).
+    - ``outputs``: the number of trailing output dimensions of f. With ``outputs=1``, f returns
+      ``[n, *batch, m]`` and the result is ``[*batch, m]``, an expectation per output. All outputs
+      share the draws, and each has the value and gradient of a call of its own. Estimators with
+      ``many_outputs`` take such functions, the others refuse them.
     - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common
       random numbers, exact tests.
     - ``generator``: the source of randomness; by default torch's global generator.
@@ -79,11 +83,13 @@ class Estimator(Protocol):
             each draw, ``[n, *batch, m]``; ``start``: uniforms ``[1, *batch]``; ``noise``: further
             uniforms, of a shape that the class states. This holds for independent variables. SCateR
             and RAM take ``noise`` as well, which matters for structured distributions only.
+        many_outputs: whether f may have output dimensions. The estimate must be linear in f.
         reference: who proposed it.
     """
 
     target: ClassVar[Target]
     supports: ClassVar[frozenset[Kind]]
+    many_outputs: ClassVar[bool]
     reference: ClassVar[str]
 
     @property
@@ -115,8 +121,9 @@ class Estimator(Protocol):
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]: ...
+    ) -> Float[Tensor, "*batch_outputs"]: ...
 
 
 def label(E: Estimator) -> str:

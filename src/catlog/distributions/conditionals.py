@@ -8,10 +8,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_validate
+from ..checks import check_outputs, check_validate
 from ..estimator import Kind
 from .factors import Factors, factors
 from .ordered import IndependentBlocks, Ordered, at_least_float32
+from .output_dimensions import WithOutputDimensions
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,10 @@ class Conditionals:
     @property
     def event_shape(self) -> torch.Size:
         return self.q.event_shape
+
+    @property
+    def outputs(self) -> int:
+        return self.q.outputs if isinstance(self.q, WithOutputDimensions) else 0
 
     @property
     def batch_size(self) -> int:
@@ -78,6 +83,11 @@ class Conditionals:
         return self.log_conditionals(index).gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
 
 
+def without_outputs(law: Factors | Conditionals) -> torch.Size:
+    """Return the batch shape of q, which is the law's without its output dimensions."""
+    return law.batch_shape[: len(law.batch_shape) - law.outputs]
+
+
 def structure(law: Factors | Conditionals) -> Ordered:
     """Return the distribution as a structured one over category numbers."""
     if isinstance(law, Conditionals):
@@ -85,9 +95,13 @@ def structure(law: Factors | Conditionals) -> Ordered:
     return IndependentBlocks(law.log_probs, law.cardinalities)
 
 
-def view(q: Distribution, *, validate: bool = True) -> Factors | Conditionals:
-    """Return ``q`` as independent factors if possible, else by its conditionals."""
+def view(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Factors | Conditionals:
+    """Return ``q`` as independent factors if possible, else by its conditionals.
+
+    ``outputs`` batch dimensions of size 1 are appended, for functions with many outputs.
+    """
     if not isinstance(q, Ordered):
-        return factors(q, validate=validate)
+        return factors(q, outputs=outputs, validate=validate)
     check_validate(validate)
-    return Conditionals(q, validate)
+    check_outputs(outputs)
+    return Conditionals(WithOutputDimensions(q, outputs) if outputs else q, validate)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.functional import logsigmoid
 
-from ..checks import check_validate
+from ..checks import check_outputs, check_validate
 from ..estimator import Kind
 from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
@@ -35,6 +35,8 @@ class Factors:
         cardinalities: the number of categories of each variable, known without reading the
             probabilities.
         dtype: of a point as f sees it.
+        outputs: how many of the last batch dimensions stand for the outputs of f. They have size 1
+            here, and the size of the outputs in f's values.
     """
 
     kind: Kind
@@ -44,6 +46,7 @@ class Factors:
     event_shape: torch.Size
     cardinalities: tuple[int, ...]
     dtype: torch.dtype
+    outputs: int = 0
 
     @property
     def d(self) -> int:
@@ -133,8 +136,10 @@ class Factors:
         return picked.sum(-1)
 
 
-def factors(q: Distribution, *, validate: bool = True) -> Factors:
+def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Factors:
     """View ``q`` as independent factors, or raise an error that says which distributions can be.
+
+    ``outputs`` batch dimensions of size 1 are appended, for functions with many outputs.
 
     >>> from torch.distributions import Bernoulli, Independent
     >>> view = factors(Independent(Bernoulli(logits=torch.zeros(5, 3)), 1))
@@ -142,6 +147,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
     ('bits', 3, 2, (5,))
     """
     check_validate(validate)
+    check_outputs(outputs)
     base: Distribution = q
     while isinstance(base, Independent):
         base = base.base_dist
@@ -170,7 +176,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
             "catlog.Categoricals; and, for estimators of structured distributions, "
             "Autoregressive, BayesianNetwork and MarkovChain."
         )
-    batch, event = q.batch_shape, q.event_shape
+    batch, event = q.batch_shape + (1,) * outputs, q.event_shape
     d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
     k = probs.shape[-1]
     if d == 0 or k == 0:
@@ -198,6 +204,7 @@ def factors(q: Distribution, *, validate: bool = True) -> Factors:
         if isinstance(base, Categoricals)
         else (k,) * d,
         dtype=dtype,
+        outputs=outputs,
     )
 
 

@@ -48,6 +48,7 @@ class Exact:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ()
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "definition"
 
     __repr__ = label
@@ -68,11 +69,12 @@ class Exact:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
+    ) -> Float[Tensor, "*batch_outputs"]:
         if x is not None:
             raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
-        law = view(q, validate=self.validate)
+        law = view(q, outputs=outputs, validate=self.validate)
         check_generator(generator, law.device)
         points = prod(law.cardinalities)
         if points > self.limit:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import check_function
-from ..distributions.conditionals import Conditionals
+from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
 from ..estimator import Function
 from ..tracing import can_inspect, in_inference_mode, inside_functorch
@@ -33,7 +33,7 @@ def evaluate(
 ) -> Float[Tensor, "n *batch"]:
     """Return ``f(x)`` for points ``[n, *batch, *event]``; f gets a copy and may write into it."""
     check_function(f)
-    return checked(f(x.clone()), x, law, validate=validate)
+    return checked(f(as_seen(x.clone(), law)), x, law, validate=validate)
 
 
 def evaluate_through(
@@ -49,7 +49,7 @@ def evaluate_through(
         if validate and not torch.compiler.is_compiling() and not inside_functorch()
         else None
     )
-    fx = checked(f(points), points, law, validate=validate)
+    fx = checked(f(as_seen(points, law)), points, law, validate=validate)
     if origin is not None and not depends(fx, origin):
         raise ValueError(NOT_DIFFERENTIABLE)
     return fx
@@ -72,7 +72,7 @@ def evaluate_chunked(
     values = [torch.zeros((0, *law.batch_shape), dtype=law.real, device=law.device)]
     for part in chunks(rows, law, f, chunk_size):
         chunk = points(part)
-        values.append(checked(f(chunk), chunk, law, validate=validate))
+        values.append(checked(f(as_seen(chunk, law)), chunk, law, validate=validate))
         del chunk  # before the next one is made
     return torch.cat(values[1:]) if rows > 0 else values[0]
 
@@ -124,8 +124,11 @@ def value_and_slope(
         return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
     check_function(f)
 
+    if law.outputs:
+        return _value_and_slopes(f, x, law, validate)
+
     def value(points: Tensor) -> "tuple[Tensor]":
-        return (checked(f(points), points, law, validate=validate),)
+        return (checked(f(as_seen(points, law)), points, law, validate=validate),)
 
     (fx,), (slope,) = value_and_grad(value, x)
     if slope is None:
@@ -134,6 +137,42 @@ def value_and_slope(
         return fx, torch.zeros_like(x)
     check_finite(slope, "f's derivative in x must have", validate)
     return fx, slope
+
+
+def _value_and_slopes(
+    f: Function, x: Tensor, law: Factors | Conditionals, validate: bool
+) -> tuple[Tensor, Tensor]:
+    """Return ``f(x)`` and the derivative of every output in x, by one backward pass per output.
+
+    The derivatives have the outputs where x has dimensions of size 1.
+    """
+    sizes: list[torch.Size] = []
+
+    def value(points: Tensor) -> Tensor:
+        fx = checked(f(as_seen(points, law)), points, law, validate=validate)
+        sizes.append(fx.shape[fx.dim() - law.outputs :])
+        return fx.flatten(fx.dim() - law.outputs)
+
+    if torch.compiler.is_compiling() or inside_functorch():
+        fx, pull = torch.func.vjp(value, x.clone())[:2]
+        columns = torch.eye(fx.shape[-1], dtype=fx.dtype, device=fx.device)
+        slopes = [pull(column.expand(fx.shape))[0] for column in columns]
+    else:
+        with torch.enable_grad():
+            leaf = x.detach().clone().requires_grad_()
+            copy = leaf.clone()
+            origin = copy.grad_fn
+            fx = value(copy)
+            if origin is None or not depends(fx, origin):
+                raise ValueError(NOT_DIFFERENTIABLE)
+            slopes = [
+                torch.autograd.grad(column.sum(), leaf, retain_graph=True)[0]
+                for column in fx.unbind(-1)
+            ]
+    batch_end = 1 + len(law.batch_shape) - law.outputs
+    slope = torch.stack([as_seen(slope.detach(), law) for slope in slopes], batch_end)
+    check_finite(slope, "f's derivative in x must have", validate)
+    return fx.unflatten(-1, sizes[0]), slope.unflatten(batch_end, sizes[0])
 
 
 def value_and_grad(
@@ -194,17 +233,24 @@ def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
     return False
 
 
+def as_seen(x: Tensor, law: Factors | Conditionals) -> Tensor:
+    """Return points as f sees them, without output dimensions: ``[n, *batch, *event]``."""
+    if law.outputs == 0:
+        return x
+    return x.reshape(x.shape[:1] + without_outputs(law) + law.event_shape)
+
+
 def checked(
     fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool
 ) -> Float[Tensor, "n *batch"]:
     """Return ``fx``, or raise an error that says what f returned and what it must return."""
-    expected = x.shape[:1] + law.batch_shape
+    expected = x.shape[:1] + without_outputs(law)
     if not isinstance(fx, Tensor):
         raise TypeError(
-            f"f must return a tensor of shape {tuple(expected)}, but it returned "
+            f"f must return a tensor of shape {_shape(expected, law)}, but it returned "
             f"{type(fx).__name__}."
         )
-    if fx.shape != expected:
+    if fx.dim() != len(expected) + law.outputs or fx.shape[: len(expected)] != expected:
         raise ValueError(_wrong_shape(fx, x, law, expected))
     if fx.device != x.device:
         raise ValueError(
@@ -234,11 +280,31 @@ def check_finite(values: Tensor, claim: str, validate: bool) -> None:
         )
 
 
+def _shape(expected: torch.Size, law: Factors | Conditionals) -> str:
+    """Return the expected shape in words; the sizes of outputs are free."""
+    if law.outputs == 0:
+        return str(tuple(expected))
+    return f"({', '.join([*map(str, expected), *['*'] * law.outputs])})"
+
+
 def _wrong_shape(fx: Tensor, x: Tensor, law: Factors | Conditionals, expected: torch.Size) -> str:
+    given = tuple(as_seen(x, law).shape)
+    if law.outputs:
+        return (
+            f"f must return {law.outputs} output dimension{'s' * (law.outputs > 1)} per point: it "
+            f"was given x of shape {given} and must return shape {_shape(expected, law)} "
+            f"([n, *batch, *outputs]), but it returned {tuple(fx.shape)}. Change `outputs` or f."
+        )
     message = (
-        f"f must return one value per point: it was given x of shape {tuple(x.shape)} and must "
+        f"f must return one value per point: it was given x of shape {given} and must "
         f"return shape {tuple(expected)} ([n, *batch]), but it returned {tuple(fx.shape)}."
     )
+    extra = fx.dim() - len(expected)
+    if extra > 0 and fx.shape[: len(expected)] == expected:
+        message = (
+            f"{message} If each of its last dimensions is an output with an expectation of its "
+            f"own, pass outputs={extra} to the call."
+        )
     for missing in range(1, len(law.batch_shape) + 1):
         if fx.shape == expected[:-missing]:
             return (

@@ -4,10 +4,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ..distributions.conditionals import without_outputs
 from ..distributions.factors import Factors
 from ..estimator import Function
 from ..tracing import can_inspect
-from .evaluate import check_finite, evaluate_chunked
+from .evaluate import as_seen, check_finite, evaluate_chunked
 from .own_table import compare_with_f
 
 
@@ -30,6 +31,7 @@ def differences(
     if it has probability zero but is within ``cardinalities``, x itself is evaluated in its place;
     beyond ``cardinalities`` nothing is evaluated.
 
+    If f has outputs, they are the last batch dimensions of the result; f's own table has them last.
     f's own table is compared with f at its first use, unless values cannot be inspected there.
     """
     with torch.no_grad():
@@ -47,21 +49,21 @@ def differences(
             fx = fx.unsqueeze(-1)
             variable = chosen
 
-        own_table = getattr(f, "neighbours", None)
-        if own_table is not None:
+        if getattr(f, "neighbours", None) is not None:
             if per_variable:
-                table = own_table(x.clone(), variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1))
+                asked = variable.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
+                table = _own_table(f, x, asked, fx.shape[1 : fx.dim() - 1], law)
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
-                table = own_table(x.clone()) if chosen is None else own_table(x.clone(), chosen)
-            _check_table(table, index.shape + (law.k,))
+                table = _own_table(f, x, chosen, fx.shape[1 : fx.dim() - 1], law)
             table = table.to(fx.dtype)
+            current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
             # Less the table's own f(x), which is rounded as its neighbours are.
-            table = table - table.gather(-1, index.unsqueeze(-1))
+            table = table - table.gather(-1, current)
             possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
             if chosen is not None:
                 possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
-            table = table.masked_fill(~possible, 0.0).scatter(-1, index.unsqueeze(-1), 0.0)
+            table = table.masked_fill(~possible, 0.0).scatter(-1, current, 0.0)
             check_finite(table, "f.neighbours must return", validate)
             if can_inspect(validate, table) and not getattr(f, "table_checked", False):
                 compare_with_f(f, table, x, fx, law, index, variable, per_variable)
@@ -99,7 +101,7 @@ def _evaluated(
         slot = torch.arange(slots, device=device).repeat_interleave(k - 1, output_size=moves)
         offset = torch.arange(1, k, device=device).repeat(slots)
     if moves == 0:
-        return fx.new_zeros(index.shape + (k,))
+        return fx.new_zeros(fx.shape[:-1] + (slots, k))
 
     variable = variable[..., slot]
     current = index[..., slot]
@@ -128,16 +130,37 @@ def _evaluated(
     value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size, validate=validate)
     value = value.unflatten(0, (n, moves)).movedim(1, -1)
     change = (value - (fx[..., slot] if per_variable else fx)).masked_fill(~possible, 0.0)
-    table = change.new_zeros((n, *law.batch_shape, slots * k))
-    return table.scatter(-1, slot * k + category, change).unflatten(-1, (slots, k))
+    table = change.new_zeros((*change.shape[:-1], slots * k))
+    entry = (slot * k + category).expand(change.shape)
+    return table.scatter(-1, entry, change).unflatten(-1, (slots, k))
 
 
-def _check_table(table: object, expected: torch.Size) -> None:
+def _own_table(
+    f: Function,
+    x: Tensor,
+    variables: Int64[Tensor, "rows *batch slots"] | None,
+    lead: torch.Size,
+    law: Factors,
+) -> Float[Tensor, "rows *batch slots k"]:
+    """Return f's own table of these variables, or of all; ``lead`` is the batch with outputs."""
+    batch = without_outputs(law)
+    points = as_seen(x.clone(), law)
+    if variables is None:
+        slots = law.d
+        table = f.neighbours(points)  # type: ignore[attr-defined]
+    else:
+        slots = variables.shape[-1]
+        asked = variables.reshape(variables.shape[:1] + batch + (slots,))
+        table = f.neighbours(points, asked)  # type: ignore[attr-defined]
+    expected = x.shape[:1] + batch + (slots, law.k) + lead[len(batch) :]
     if not isinstance(table, Tensor) or table.shape != expected:
         returned = type(table).__name__
         if isinstance(table, Tensor):
             returned = f"shape {tuple(table.shape)}"
+        form = "[n, *batch, variables, k, *outputs]" if law.outputs else "[n, *batch, variables, k]"
         raise ValueError(
-            f"f.neighbours must return a table of shape {tuple(expected)} ([n, *batch, variables, "
-            f"k]), but it returned {returned}."
+            f"f.neighbours must return a table of shape {tuple(expected)} ({form}), but it "
+            f"returned {returned}."
         )
+    outputs = range(len(expected) - law.outputs, len(expected))
+    return table.movedim(tuple(outputs), tuple(i - 2 for i in outputs)) if law.outputs else table

@@ -49,13 +49,16 @@ def compare_with_f(
     )
     current = at_entries(index)
     changed = at_entries(variable)
-    unchanged = at_entries(fx.expand(index.shape))
+    unchanged = at_entries(fx.expand(*fx.shape[:-1], slots))
     changes = torch.stack([table[row, ..., slot, :] for row, slot in entries])
+    # The category whose change is largest in some output; changes have the outputs in the batch.
+    outputs = tuple(range(current.dim() - law.outputs, current.dim()))
+    by_category = changes.abs().amax(outputs, keepdim=True) if outputs else changes.abs()
     after = (current + 1) % torch.tensor(law.cardinalities, device=x.device)[changed]
     is_largest = torch.tensor([slot == largest for _, slot in entries], device=x.device).view(
         -1, *[1] * (current.dim() - 1)
     )
-    category = torch.where(is_largest & (changes != 0).any(-1), changes.abs().argmax(-1), after)
+    category = torch.where(is_largest & (by_category > 0).any(-1), by_category.argmax(-1), after)
     possible = (
         law.possible.flatten(-2)
         .expand(*current.shape, -1)
@@ -69,16 +72,18 @@ def compare_with_f(
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         value = evaluate(f, points, law).to(fx.dtype)
         again = evaluate(f, points, law).to(fx.dtype)
-    claimed = changes.gather(-1, category.unsqueeze(-1)).squeeze(-1)
+    claimed = changes.gather(-1, category.expand(changes.shape[:-1]).unsqueeze(-1)).squeeze(-1)
     true = value - unchanged
     size = torch.maximum(value.abs(), unchanged.abs()).amax(0)
     bound = 0.1 * torch.maximum(claimed.abs(), true.abs()).amax(0) + rounding(f, x, fx) * size
     wrong = (claimed - true).abs() > bound
     if bool(wrong.any()) and bool(((again - value).abs() <= bound).all()):
         first = tuple(wrong.nonzero()[0].tolist())
+        variable_number = int(changed.expand(wrong.shape)[first])
+        category_number = int(category.expand(wrong.shape)[first])
         raise ValueError(
-            f"f.neighbours does not agree with f: variable {int(changed[first])} set to category "
-            f"{int(category[first])} changes f(x) by {float(true[first]):.4g}, but by "
+            f"f.neighbours does not agree with f: variable {variable_number} set to category "
+            f"{category_number} changes f(x) by {float(true[first]):.4g}, but by "
             f"{float(claimed[first]):.4g} in the table. Correct `neighbours`, or hand the "
             "estimator `lambda x: f(x)`, which evaluates f at every neighbour. (validate=False "
             "turns this comparison off.)"

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..checks import check_count, check_device, check_generator
-from ..distributions.conditionals import Conditionals
+from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
 from ..distributions.inverse_cdf import ancestral, inverse_cdf
 from ..estimator import Kind
@@ -95,7 +95,7 @@ def base_draws(
     check_generator(generator, law.device)
     if x is None:
         return draw(law, n, draws, groups=groups, generator=generator)
-    _check_form(law, x, prod(groups))
+    x = _check_form(law, x, prod(groups))
     if least > 1:
         check_count(owner, "x.shape[0]", x.shape[0], least, most, hint)
     x = x.detach()
@@ -115,9 +115,10 @@ def base_draws(
     return points
 
 
-def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
-    """Raise unless x is like ``q.sample((n,))``, n a multiple of ``step``."""
-    tail = law.batch_shape + law.event_shape
+def _check_form(law: Factors | Conditionals, x: object, step: int) -> Tensor:
+    """Return x with output dimensions; raise unless it is like ``q.sample((n,))``, n a multiple of
+    ``step``."""
+    tail = without_outputs(law) + law.event_shape
     rows = "n" if step == 1 else f"n * {step}"
     expected = f"shape [{rows}, *batch, *event] = [{', '.join([rows, *map(str, tail)])}]"
     if not isinstance(x, Tensor):
@@ -131,6 +132,7 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> None:
         raise TypeError(
             f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given."
         )
+    return x.reshape(x.shape[:1] + law.batch_shape + law.event_shape)
 
 
 def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> None:

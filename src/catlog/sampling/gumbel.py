@@ -44,7 +44,9 @@ def gumbels_given_argmax(
     if noise is None:
         noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
     else:
-        noise = check_uniforms("noise", noise, shape, "[..., n, *batch, d, k]", law, validate)
+        lead = len(repeats) + 1
+        form = "[..., n, *batch, d, k]"
+        noise = check_uniforms("noise", noise, shape, form, law, validate, lead=lead)
     log_e = -gumbels(noise)
     argmax = index.unsqueeze(-1).expand(shape[:-1] + (1,))
     top = log_e.gather(-1, argmax)

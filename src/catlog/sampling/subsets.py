@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ..checks import check_count, check_tensor
+from ..checks import check_count, check_injected
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
 from ..tracing import can_inspect
@@ -40,7 +40,7 @@ def _check_chosen(
 ) -> Int64[Tensor, "n *batch m"]:
     """The numbers of the variables to look at, of which every draw has m different ones."""
     d, shape = law.d, (n, *law.batch_shape, m)
-    index = check_tensor("chosen", chosen, shape, "[n, *batch, variables]", law.device)
+    index = check_injected("chosen", chosen, shape, "[n, *batch, variables]", law, 1)
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise TypeError(
             f"chosen must hold the numbers of variables as integers, but {index.dtype} was given."

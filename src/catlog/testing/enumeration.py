@@ -64,9 +64,19 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
     def black_box(x: Tensor) -> Tensor:
         return f(case.features(x), c)
 
-    q = case.law(theta)
     if not E.randomness:
-        return _with_gradients(E(black_box, q), theta, c)
+        return _with_gradients(E(black_box, case.law(theta)), theta, c)
+    injected, weight = all_outcomes(E, case)
+    q = case.law(theta.expand(len(weight), *theta.shape))
+    return _with_gradients((weight * E(black_box, q, **injected)).sum(), theta, c)
+
+
+def all_outcomes(E: Estimator, case: Case) -> tuple[dict[str, Any], Tensor]:
+    """Return every outcome of E's sampler as a batch element, and its probability.
+
+    The outcomes are the keyword arguments that inject E's randomness.
+    """
+    q = case.law(case.theta)
     x, weight = outcomes(case, E.rows(q))
     injected: dict[str, Any] = {}
     if "chosen" in E.randomness:
@@ -80,5 +90,4 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
         injected["start"] = start.repeat(x.shape[1]).unsqueeze(0)
         x = x.repeat_interleave(len(start), 1)
         weight = (weight[:, None] * length).flatten()
-    q = case.law(theta.expand(x.shape[1], *theta.shape))
-    return _with_gradients((weight * E(black_box, q, x=x, **injected)).sum(), theta, c)
+    return injected | {"x": x}, weight

@@ -72,6 +72,7 @@ class CritiCateR:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
 
     __repr__ = label
@@ -99,9 +100,10 @@ class CritiCateR:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
         x = base_draws(
             law,
@@ -155,7 +157,8 @@ class CritiCateR:
         model = regression(points, train, blocks, self.ridge)
         target = (value / size).expand(folds, *value.shape)
         pick = held_out.to(value.dtype)
-        effects, residuals = torch.zeros_like(points), torch.zeros_like(points[..., 0])
+        effects = points.new_zeros((*value.shape, *points.shape[-2:]))
+        residuals = points.new_zeros((*value.shape, points.shape[-2]))
         for block in reversed(blocks):
             variables = as_index(block)
             mean = (train * target).sum(-1, keepdim=True) / count

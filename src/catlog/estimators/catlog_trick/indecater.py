@@ -81,6 +81,7 @@ class IndeCateR:
     target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "De Smet et al. 2023"
 
     __repr__ = label
@@ -124,9 +125,10 @@ class IndeCateR:
         *,
         x: Tensor | None = None,
         chosen: Int64[Tensor, "n *batch m"] | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         groups = (law.d,) if self.per_variable else ()
         x = base_draws(
             law,

@@ -52,6 +52,7 @@ class LEG:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
 
     __repr__ = label
@@ -73,9 +74,10 @@ class LEG:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)
@@ -113,12 +115,13 @@ class LEG:
 
             def table(at_draws: Tensor, at_moves: Tensor, empty: float) -> Tensor:
                 """Return the values at the draws and at the moves as ``[n, *batch, d, k]``."""
-                entries = at_draws.new_full((*fx.shape, law.d * law.k), empty)
+                entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
                 at_moves = at_moves.unflatten(0, (len(moves), len(fx))).movedim(0, -1)
-                entries = entries.scatter(-1, slot, at_moves.to(at_draws.dtype))
+                at_moves = at_moves.to(at_draws.dtype)
+                entries = entries.scatter(-1, slot.expand(at_moves.shape), at_moves)
                 entries = entries.unflatten(-1, (law.d, law.k))
-                drawn = at_draws[..., None, None].expand(*index.shape, 1)
-                return entries.scatter(-1, index.unsqueeze(-1), drawn)
+                drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
+                return entries.scatter(-1, index.unsqueeze(-1).expand(drawn.shape), drawn)
 
             log_prob = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
             weight = table(log_prob, log_joint, -torch.inf).softmax(-1)  # q(k | all others)

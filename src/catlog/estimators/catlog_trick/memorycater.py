@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_count
+from ...checks import check_count, refuse_outputs
 from ...distributions.factors import Factors, factors
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
@@ -89,6 +89,7 @@ class MemoryCateR(nn.Module):
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "this library"
 
     __repr__ = label
@@ -148,8 +149,10 @@ class MemoryCateR(nn.Module):
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("MemoryCateR", outputs, "it remembers one value per point")
         law = factors(q, validate=self.validate)
         self._check(law)
         x = base_draws(

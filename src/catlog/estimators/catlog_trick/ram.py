@@ -50,6 +50,7 @@ class RAM:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Tokui & Sato 2017"
 
     __repr__ = label
@@ -77,6 +78,7 @@ class RAM:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        return self._scater(f, q, x=x, noise=noise, generator=generator)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        return self._scater(f, q, x=x, noise=noise, outputs=outputs, generator=generator)

@@ -78,6 +78,7 @@ class SCateR:
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "De Smet et al. 2023"
 
     __repr__ = label
@@ -118,9 +119,10 @@ class SCateR:
         x: Tensor | None = None,
         chosen: Int64[Tensor, "n *batch m"] | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         interventions = self._interventions(law, x, chosen, noise, generator)
         fx = evaluate(f, law.point(interventions.x), law, validate=self.validate)
         table = self._table(f, fx, law, interventions)
@@ -155,7 +157,7 @@ class SCateR:
             noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
         else:
             noise = check_uniforms(
-                "noise", noise, shape, "[groups, n, *batch, d]", law, self.validate
+                "noise", noise, shape, "[groups, n, *batch, d]", law, self.validate, lead=2
             )
         with torch.no_grad():
             if self.variables is None and chosen is None:
@@ -189,4 +191,6 @@ class SCateR:
             if self.variables is not None:
                 change = change * (law.d / self.variables)
             table = change.new_zeros((*fx.shape, law.d * law.k))
-            return table.scatter(-1, slot, change).unflatten(-1, (law.d, law.k))
+            return table.scatter(-1, slot.expand(change.shape), change).unflatten(
+                -1, (law.d, law.k)
+            )

@@ -99,8 +99,9 @@ class Bits:
         n, row, variable = self.x.shape[0], self.row, self.variable.unsqueeze(-1)
         is_one = self.x[row].gather(-1, variable).squeeze(-1) > 0
         p = self.p.expand(len(row), *self.p.shape).gather(-1, variable).squeeze(-1)
-        at_draw = slopes[:n][row].gather(-1, variable).squeeze(-1)
-        at_flip = slopes[n:].gather(-1, variable).squeeze(-1)
+        corrected = variable.expand(*slopes[n:].shape[:-1], 1)  # with f's outputs
+        at_draw = slopes[:n][row].gather(-1, corrected).squeeze(-1)
+        at_flip = slopes[n:].gather(-1, corrected).squeeze(-1)
         at_0 = torch.where(is_one, at_flip, at_draw)
         at_1 = torch.where(is_one, at_draw, at_flip)
         change = (values[n:] - values[:n][row]).to(p.dtype)
@@ -160,8 +161,8 @@ class OneHots:
         number = torch.arange(k, device=p.device)
         # By category, that of the draw first.
         change = (values[n:].unflatten(0, (k - 1, m)) - values[:n][row]).to(p.dtype)
-        change = torch.cat([change.new_zeros(1, *variable.shape), change])
-        index = variable[..., None, None].expand(*variable.shape, 1, k)
+        change = torch.cat([torch.zeros_like(change[:1]), change])
+        index = variable[..., None, None].expand(*change.shape[1:], 1, k)
         at_draw = slopes[:n][row].gather(-2, index)
         at_changes = (
             slopes[n:].unflatten(0, (k - 1, m)).gather(-2, index.expand(k - 1, *index.shape))
@@ -169,7 +170,9 @@ class OneHots:
         slope = torch.cat([at_draw.unsqueeze(0), at_changes]).squeeze(-2)
         chance = p.movedim(-1, 0).gather(0, category).unsqueeze(-1)
         # By the number of the category.
-        effect = change.movedim(0, -1).gather(-1, (number - category[0].unsqueeze(-1)) % k)
+        change = change.movedim(0, -1)
+        position = (number - category[0].unsqueeze(-1)) % k
+        effect = change.gather(-1, position.expand(change.shape))
         exact = p * (effect - (p * effect).sum(-1, keepdim=True))
         drawn = (category.unsqueeze(-1) == number).to(p.dtype)
         above = slope - (p * slope).sum(-1, keepdim=True)

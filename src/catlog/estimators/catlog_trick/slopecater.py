@@ -87,6 +87,7 @@ class SlopeCateR(nn.Module):
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "start")
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "this library; Liu et al. 2023"
 
     __repr__ = label
@@ -138,9 +139,10 @@ class SlopeCateR(nn.Module):
         *,
         x: Tensor | None = None,
         start: Float[Tensor, "1 *batch"] | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "SlopeCateR")
         x = base_draws(
             law, x, self.samples, self.draws, generator=generator, validate=self.validate
@@ -179,7 +181,7 @@ class SlopeCateR(nn.Module):
         alpha, beta = coefficients.unbind()
         first, second = predictions.first_and_second_order(slopes[:n])
         residual = (exact - alpha * straight - beta * curved).movedim(0, -2)
-        slot = variable.movedim(0, -1).unsqueeze(-1).expand(*law.batch_shape, m, first.shape[-1])
+        slot = variable.movedim(0, -1).unsqueeze(-1).expand(residual.shape)
         gradient = (alpha * first + beta * second).scatter_add(-2, slot, residual)
         if law.kind == Kind.BITS:
             gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_number
+from ...checks import check_count, check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
@@ -62,6 +62,7 @@ class DoubleCV(nn.Module):
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Titsias & Shi 2022"
 
     __repr__ = label
@@ -92,8 +93,10 @@ class DoubleCV(nn.Module):
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("DoubleCV", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "DoubleCV")
         x = base_draws(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
+from ...checks import check_count, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate, value_and_slope
@@ -54,6 +54,7 @@ class MuProp:
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Gu et al. 2016"
 
     __repr__ = label
@@ -73,8 +74,10 @@ class MuProp:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("MuProp", outputs, "it needs the slopes of every output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "MuProp")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, check_positive
+from ...checks import check_count, check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
@@ -65,6 +65,7 @@ class REBAR(nn.Module):
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Tucker et al. 2017"
 
     __repr__ = label
@@ -94,8 +95,10 @@ class REBAR(nn.Module):
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("REBAR", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "REBAR")
         draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_network, check_positive
+from ...checks import check_count, check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_grad
@@ -60,6 +60,7 @@ class RELAX(nn.Module):
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Grathwohl et al. 2018"
 
     __repr__ = label
@@ -93,8 +94,10 @@ class RELAX(nn.Module):
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("RELAX", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "RELAX")
         draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_network, check_number
+from ...checks import check_count, check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
@@ -63,6 +63,7 @@ class RODEO(nn.Module):
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Shi et al. 2022"
 
     __repr__ = label
@@ -104,8 +105,10 @@ class RODEO(nn.Module):
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("RODEO", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
         x = base_draws(

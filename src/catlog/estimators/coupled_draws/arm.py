@@ -56,6 +56,7 @@ class ARM:
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Yin & Zhou 2019"
 
     __repr__ = label
@@ -76,9 +77,10 @@ class ARM:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "ARM", "ARSM")
         u = coupling_noise(
             "ARM",

@@ -58,6 +58,7 @@ class ARMS:
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
 
     __repr__ = label
@@ -84,9 +85,10 @@ class ARMS:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "ARMS", "CARMS")
         n = self.samples
         noise = coupling_noise(

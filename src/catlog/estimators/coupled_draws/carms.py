@@ -64,6 +64,7 @@ class CARMS:
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
 
     __repr__ = label
@@ -90,9 +91,10 @@ class CARMS:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
         noise = coupling_noise(
             "CARMS",
@@ -115,7 +117,8 @@ class CARMS:
         weight = weight.masked_fill(first == second, 0.0) / (n * (n - 1))
         change = fx.detach().unsqueeze(1) - fx.detach()
         slope = (change.unsqueeze(-1) * weight).sum(1).movedim(0, -1)
-        slope = slope.new_zeros(law.probs.shape).scatter_add(-1, index.movedim(0, -1), slope)
+        drawn = index.movedim(0, -1).expand(slope.shape)
+        slope = slope.new_zeros((*slope.shape[:-1], law.k)).scatter_add(-1, drawn, slope)
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, slope))
 

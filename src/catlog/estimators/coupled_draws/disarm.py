@@ -58,6 +58,7 @@ class DisARM:
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dong et al. 2020; Yin et al. 2020"
 
     __repr__ = label
@@ -78,9 +79,10 @@ class DisARM:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "DisARM", "DisARMTree")
         u = coupling_noise(
             "DisARM",

@@ -60,6 +60,7 @@ class DisARMTree:
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dong et al. 2021"
 
     __repr__ = label
@@ -81,9 +82,10 @@ class DisARMTree:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
         u = coupling_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
         probs = law.probs.detach()
@@ -110,7 +112,7 @@ class DisARMTree:
         # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
         share = torch.stack([-slope, slope], -1) / mass.clamp(min=torch.finfo(law.real).tiny)
         by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
-        by_category = torch.zeros_like(by_leaf).scatter(-1, order, by_leaf)
+        by_category = torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, by_category))
 

@@ -58,6 +58,7 @@ class DARN:
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Gregor et al. 2014"
 
     __repr__ = label
@@ -78,9 +79,10 @@ class DARN:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "DARN", "ReinMax, which is the same for categories")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count, check_number
+from ...checks import check_chunk_size, check_count, check_number, refuse_outputs
 from ...distributions.factors import factors
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
@@ -68,6 +68,7 @@ class DirectOptimisation:
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Lorberbom et al. 2019"
 
     __repr__ = label
@@ -96,8 +97,10 @@ class DirectOptimisation:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("DirectOptimisation", outputs, "its perturbed point depends on f's values")
         law = factors(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)

@@ -60,6 +60,7 @@ class GumbelRao:
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Paulus et al. 2021"
 
     __repr__ = label
@@ -82,9 +83,10 @@ class GumbelRao:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelRao")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         z = gumbels_given_argmax(

@@ -64,6 +64,7 @@ class GumbelSoftmax:
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
 
     __repr__ = label
@@ -86,14 +87,15 @@ class GumbelSoftmax:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
+    ) -> Float[Tensor, "*batch_outputs"]:
         if x is not None:
             raise ValueError(
                 "x: GumbelSoftmax makes relaxed draws from q's parameters and noise; give "
                 "`noise` or a `generator` instead."
             )
-        law = factors(q, validate=self.validate)
+        law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         check_generator(generator, law.device)
         points = law.shaped(self._relaxed(law, noise, generator).to(law.dtype))

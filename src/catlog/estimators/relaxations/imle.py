@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_positive
+from ...checks import check_count, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
@@ -65,6 +65,7 @@ class IMLE:
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Niepert et al. 2021"
 
     __repr__ = label
@@ -86,8 +87,10 @@ class IMLE:
         *,
         x: Tensor | None = None,
         noise: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("IMLE", outputs, "its perturbed point depends on the slope of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "IMLE")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)

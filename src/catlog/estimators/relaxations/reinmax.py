@@ -59,6 +59,7 @@ class ReinMax:
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Liu et al. 2023"
 
     __repr__ = label
@@ -79,9 +80,10 @@ class ReinMax:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "ReinMax")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)

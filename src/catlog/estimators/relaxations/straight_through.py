@@ -48,6 +48,7 @@ class StraightThrough:
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Bengio et al. 2013"
 
     __repr__ = label
@@ -67,9 +68,10 @@ class StraightThrough:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = factors(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "StraightThrough")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         return straight_through_mean(f, law, x, to_point(law, law.probs), self.validate)

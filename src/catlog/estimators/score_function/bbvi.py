@@ -61,6 +61,7 @@ class BBVI:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Ranganath et al. 2014"
 
     __repr__ = label
@@ -86,9 +87,10 @@ class BBVI:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         x = base_draws(
             law,
             x,

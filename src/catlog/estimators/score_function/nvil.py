@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_context, check_count, check_network
+from ...checks import check_context, check_count, check_network, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, Function, Kind, Target, attach, label
@@ -60,6 +60,7 @@ class NVIL(nn.Module):
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Mnih & Gregor 2014"
 
     __repr__ = label
@@ -88,8 +89,10 @@ class NVIL(nn.Module):
         *,
         x: Tensor | None = None,
         context: Float[Tensor, "*batch features"] | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("NVIL", outputs, "it learns one baseline of f")
         law = view(q, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)

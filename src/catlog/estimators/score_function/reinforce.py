@@ -51,6 +51,7 @@ class Reinforce:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Williams 1992"
 
     __repr__ = label
@@ -72,9 +73,10 @@ class Reinforce:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = (

@@ -57,6 +57,7 @@ class RLOO:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
 
     __repr__ = label
@@ -82,9 +83,10 @@ class RLOO:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         x = base_draws(
             law,
             x,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
+from ...checks import check_count, refuse_outputs
 from ...distributions.conditionals import view
 from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
@@ -59,6 +59,7 @@ class VIMCO:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Mnih & Rezende 2016"
 
     __repr__ = label
@@ -84,8 +85,10 @@ class VIMCO:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("VIMCO", outputs, "its bound is not linear in f")
         law = view(q, validate=self.validate)
         x = base_draws(
             law,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_count, check_flag, check_number
+from ...checks import check_count, check_flag, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, Function, Kind, Target, label
@@ -57,6 +57,7 @@ class MAPO(nn.Module):
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Liang et al. 2018"
 
     __repr__ = label
@@ -100,8 +101,10 @@ class MAPO(nn.Module):
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
+        refuse_outputs("MAPO", outputs, "it remembers the points where one output is high")
         law = view(q, validate=self.validate)
         members, valid = self._recall(law, view(q, validate=False))
         estimate, values, drawn = sum_and_sample(

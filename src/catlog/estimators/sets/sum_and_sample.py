@@ -56,6 +56,7 @@ class SumAndSample:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Liu et al. 2019"
 
     __repr__ = label
@@ -78,9 +79,10 @@ class SumAndSample:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         count = min(self.top, prod(law.cardinalities))
         members, valid = beam_search(law, count, self.validate)
         return sum_and_sample(

@@ -63,6 +63,7 @@ class UnorderedSet:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Kool et al. 2020"
 
     __repr__ = label
@@ -96,9 +97,10 @@ class UnorderedSet:
         q: Distribution,
         *,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        law = view(q, validate=self.validate)
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = view(q, outputs=outputs, validate=self.validate)
         if x is None:
             u = uniforms(
                 self.samples,

@@ -1,0 +1,60 @@
+"""A structured distribution with batch dimensions of size 1 for the outputs of f."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from .ordered import Ordered
+
+
+class WithOutputDimensions(Ordered):
+    """The distribution ``q`` with ``outputs`` more batch dimensions, of size 1.
+
+    Values of f have the size of its outputs there, so that they broadcast against probabilities.
+    The networks of q see points without these dimensions.
+    """
+
+    def __init__(self, q: Ordered, outputs: int) -> None:
+        self.q = q
+        self.outputs = outputs
+        self.blocks = q.blocks
+        self.cardinalities = q.cardinalities
+        self.ancestors = q.ancestors
+        self.real = q.real
+        self.device = q.device
+        self.fixed = q.fixed
+        self.incremental = q.incremental
+        batch_shape = q.batch_shape + (1,) * outputs
+        super().__init__(batch_shape, q.event_shape, validate_args=False)
+
+    def _without(self, tensor: Tensor, tail: int) -> Tensor:
+        """Remove the output dimensions, which stand before the last ``tail`` dimensions."""
+        lead = tensor.shape[: tensor.dim() - tail - self.outputs]
+        return tensor.reshape(lead + tensor.shape[tensor.dim() - tail :])
+
+    def _with(self, tensor: Tensor, tail: int) -> Tensor:
+        """Insert the output dimensions before the last ``tail`` dimensions."""
+        split = tensor.dim() - tail
+        return tensor.reshape(tensor.shape[:split] + (1,) * self.outputs + tensor.shape[split:])
+
+    def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
+        return self._checked(self.q.conditional(self._without(x, 1), block))
+
+    def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
+        return [self._checked(raw) for raw in self.q.raw_logits(self._without(x, 1))]
+
+    def start(self, lead: torch.Size) -> Any:
+        return self.q.start(lead[: len(lead) - self.outputs])
+
+    def step(
+        self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
+    ) -> tuple[Float[Tensor, "*lead k"], Any]:
+        without = None if previous is None else self._without(previous, 0)
+        raw, state = self.q.step(state, block, without)
+        return self._with(raw, 1) if isinstance(raw, Tensor) else raw, state
+
+    def _checked(self, raw: Tensor) -> Tensor:
+        """Insert the output dimensions; what is no tensor is reported where logits are read."""
+        return self._with(raw, 2) if isinstance(raw, Tensor) else raw

@@ -1,0 +1,158 @@
+"""Functions with many outputs: one set of draws, one expectation per output."""
+
+from copy import deepcopy
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import catlog
+from catlog.distributions.factors import factors
+from catlog.estimator import Estimator
+
+from .battery import applies
+from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction
+from .enumeration import all_outcomes, outcomes
+from .settings import chosen_per_draw, continuous, estimators, supports
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
+
+
+def with_outputs(shape: tuple[int, ...]) -> FeatureFunction:
+    """Return a function whose outputs have this shape; no two outputs are alike."""
+
+    def f(z: Tensor, c: Tensor) -> Tensor:
+        parts = list(FUNCTIONS.values())
+        values = [parts[i % 3](z, c * (1 + i // 3)) + i for i in range(prod(shape))]
+        return torch.stack(values, -1).unflatten(-1, shape)
+
+    return f
+
+
+def weights(shape: tuple[int, ...]) -> Tensor:
+    """Return weights of both signs."""
+    return torch.linspace(-1.0, 1.4, prod(shape), dtype=torch.float64).view(shape)
+
+
+@each_shape
+@each_case
+@pytest.mark.parametrize("E", estimators(many_outputs=True))
+def test_every_output_equals_a_call_of_its_own(
+    E: Estimator, case: Case, shape: tuple[int, ...]
+) -> None:
+    """With the same draws: the value, and the gradient of any combination of outputs."""
+    if not supports(E, case.kind) or chosen_per_draw(E) > factors(case.law(case.theta)).d:
+        pytest.skip("not for this distribution")
+    f, dims = with_outputs(shape), len(shape)
+    theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
+    c = PARAMETER.clone().requires_grad_()
+
+    def call(output: int | None) -> Tensor:
+        def g(x: Tensor) -> Tensor:
+            values = f(case.features(x), c)
+            return values if output is None else values.flatten(-dims)[..., output]
+
+        options: dict[str, Any] = {} if output is not None else {"outputs": dims}
+        generator = torch.Generator().manual_seed(5)
+        return deepcopy(E)(g, case.law(theta), generator=generator, **options)
+
+    together = call(None)
+    separate = torch.stack([call(i) for i in range(prod(shape))], -1).unflatten(-1, shape)
+    torch.testing.assert_close(together, separate, rtol=0, atol=1e-12)
+    gradients = [
+        torch.autograd.grad((weights(shape) * values).sum(), [theta, c])
+        for values in (together, separate)
+    ]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+@each_shape
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("E", estimators(many_outputs=True, unbiased=True))
+def test_unbiased_for_a_mixture_of_outputs(E: Estimator, kind: str, shape: tuple[int, ...]) -> None:
+    """Value and gradient of (w * E).sum(), by enumeration of all outcomes."""
+    case = CASES[kind]
+    if continuous(E) or not applies(E, case):
+        pytest.skip("not for this distribution, too many outcomes, or continuous noise")
+    f, w = with_outputs(shape), weights(shape)
+
+    def gradients(value: Tensor, theta: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        return (value.detach(), *torch.autograd.grad(value, [theta, c]))
+
+    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+    probabilities = case.probabilities(theta).view(-1, *[1] * len(shape))
+    expectations = (probabilities * f(case.features(case.points), c)).sum(0)
+    exact = gradients((w * expectations).sum(), theta, c)
+
+    q = case.law(theta)
+    if not E.randomness:
+        result = E(lambda x: f(case.features(x), c), q, outputs=len(shape))
+        torch.testing.assert_close(gradients((w * result).sum(), theta, c), exact)
+        return
+    injected, weight = all_outcomes(E, case)
+    q = case.law(theta.expand(len(weight), *theta.shape))
+    result = E(lambda x: f(case.features(x), c), q, outputs=len(shape), **injected)
+    value = (weight.view(-1, *[1] * len(shape)) * w * result).sum()
+    torch.testing.assert_close(gradients(value, theta, c), exact, rtol=0, atol=1e-12)
+
+
+def test_logarithms_of_exact_expectations() -> None:
+    """Exact: E.log().sum() is the enumerated expression, with its derivative."""
+    case, f = CASES["one-hot"], with_outputs((2, 2))
+    theta = case.theta.clone().requires_grad_()
+
+    def positive(x: Tensor) -> Tensor:
+        return f(case.features(x), PARAMETER).exp()
+
+    result = catlog.Exact()(positive, case.law(theta), outputs=2)
+    probabilities = case.probabilities(theta)[:, None, None]
+    expected = (probabilities * positive(case.points)).sum(0)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-11)
+    gradients = [torch.autograd.grad(value.log().sum(), theta)[0] for value in (result, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("E", [catlog.RLOO(2), catlog.IndeCateR(1), catlog.SCateR(1)], ids=repr)
+def test_products_of_independent_calls(E: Estimator) -> None:
+    """The product of two outputs from independent calls is unbiased: all pairs of outcomes."""
+    case, f = CASES["bits"], with_outputs((3,))
+    theta = case.theta.clone().requires_grad_()
+    x, weight = outcomes(case, E.rows(case.law(theta)))
+    count = x.shape[1]
+    q = case.law(theta.expand(count * count, *theta.shape))
+
+    def call(x: Tensor) -> Tensor:
+        return E(lambda x: f(case.features(x), PARAMETER), q, x=x, outputs=1)
+
+    first, second = call(x.repeat_interleave(count, 1)), call(x.repeat(1, count, 1))
+    joint = (weight[:, None] * weight).flatten()
+    got = (joint * first[:, 0] * second[:, 2]).sum()
+    expected = (case.probabilities(theta)[:, None] * f(case.features(case.points), PARAMETER)).sum(
+        0
+    )
+    exact = expected[0] * expected[2]
+    torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
+    gradients = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("E", estimators(many_outputs=False))
+def test_refused_by_name(E: Estimator) -> None:
+    case = CASES["bits"]
+    with pytest.raises(ValueError, match=f"outputs: {type(E).__name__} takes functions with one"):
+        E(lambda x: x, case.law(case.theta), outputs=1)
+
+
+@pytest.mark.parametrize("E", estimators(many_outputs=True))
+def test_shapes_of_outputs_are_checked(E: Estimator) -> None:
+    case = CASES["bits"]
+    q = case.law(case.theta)
+    with pytest.raises(ValueError, match=r"must return 2 output dimensions per point"):
+        E(lambda x: x, q, outputs=2)
+    with pytest.raises(ValueError, match=r"pass outputs=1 to the call"):
+        E(lambda x: x, q)
+    with pytest.raises(ValueError, match=r"outputs must be the number of output dimensions"):
+        E(lambda x: x, q, outputs=-1)
