@@ -16,8 +16,9 @@ def log_expectation(
     *,
     repeats: int = 1,
     floor: float | None = None,
+    outputs: int = 0,
     generator: torch.Generator | None = None,
-) -> Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch_outputs"]:
     r"""Estimate :math:`\log \mathbb{E}_{x\sim q}[f(x)]` and its gradient, for :math:`f \ge 0`.
 
     E is called ``repeats`` times. With the mean :math:`\bar V` of the R estimates, their sample
@@ -55,6 +56,7 @@ def log_expectation(
         repeats: number R of calls of E; 1: no correction. At equal cost, give E fewer draws.
         floor: the constant that is added to the estimate. None: the smallest normal number of the
             dtype, which changes nothing where the estimate is positive.
+        outputs: the number of output dimensions of f, as for E: a logarithm per output.
         generator: the source of randomness; torch's default generator if None.
 
     >>> from catlog import Exact, RLOO
@@ -77,7 +79,7 @@ def log_expectation(
             f"log_expectation: `E` must estimate E[f], but {type(E).__name__} estimates a bound of "
             "its logarithm from log-weights. Call it with log f instead."
         )
-    estimates = [E(f, q, generator=generator) for _ in range(repeats)]
+    estimates = [E(f, q, outputs=outputs, generator=generator) for _ in range(repeats)]
     return log_of_mean(torch.stack(estimates), floor)
 
 

@@ -26,6 +26,7 @@ from ..experiments import (
     Addition,
     Gradients,
     Optimisation,
+    Programs,
     execute,
     folder_for,
     records,
@@ -54,6 +55,7 @@ Chosen = (
     | Annotated[Optimisation, _subcommand(Optimisation)]
     | Annotated[DVAE, _subcommand(DVAE)]
     | Annotated[Addition, _subcommand(Addition)]
+    | Annotated[Programs, _subcommand(Programs)]
 )
 # The metric of each experiment that a table or a bar shows, and its name with sign and unit.
 HEADLINE = {
@@ -61,6 +63,7 @@ HEADLINE = {
     "optimisation": ("value", "value"),
     "dvae": ("test", "negated test ELBO, nats"),
     "addition": ("accuracy", "accuracy"),
+    "programs": ("accuracy", "accuracy"),
 }
 # The words of README for the kinds of distribution.
 KINDS = {Kind.INDEX: "categorical"}

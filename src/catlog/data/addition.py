@@ -1,6 +1,7 @@
 """MNIST addition: sequences of digits whose labels are hidden and whose sum is known."""
 
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 from jaxtyping import Float, Int64
@@ -51,11 +52,13 @@ class Addition:
     test: Sequences
 
 
-def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Addition:
+def addition(
+    images: Images, digits: int, seed: int = 0, batch: int = 10, sequences: int | None = None
+) -> Addition:
     """Draw sequences of ``digits`` images from the training set and from the test set.
 
-    No image occurs twice. The paper draws the sequences once and uses them for every run and
-    method, so ``seed`` is not the seed of a run.
+    No image occurs twice, unless ``sequences`` asks for more than there are. The paper draws the
+    sequences once and uses them for every run and method, so ``seed`` is not the seed of a run.
 
     Args:
         images: images with the digits 0 to 9 as labels.
@@ -63,6 +66,8 @@ def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Add
         seed: the seed of the permutation of the images.
         batch: the number of sequences is rounded down to a multiple of it. It is 10 in the paper,
             so MNIST's test images give 620 sequences of 16 images, not 625.
+        sequences: the number of training sequences. Images are used again, each equally often but
+            for the last round, if there are too few of them. None: as many as use no image twice.
 
     >>> from catlog.data import load
     >>> data = addition(load("mnist-5000"), digits=4)
@@ -70,6 +75,8 @@ def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Add
     (1000, 250, torch.Size([10, 4, 28, 28]))
     """
     check_count("addition", "batch", batch)
+    if sequences is not None:
+        check_count("addition", "sequences", sequences)
     most = min(len(images.train), len(images.test)) // batch
     check_count(
         "addition",
@@ -85,14 +92,16 @@ def addition(images: Images, digits: int, seed: int = 0, batch: int = 10) -> Add
         )
     generator = torch.Generator().manual_seed(seed)
 
-    def sequences(pixels: Tensor, labels: Tensor) -> Sequences:
-        count = len(pixels) // (digits * batch) * batch
-        order = torch.randperm(len(pixels), generator=generator)
-        index = order[: count * digits].reshape(count, digits)
+    def draw(pixels: Tensor, labels: Tensor, count: int | None) -> Sequences:
+        if count is None:
+            count = len(pixels) // (digits * batch) * batch
+        rounds = ceil(count * digits / len(pixels))
+        orders = [torch.randperm(len(pixels), generator=generator) for _ in range(rounds)]
+        index = torch.cat(orders)[: count * digits].reshape(count, digits)
         return Sequences(pixels.reshape(-1, 28, 28), index, labels[index].sum(1), labels[index])
 
     return Addition(
         digits,
-        sequences(images.train, images.train_labels),
-        sequences(images.test, images.test_labels),
+        draw(images.train, images.train_labels, sequences),
+        draw(images.test, images.test_labels, None),
     )

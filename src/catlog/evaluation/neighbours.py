@@ -73,6 +73,45 @@ def differences(
         )
 
 
+def mean_differences(
+    f: Function,
+    x: Tensor,
+    fx: Float[Tensor, "rows *batch"],
+    law: Factors,
+    *,
+    per_variable: bool = False,
+    chunk_size: int | None = None,
+    validate: bool = True,
+) -> Float[Tensor, "*batch d k"]:
+    """Return the mean of :func:`differences` over the draws.
+
+    If f has outputs, a table is large. Then the draws are taken a few at a time, so that the tables
+    of all of them never exist at once.
+    """
+    group = law.d if per_variable else 1
+    draws = len(x) // group
+    at_once = draws
+    if law.outputs:
+        entries = fx[0].numel() * law.d * law.k
+        most = 2**28 if x.is_cuda else 2**22
+        at_once = max(1, most // max(1, entries))
+    total = None
+    for first in range(0, draws, at_once):
+        part = slice(first * group, (first + at_once) * group)
+        table = differences(
+            f,
+            x[part],
+            fx[part],
+            law,
+            per_variable=per_variable,
+            chunk_size=chunk_size,
+            validate=validate,
+        ).sum(0)
+        total = table if total is None else total + table
+    assert total is not None
+    return total / draws
+
+
 def _evaluated(
     f: Function,
     x: Tensor,

@@ -1,15 +1,17 @@
-"""The four experiments of the paper: dataclasses whose fields are the flags of ``catlog run``."""
+"""The experiments: dataclasses whose fields are the flags of ``catlog run``."""
 
 from .addition import Addition
 from .dvae import DVAE
 from .gradients import Gradients
 from .optimisation import Optimisation
+from .programs import Programs
 from .run import execute, folder_for
 
-Experiment = Gradients | Optimisation | DVAE | Addition
+Experiment = Gradients | Optimisation | DVAE | Addition | Programs
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    experiment.name: experiment for experiment in (Gradients, Optimisation, DVAE, Addition)
+    experiment.name: experiment
+    for experiment in (Gradients, Optimisation, DVAE, Addition, Programs)
 }
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Experiment",
     "Gradients",
     "Optimisation",
+    "Programs",
     "execute",
     "folder_for",
 ]

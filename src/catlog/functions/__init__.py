@@ -25,6 +25,7 @@ from ..parallel.pool import Pool as Pool
 from ..parallel.pool import RowError as RowError
 from ..parallel.sharded import Sharded as Sharded
 from .additive import Additive as Additive
+from .digits_of_sum import DigitsOfSum as DigitsOfSum
 from .first_layer_linear import BernoulliCrossEntropy as BernoulliCrossEntropy
 from .first_layer_linear import FirstLayerLinear as FirstLayerLinear
 from .of_sum import OfSum as OfSum

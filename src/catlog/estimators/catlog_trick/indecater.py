@@ -12,7 +12,7 @@ from ...checks import check_choice, check_chunk_size, check_count, check_flag
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate, value_and_slope
-from ...evaluation.neighbours import differences
+from ...evaluation.neighbours import differences, mean_differences
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.subsets import deal_variables
 
@@ -31,6 +31,9 @@ class IndeCateR:
     f. Its variance is at most REINFORCE's for each parameter that occurs in one factor; for
     parameters shared between factors that can fail. The *value* is the Rao-Blackwellised mean
     :math:`\frac1{Nd}\sum_{n,i,k} p_i(k) f(x^{(n)}_{\neq i}, k)`, which for sparse f is seldom zero.
+    If f has many outputs and an attribute ``touches``, bools ``[d, *outputs]``, the mean for an
+    output is taken over the variables that it names. With those that matter most for the output,
+    the value has far less noise, which its logarithm needs.
 
     ``per_variable`` draws N points for every variable instead of N for all (the paper's
     per-variable version).
@@ -149,25 +152,51 @@ class IndeCateR:
             chosen = deal_variables(
                 "IndeCateR", law, x.shape[0], self.variables, chosen, generator, self.validate
             )
-        table = differences(
-            f,
-            x,
-            fx,
-            law,
-            per_variable=self.per_variable,
-            chosen=chosen,
-            chunk_size=self.chunk_size,
-            validate=self.validate,
-        )
         if chosen is None:
-            weight = mean_weight = table.mean(0)
+            weight = mean_weight = mean_differences(
+                f,
+                x,
+                fx,
+                law,
+                per_variable=self.per_variable,
+                chunk_size=self.chunk_size,
+                validate=self.validate,
+            )
         else:
+            table = differences(
+                f,
+                x,
+                fx,
+                law,
+                chosen=chosen,
+                chunk_size=self.chunk_size,
+                validate=self.validate,
+            )
             mean_weight = _mean_over_draws(table, chosen, law.d)
             weight = mean_weight if slope is None else _taylor(law, x, slope, table, chosen)
         base = fx.mean(0)
         # Rao-Blackwellised value: averaged over the variables, each of them summed out.
-        value = base + (law.probs * mean_weight).sum((-1, -2)) / law.d
+        value = base + ((law.probs * mean_weight).sum(-1) * _shares(f, law, fx)).sum(-1)
         return attach(value, base + (law.probs * weight).sum((-1, -2)))
+
+
+def _shares(f: Function, law: Factors, fx: Tensor) -> Tensor | float:
+    """Return the shares of the variables in the value: equal, for those that ``f.touches`` names.
+
+    Any shares that do not depend on the draws keep the value unbiased.
+    """
+    touches = getattr(f, "touches", None)
+    if touches is None or law.outputs == 0:
+        return 1 / law.d
+    expected = (law.d, *fx.shape[fx.dim() - law.outputs :])
+    if not isinstance(touches, Tensor) or touches.shape != expected or touches.dtype != torch.bool:
+        raise ValueError(
+            f"f.touches must hold bools of shape {expected} ([variables, *outputs]), but it is "
+            f"{touches!r}."
+        )
+    by_output = touches.to(law.device).movedim(0, -1)
+    by_output = by_output | ~by_output.any(-1, keepdim=True)  # none: all
+    return by_output.to(law.real) / by_output.sum(-1, keepdim=True)
 
 
 def _mean_over_draws(

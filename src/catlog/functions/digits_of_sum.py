@@ -1,0 +1,125 @@
+"""The digits of the sum of two numbers, compared with known ones."""
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor, nn
+
+from ..checks import check_count
+from .tables import Variables, check_own_table, register_tensors
+
+
+class DigitsOfSum(nn.Module):
+    r"""Whether each digit of a sum of two numbers is right: N + 1 outputs.
+
+    .. math:: f_j(x) = \bigl[\text{digit } j \text{ of } (x_1 \dots x_N) + (x_{N+1} \dots x_{2N})
+        \text{ is } t_j\bigr]
+
+    Use it with ``outputs=1``. All numbers have their most significant digit first. A changed digit
+    moves the digit of the sum at the same place and, if it changes the carry, those before it as
+    far as the carry runs. So the table costs one multiplication per entry, and no sum is computed
+    again.
+
+    ``touches`` names the two digits at the same place (for the first digit of the sum, the carry,
+    those after it): see :class:`catlog.IndeCateR`.
+
+    Table: O(N k) operations for the changes and the carries, O(N^2 k) to write them down, per draw.
+
+    Args:
+        target: the digits t of the sums, ``[*batch, N + 1]``.
+        base: the number of categories k of every digit, at least 2.
+        one_hot: x is one-hot.
+
+    >>> f = DigitsOfSum(torch.tensor([0, 9, 1]))  # 58 + 33 = 91
+    >>> f(torch.tensor([[5, 8, 3, 3], [5, 8, 3, 0]]))
+    tensor([[ True,  True,  True],
+            [ True, False, False]])
+    """
+
+    def __init__(
+        self, target: Int64[Tensor, "*batch m"], base: int = 10, one_hot: bool = False
+    ) -> None:
+        super().__init__()
+        check_count("DigitsOfSum", "base", base, least=2)
+        if target.dim() < 1 or target.shape[-1] < 2 or target.is_floating_point():
+            raise ValueError(
+                "DigitsOfSum: `target` must hold the digits of sums as integers, [*batch, N + 1] "
+                f"with N of at least 1, but {target.dtype} of shape {tuple(target.shape)} was "
+                "given."
+            )
+        self.base = base
+        self.one_hot = one_hot
+        self.target: Tensor
+        register_tensors(self, target=target)
+
+    @property
+    def touches(self) -> Bool[Tensor, "d m"]:
+        """The variables at the place of each digit of the sum."""
+        places = self.target.shape[-1] - 1
+        same = torch.eye(places, dtype=torch.bool, device=self.target.device)
+        return torch.cat([same[:, :1], same], -1).repeat(2, 1)
+
+    def _pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return digits ``[..., 2, N]`` and their sums ``[..., N]``, least significant first."""
+        index = x.argmax(-1) if self.one_hot else x.long()
+        places = self.target.shape[-1] - 1
+        if index.shape[-1] != 2 * places:
+            raise ValueError(
+                f"DigitsOfSum: sums of {places + 1} digits need points of 2 * {places} digits, but "
+                f"{index.shape[-1]} were given."
+            )
+        digits = index.unflatten(-1, (2, places)).flip(-1)
+        return digits, digits.sum(-2)
+
+    def _carries(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the carry into every place, and the last place at or below that stops a carry.
+
+        A carry runs through the places whose sum is base - 1; -1: through all of them.
+        """
+        place = torch.arange(sums.shape[-1], device=sums.device)
+        stop = torch.where(sums == self.base - 1, -1, place).cummax(-1).values
+        is_carried = (sums >= self.base).gather(-1, stop.clamp(min=0)) & (stop >= 0)
+        return nn.functional.pad(is_carried.long(), (1, 0)), stop
+
+    def _right(self, sums: Tensor, carry: Tensor) -> Bool[Tensor, "*lead m"]:
+        """Return whether the digits are right, least significant first, for these carries."""
+        return (nn.functional.pad(sums, (0, 1)) + carry) % self.base == self.target.flip(-1)
+
+    def forward(self, x: Tensor) -> Bool[Tensor, "n *batch_outputs"]:
+        _, sums = self._pairs(x)
+        carry, _ = self._carries(sums)
+        return self._right(sums, carry).flip(-1)
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        check_own_table(self, DigitsOfSum)
+        digits, sums = self._pairs(x)
+        carry, stop = self._carries(sums)
+        right = self._right(sums, carry)
+        # A change of place j: another digit there, and perhaps another carry into place j + 1.
+        category = torch.arange(self.base, device=x.device)
+        total = (sums + carry[..., :-1]).unsqueeze(-2) - digits
+        total = total.unsqueeze(-1) + category  # [*lead, 2, N, k]
+        at_place = total % self.base == self.target.flip(-1)[..., None, :-1, None]
+        flips = (total >= self.base) != (carry[..., None, 1:, None] == 1)
+        # Place o > j sees the other carry if no place between them stops it.
+        place = torch.arange(sums.shape[-1] + 1, device=x.device)
+        changed = place[:-1, None]
+        stop_below = nn.functional.pad(stop, (1, 0), value=-1).unsqueeze(-2)
+        reaches = (changed < place) & (stop_below <= changed)
+        is_here = (changed == place).expand(reaches.shape)
+
+        # By variable: the places of both numbers, most significant first.
+        tables = [
+            at_place.flip(-2).flatten(-3, -2),
+            flips.flip(-2).flatten(-3, -2),
+            torch.cat([reaches.flip(-2)] * 2, -2),
+            torch.cat([is_here.flip(-2)] * 2, -2),
+        ]
+        if variables is not None:
+            rows = variables.unsqueeze(-1)
+            tables = [t.gather(-2, rows.expand(*variables.shape, t.shape[-1])) for t in tables]
+        at_place, flips, reaches, is_here = tables
+        sees_other_carry = flips.unsqueeze(-1) & reaches.unsqueeze(-2)
+        other_right = self._right(sums, 1 - carry)[..., None, None, :]
+        table = torch.where(sees_other_carry, other_right, right[..., None, None, :])
+        table = torch.where(is_here.unsqueeze(-2), at_place.unsqueeze(-1), table)
+        return table.flip(-1)
