@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .checks import check_count, check_function, check_generator, check_positive
-from .estimator import Estimator, Function
+from .estimator import Estimator, Function, tie
 
 
 def log_expectation(
@@ -16,6 +16,7 @@ def log_expectation(
     *,
     repeats: int = 1,
     floor: float | None = None,
+    value: Estimator | None = None,
     outputs: int = 0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch_outputs"]:
@@ -42,6 +43,12 @@ def log_expectation(
     ``log(floor)`` to count these elements. Prefer estimators that are seldom zero, such as
     ``IndeCateR(n, per_variable=True)``.
 
+    **A second estimator for the value.** The gradient is that of E[f] over E[f], and few draws that
+    do for the numerator may not do for the denominator. With ``value``, an estimator that is cheap
+    per draw, such as ``RLOO(1000)``, the value and the denominator are its estimate
+    :math:`\bar V`, from draws of its own, and E gives the numerator alone. What remains of the
+    gradient's bias is that of :math:`1 / (\bar V + \varepsilon)`.
+
     Exact has no variance: its logarithm is exact. VIMCO estimates a bound of the logarithm from
     log-weights, so it is refused.
 
@@ -56,6 +63,7 @@ def log_expectation(
         repeats: number R of calls of E; 1: no correction. At equal cost, give E fewer draws.
         floor: the constant that is added to the estimate. None: the smallest normal number of the
             dtype, which changes nothing where the estimate is positive.
+        value: an estimator of E[f] for the value and the denominator of the gradient; None: E.
         outputs: the number of output dimensions of f, as for E: a logarithm per output.
         generator: the source of randomness; torch's default generator if None.
 
@@ -79,7 +87,16 @@ def log_expectation(
             f"log_expectation: `E` must estimate E[f], but {type(E).__name__} estimates a bound of "
             "its logarithm from log-weights. Call it with log f instead."
         )
+    if value is not None and (repeats > 1 or value.target == "bound"):
+        raise ValueError(
+            "log_expectation: `value` must estimate E[f], and it excludes `repeats`, which "
+            "correct the logarithm of E's own estimates. Give `value` more draws instead."
+        )
     estimates = [E(f, q, outputs=outputs, generator=generator) for _ in range(repeats)]
+    if value is not None:
+        with torch.no_grad():
+            level = value(f, q, outputs=outputs, generator=generator)
+        estimates = [tie(level, estimate) for estimate in estimates]
     return log_of_mean(torch.stack(estimates), floor)
 
 

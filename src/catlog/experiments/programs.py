@@ -11,12 +11,13 @@ from torch.distributions import Categorical, Independent
 
 from .. import data
 from ..estimator import Function
+from ..estimators import RLOO
 from ..functions import DigitsOfSum, OfSum
 from ..logarithm import log_expectation
 from ..problems.mlp import glorot
 from .addition import lenet
 from .named_estimators import chosen_estimator
-from .ranges import Count, Positive
+from .ranges import AtLeastTwo, Count, Positive
 from .settings import Labels, Settings
 from .training import Training, adam
 
@@ -119,6 +120,10 @@ class Programs(Settings):
     """One expectation, that all results are right, instead of one per result."""
     double_softmax: bool = False
     """Give the network's probabilities to the distribution as logits, a published mistake."""
+    value_samples: AtLeastTwo | None = None
+    """Draws for the value, beside the estimator's own; None: the estimator's value."""
+    floor: Positive = 1e-8
+    """Added to a probability before its logarithm is taken."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
 
@@ -169,6 +174,7 @@ class ProgramsTask:
         self.config = config
         device = config.prepare()
         self.E = chosen_estimator(config, config.labels, device)
+        self.value = None if config.value_samples is None else RLOO(config.value_samples)
         self.program = PROGRAMS[config.program]
         digits = self.program.digits or config.digits * (2 if config.program == "numbers" else 1)
         examples = data.addition(
@@ -205,14 +211,16 @@ class ProgramsTask:
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the logarithms of the estimated probabilities of the right results.
 
-        A result whose estimated probability is zero has the loss -log(1e-8) and no gradient.
+        A result whose estimated probability is zero has the loss -log(floor) and no gradient.
         """
         logits = self.logits(self.train.batch(index))
         if self.config.double_softmax:
             logits = logits.softmax(-1)
         q = Independent(Categorical(logits=logits, validate_args=False), 1)
         f, outputs = self.function(self.results[index])
-        log_probs = log_expectation(self.E, f, q, floor=1e-8, outputs=outputs)
+        log_probs = log_expectation(
+            self.E, f, q, floor=self.config.floor, value=self.value, outputs=outputs
+        )
         return -log_probs.sum(-1) if outputs else -log_probs
 
     def function(self, results: Results) -> tuple[Function, int]:
