@@ -39,7 +39,7 @@ DIE_WITH_PARENT = 1
 ADOPT_ORPHANS = 36
 
 # The row, the value of f there (None if it failed), the reason of a failure and its traceback.
-Answer = tuple[int, float | None, str, str]
+Answer = tuple[int, float | list[Any] | None, str, str]
 
 
 # The worker
@@ -100,12 +100,29 @@ def answer(f: Callable[..., Any], row: int, streams: list[int], arguments: bytes
     """Evaluate f at one row, with the random numbers of that row."""
     reseed(streams)
     try:
-        value = float(f(*pickle.loads(arguments)))
+        points, outputs = pickle.loads(arguments)
+        result = f(*points)
+        value = numbers(result, outputs) if outputs else float(result)
     except Exception as error:
         return row, None, f"it raised {type(error).__name__}: {error}", traceback.format_exc()
-    if not isfinite(value):
+    if not (isinstance(value, list) or isfinite(value)):
         return row, None, f"it returned {value}, which is not a finite number", ""
     return row, value, "", ""
+
+
+def numbers(result: Any, outputs: int) -> list[Any]:
+    """Return an array of this many dimensions as nested lists, or raise."""
+    import numpy
+
+    values = numpy.asarray(result, dtype=float)
+    if values.ndim != outputs:
+        raise ValueError(
+            f"f must return an array of {outputs} output dimensions, but it has {values.ndim}"
+        )
+    if not numpy.isfinite(values).all():
+        raise ValueError(f"f must return finite numbers, but it returned {values.tolist()}")
+    nested: list[Any] = values.tolist()
+    return nested
 
 
 def reseed(streams: list[int]) -> None:

@@ -90,6 +90,8 @@ class Pool:
         timeout: Seconds that one point may take; None: no limit.
         retries: How often a point that failed is tried again.
         engine: "processes" or "ray".
+        outputs: The number of dimensions of the array that f returns; 0: a number. Pass the same
+            number to the estimator.
         dtype: The dtype of the values; None: that of the points, or torch's default for integers.
         seed: The seed of the random numbers that f draws; None: drawn from torch's generator when
             the pool is made.
@@ -112,6 +114,7 @@ class Pool:
         timeout: float | None = None,
         retries: int = 0,
         engine: Engine = "processes",
+        outputs: int = 0,
         dtype: torch.dtype | None = None,
         seed: int | None = None,
         start_timeout: float | None = None,
@@ -119,6 +122,7 @@ class Pool:
         workers = os.cpu_count() or 1 if workers is None else workers
         check_count("Pool", "workers", workers)
         check_count("Pool", "event_dims", event_dims, least=0)
+        check_count("Pool", "outputs", outputs, least=0)
         check_count("Pool", "retries", retries, least=0)
         check_choice("Pool", "engine", engine, get_args(Engine))
         if importlib.util.find_spec("numpy") is None:
@@ -136,6 +140,7 @@ class Pool:
         self.batch = batch
         self.timeout = timeout
         self.retries = retries
+        self.outputs = outputs
         self.dtype = dtype
         self.seed = seed
         self.start_timeout = start_timeout or (None if timeout is None else max(timeout, 20.0))
@@ -212,9 +217,16 @@ class Pool:
                 error.add_note(f"In the worker:\n{trace}")
             raise error from None
         dtype = self.dtype or (x.dtype if x.is_floating_point() else torch.get_default_dtype())
-        return torch.tensor(values, dtype=dtype, device=x.device).reshape(lead)
+        if len({_shape(value) for value in values}) > 1:
+            shapes = sorted({_shape(value) for value in values})
+            raise ValueError(
+                "Pool: f must return arrays of one shape for all points, but it returned arrays "
+                f"of shapes {', '.join(map(str, shapes))}."
+            )
+        numbers = torch.tensor(values, dtype=dtype, device=x.device)
+        return numbers.reshape(lead + numbers.shape[1:])
 
-    def _values(self, arguments: list[tuple[Any, ...]]) -> list[float]:
+    def _values(self, arguments: list[tuple[Any, ...]]) -> list[float | list[Any]]:
         """Return f at every row. One call runs at a time."""
         closed = self._closed
         with self._lock:
@@ -232,10 +244,10 @@ class Pool:
                     ) from None
                 raise
 
-    def _evaluate(self, arguments: list[tuple[Any, ...]], closed: int) -> list[float]:
+    def _evaluate(self, arguments: list[tuple[Any, ...]], closed: int) -> list[float | list[Any]]:
         """Return f at every row. Rows wait in line, and every worker has at most one."""
         rows = len(arguments)
-        values: dict[int, float] = {}
+        values: dict[int, float | list[Any]] = {}
         waiting = deque(range(rows))
         failures = Counter[int]()
         stream = Counter[int]()
@@ -248,7 +260,7 @@ class Pool:
                 if waiting and worker.ready and worker.row is None:
                     row = worker.row = waiting.popleft()
                     worker.deadline = _from_now(self.timeout)
-                    worker.send(row, [*call, row, stream[row]], arguments[row])
+                    worker.send(row, [*call, row, stream[row]], (arguments[row], self.outputs))
             for row, value, reason, trace in self._answers():
                 if value is not None:
                     values[row] = value
@@ -343,3 +355,8 @@ def _rank() -> int:
     """Return the rank of this process: ranks that share one estimate have the same seed."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0
+
+
+def _shape(value: float | list[Any]) -> tuple[int, ...]:
+    """Return the shape of nested lists."""
+    return (len(value), *_shape(value[0] if value else 0.0)) if isinstance(value, list) else ()

@@ -69,6 +69,11 @@ class Sharded:
         """f's own neighbour table, divided among the ranks; None if f has none."""
         return self._neighbours if getattr(self.f, "neighbours", None) is not None else None
 
+    @property
+    def touches(self) -> Tensor | None:
+        """Which variables matter most for which outputs, if f says so."""
+        return getattr(self.f, "touches", None)
+
     def __call__(self, x: Tensor) -> Tensor:
         if self.ranks == 1:
             return self.f(x)
@@ -91,8 +96,8 @@ class Sharded:
         share = rows_of_rank(slots, self.group, x.device)
         if variables is None:
             variables = torch.arange(d, device=x.device).expand(*x.shape[:lead], d)
-        values = self._gather(lambda: table(x, variables[..., share]).movedim(-2, 0), x, slots)
-        return values.movedim(0, -2)
+        values = self._gather(lambda: table(x, variables[..., share]).movedim(lead, 0), x, slots)
+        return values.movedim(0, lead)
 
     def _gather(self, evaluate: Callable[[], Tensor], x: Tensor, rows: int) -> Tensor:
         """Return the values of all ranks, in order; ``evaluate`` returns those of this rank."""

@@ -1,0 +1,215 @@
+"""Functions with many outputs: structured distributions, tables, compiled, divided, in a pool."""
+
+from collections.abc import Callable
+from operator import itemgetter
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.nn.functional import one_hot
+
+import catlog
+from catlog.estimator import Estimator, Kind
+from catlog.functions import DigitsOfSum, Pool, Sharded
+from catlog.testing.settings import select
+
+STRUCTURED = {
+    label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports
+}
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def chain(theta: Tensor) -> Distribution:
+    return catlog.MarkovChain(theta[:, 0], theta, length=3)
+
+
+def sequence(theta: Tensor) -> Distribution:
+    """A network of a batch of two contexts, which looks at the shape of what it is given."""
+
+    def network(x: Tensor, i: int) -> Tensor:
+        assert x.shape[1:] == (2, 3)
+        seen = one_hot(x[..., :i], 3).sum(-2).double()
+        return theta[:, i] + torch.einsum("...bk,bkj->...bj", seen, theta)
+
+    return catlog.Autoregressive(network, [3, 3, 3], (2,), dtype=torch.float64)
+
+
+class Recurrent:
+    """A network with a state ``[rows, 2, 3]``."""
+
+    def __init__(self, theta: Tensor) -> None:
+        self.theta = theta
+
+    def start(self, lead: torch.Size) -> Tensor:
+        assert len(lead) == 2
+        return torch.zeros((*lead, 3), dtype=torch.float64)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        if previous is not None:
+            state = (state + one_hot(previous, 3)).tanh()
+        return torch.einsum("...bk,bkj->...bj", state, self.theta) + self.theta[:, i], state
+
+
+def recurrent(theta: Tensor) -> Distribution:
+    return catlog.Autoregressive(Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("distribution", [chain, sequence, recurrent])
+@pytest.mark.parametrize("E", STRUCTURED.values(), ids=STRUCTURED.keys())
+def test_every_output_equals_a_call_of_its_own(
+    E: Estimator, distribution: Callable[[Tensor], Distribution]
+) -> None:
+    theta = randn(2, 3, 3, seed=1).requires_grad_()
+
+    def results(x: Tensor) -> Tensor:
+        number = x.double()
+        return torch.stack([number.sum(-1).sin(), number.prod(-1), (number[..., 0] - 1) ** 2], -1)
+
+    def call(output: int | None) -> Tensor:
+        generator = torch.Generator().manual_seed(2)
+        q = distribution(theta)
+        if output is None:
+            return E(results, q, outputs=1, generator=generator)
+        return E(lambda x: results(x)[..., output], q, generator=generator)
+
+    together, separate = call(None), torch.stack([call(i) for i in range(3)], -1)
+    torch.testing.assert_close(together, separate, rtol=0, atol=1e-12)
+    weights = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
+    gradients = [
+        torch.autograd.grad((weights * values).sum(), theta)[0] for values in (together, separate)
+    ]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]:
+    """Return a function of random targets, and logits."""
+    generator = torch.Generator().manual_seed(base + places)
+    target = torch.randint(0, base, (batch, places + 1), generator=generator)
+    return DigitsOfSum(target, base), randn(batch, 2 * places, base, seed=places)
+
+
+@pytest.mark.parametrize(
+    "E",
+    [
+        catlog.IndeCateR(3),
+        catlog.IndeCateR(2, per_variable=True),
+        catlog.IndeCateR(3, variables=4, control="none"),
+    ],
+    ids=repr,
+)
+def test_table_of_digits_gives_the_gradient_of_evaluated_neighbours(E: Estimator) -> None:
+    f, logits = digits(10, 4)
+    gradients = []
+    for function in (f, lambda x: f(x)):
+        theta = logits.clone().requires_grad_()
+        q = Independent(Categorical(logits=theta), 1)
+        value = E(function, q, outputs=1, generator=torch.Generator().manual_seed(1))
+        weight = torch.linspace(-1, 1, value.numel(), dtype=torch.float64).view(value.shape)
+        gradients.append(torch.autograd.grad((weight * value).sum(), theta)[0])
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_value_over_the_variables_that_matter_is_unbiased_and_less_noisy() -> None:
+    """Against Exact, by the mean of many estimates; and against the mean over all variables."""
+    f, logits = digits(3, 2, batch=1)
+
+    class WithoutTouches(DigitsOfSum):
+        touches = None
+
+    plain = WithoutTouches(f.target, 3)
+    repeats = 20_000
+    q = Independent(Categorical(logits=logits), 1)
+    many = Independent(Categorical(logits=logits.expand(repeats, -1, -1)), 1)
+    exact = catlog.Exact()(f, q, outputs=1)
+    variances = []
+    for function in (f, plain):
+        generator = torch.Generator().manual_seed(0)
+        values = catlog.IndeCateR(2)(function, many, outputs=1, generator=generator)
+        error = (values.mean(0) - exact[0]).abs()
+        assert bool((error < 5 * values.std(0) / repeats**0.5 + 1e-12).all())
+        variances.append(values.var(0))
+    assert bool((variances[0][1:] < variances[1][1:]).all())  # the first digit is certain
+
+
+def test_touches_is_checked() -> None:
+    f, logits = digits(3, 2)
+    f.__class__ = type("Wrong", (DigitsOfSum,), {"touches": torch.ones(2, 3)})
+    with pytest.raises(ValueError, match=r"f.touches must hold bools of shape \(4, 3\)"):
+        catlog.IndeCateR(2)(f, Independent(Categorical(logits=logits), 1), outputs=1)
+
+
+def test_a_wrong_table_is_reported() -> None:
+    f, logits = digits(3, 2)
+    table = f.neighbours
+    f.neighbours = lambda x, variables=None: table(x).roll(1, -2)  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"f.neighbours does not agree with f"):
+        catlog.IndeCateR(2)(f, Independent(Categorical(logits=logits), 1), outputs=1)
+
+
+@pytest.mark.parametrize("E", [catlog.IndeCateR(2), catlog.RLOO(3)], ids=repr)
+def test_compiled_equals_eager(E: Estimator) -> None:
+    f, logits = digits(5, 2)
+    f.table_checked = True  # type: ignore[assignment]
+    x = torch.randint(0, 5, (E.rows(Independent(Categorical(logits=logits), 1)), 3, 4))
+
+    def loss(theta: Tensor, x: Tensor) -> Tensor:
+        q = Independent(Categorical(logits=theta, validate_args=False), 1)
+        return -(E(f, q, x=x, outputs=1) + 0.1).log().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (loss, compiled):
+        theta = logits.clone().requires_grad_()
+        value = function(theta, x)
+        results.append((value.detach(), *torch.autograd.grad(value, theta)))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_sharded_function_keeps_outputs_and_table() -> None:
+    f, logits = digits(4, 2)
+    results = []
+    for function in (f, Sharded(f)):
+        theta = logits.clone().requires_grad_()
+        q = Independent(Categorical(logits=theta), 1)
+        value = catlog.IndeCateR(2)(
+            function, q, outputs=1, generator=torch.Generator().manual_seed(3)
+        )
+        results.append((value.detach(), *torch.autograd.grad(value.sum(), theta)))
+    torch.testing.assert_close(*results)
+
+
+def test_pool_returns_arrays() -> None:
+    q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    with Pool(itemgetter(slice(0, 2)), workers=1, outputs=1) as f:
+        assert catlog.RLOO(4)(f, q, outputs=1).shape == (2,)
+        points = torch.tensor([[0.0, 1.0, 0.0]])
+        torch.testing.assert_close(f(points), points[:, :2])
+    with (
+        Pool(itemgetter(0), workers=1, outputs=1) as f,
+        pytest.raises(catlog.functions.RowError, match="array of 1 output dimensions"),
+    ):
+        f(torch.zeros(1, 3))
+
+
+def test_logarithm_per_output_with_a_second_estimator_for_the_value() -> None:
+    """With Exact for both, the gradient is that of the logarithm."""
+    f, logits = digits(3, 2)
+    theta = logits.clone().requires_grad_()
+    q = Independent(Categorical(logits=theta), 1)
+    exact = catlog.Exact()(f, q, outputs=1)
+    value = catlog.log_expectation(
+        catlog.Exact(),
+        f,
+        Independent(Categorical(logits=theta), 1),
+        value=catlog.Exact(),
+        outputs=1,
+    )
+    torch.testing.assert_close(value, exact.log())
+    gradients = [torch.autograd.grad(result.sum(), theta)[0] for result in (value, exact.log())]
+    torch.testing.assert_close(*gradients)
+    with pytest.raises(ValueError, match="it excludes `repeats`"):
+        catlog.log_expectation(catlog.RLOO(2), f, q, value=catlog.RLOO(2), repeats=2, outputs=1)
