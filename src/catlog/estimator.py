@@ -80,6 +80,9 @@ class Estimator(Protocol):
             uniforms, of a shape that the class states. This holds for independent variables. SCateR
             and RAM take ``noise`` as well, which matters for structured distributions only.
         reference: who proposed it.
+
+    An estimator that takes ``x``, but whose points are not independent draws of q (they are drawn
+    without replacement, or outside a set), also has ``draws_are_dependent = True``.
     """
 
     target: ClassVar[Target]

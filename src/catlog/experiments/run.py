@@ -88,7 +88,8 @@ def execute(
         """Return the metrics of a complete run; raise if a folder cannot be used."""
         home.check_config(content, resume=resume)
         if (length := shorter().shorter_length(content)) is not None:
-            replace(config, **{config.length: length}).check_extension()
+            change: dict[str, Any] = {config.length: length}
+            replace(config, **change).check_extension()
         return home.completed(content)
 
     with contextlib.ExitStack() as stack:

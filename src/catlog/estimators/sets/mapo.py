@@ -57,6 +57,7 @@ class MAPO(nn.Module):
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Liang et al. 2018"
 
     __repr__ = label

@@ -56,6 +56,7 @@ class SumAndSample:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Liu et al. 2019"
 
     __repr__ = label

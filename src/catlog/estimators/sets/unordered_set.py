@@ -63,6 +63,7 @@ class UnorderedSet:
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
+    draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Kool et al. 2020"
 
     __repr__ = label
