@@ -50,7 +50,7 @@ def every_deck(d: int, rows: int, per_draw: int) -> Tensor:
 def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
     """Return middles and lengths of the intervals of ``start`` with the same corrections."""
     assert isinstance(E, SlopeCateR), "the intervals of `start` are known for SlopeCateR only"
-    law = factors(case.law(case.theta))
+    law = factors(case.distribution(case.theta))
     size = gradient_scale(law.probs) * E.sizes(law.d)
     ends = (E.turns(law.k) * selection_probabilities(size)).cumsum(-1) % 1
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
@@ -64,7 +64,7 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
     def black_box(x: Tensor) -> Tensor:
         return f(case.features(x), c)
 
-    q = case.law(theta)
+    q = case.distribution(theta)
     if not E.randomness:
         return _with_gradients(E(black_box, q), theta, c)
     x, weight = outcomes(case, E.rows(q))
@@ -80,5 +80,5 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
         injected["start"] = start.repeat(x.shape[1]).unsqueeze(0)
         x = x.repeat_interleave(len(start), 1)
         weight = (weight[:, None] * length).flatten()
-    q = case.law(theta.expand(x.shape[1], *theta.shape))
+    q = case.distribution(theta.expand(x.shape[1], *theta.shape))
     return _with_gradients((weight * E(black_box, q, x=x, **injected)).sum(), theta, c)
