@@ -32,8 +32,8 @@ columns, labels = data.data, data.target
 print(f"{len(columns)} patients, {columns.shape[1]} columns")
 
 # %%
-# An ordinary function of one point, with variables of other cells. It has no ``if __name__ ==
-# "__main__":`` around anything, and lambdas and closures would do as well.
+# An ordinary function of one point, with variables of other cells. A main guard is not needed, and
+# lambdas and closures would do as well.
 
 PRICE = 0.005  # of a column
 

@@ -246,8 +246,8 @@ for name, (E, penalty) in settings.items():
     )
 
 # %%
-# What do they write? Without the penalty the model forgets its language. With it, it looks for
-# words with many vowels. RLOO and CritiCateR do not differ here: each vowel counts by itself, and 8
+# What do they write? Without the penalty the model forgets its language. With it, the texts have
+# many vowels, but still some of its words and syllables. RLOO and CritiCateR do not differ here: 8
 # draws for each of 16 prompts are enough.
 
 prompts = torch.tensor([[LETTERS.index(letter) for letter in word] for word in ("beau", "is b")])
