@@ -94,17 +94,22 @@ def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list
 
     def advise(seed: int) -> catlog.Advice:
         return catlog.advise(
-            f, problem.law, problem.parameters, budget=budget, seed=seed, clock=settings.clock
+            f,
+            problem.distribution,
+            problem.parameters,
+            budget=budget,
+            seed=seed,
+            clock=settings.clock,
         )
 
     advise(99)  # to warm up: the first calls in a process are slow
     pilots = [advise(seed) for seed in PILOT_SEEDS]
-    task = GradientSampler(f, problem.law, problem.parameters)
+    task = GradientSampler(f, problem.distribution, problem.parameters)
     structure = probe(task, budget, settings.clock)
     choices = {advice.trials[0].name: advice.estimator for advice in pilots}
     comparison = catlog.compare(
         f,
-        problem.law,
+        problem.distribution,
         rivals(task, structure, settings.candidates_only) | choices,
         problem.parameters,
         repeats=settings.repeats,

@@ -48,7 +48,7 @@ def bound_case(case: Case, rows: int) -> Case:
     return Case(
         case.name,
         case.theta,
-        lambda theta: Independent(case.law(theta.expand(rows, *theta.shape)), 1),
+        lambda theta: Independent(case.distribution(theta.expand(rows, *theta.shape)), 1),
         outcomes(case, rows)[0].movedim(0, 1),
         case.features,
     )
@@ -61,7 +61,7 @@ def expectation_error(E: catlog.Estimator, case: Case) -> float:
         ours = expectation(E, case, f, PARAMETER)
         target, g = case, f
         if E.target == "bound":
-            n = E.rows(case.law(case.theta))
+            n = E.rows(case.distribution(case.theta))
             target = bound_case(case, n)
             g = lambda x, c, f=f, n=n: f(x, c).logsumexp(-1) - log(n)  # noqa: E731
         exact = expected(target, g, PARAMETER)
@@ -82,7 +82,7 @@ class Reseeded:
 
 def judge(name: str, options: Options, case: Case) -> Row | None:
     """Return the row of one setting on one case; None where the setting does not apply."""
-    E = make_estimator(name, options, case.law(case.theta), torch.float64)
+    E = make_estimator(name, options, case.distribution(case.theta), torch.float64)
     if not applies(E, case) or (continuous(E) and case.kind == Kind.INDEX):  # noise as for one-hot
         return None
     row: Row = {

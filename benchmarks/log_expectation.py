@@ -80,12 +80,12 @@ class Estimates:
 
     def __init__(self, E: catlog.Estimator, case: Case, target: int) -> None:
         probabilities, values, gradients = [], [], []
-        rows = E.rows(case.law(case.theta))
+        rows = E.rows(case.distribution(case.theta))
         parts = outcomes(case, rows) if E.randomness else [(None, torch.ones(1).double())]
         for x, probability in parts:
             theta = case.theta.expand(len(probability), *case.theta.shape).clone().requires_grad_()
             given = {} if x is None else {"x": x}
-            value = E(lambda x: (x.sum(-1) == target).double(), case.law(theta), **given)
+            value = E(lambda x: (x.sum(-1) == target).double(), case.distribution(theta), **given)
             probabilities.append(probability)
             values.append(value.detach())
             gradients.append(torch.autograd.grad(value.sum(), theta)[0].flatten(1))
@@ -144,7 +144,7 @@ def measure(problem: str, name: str, draws: int, repeats: int) -> Row:
         "estimator": name,
         "draws": draws,
         "repeats": repeats,
-        "evaluations": repeats * E.evaluations(DIGITS.law(DIGITS.theta)),
+        "evaluations": repeats * E.evaluations(DIGITS.distribution(DIGITS.theta)),
         "probability": probability,
         "predicted": -variance / (2 * probability**2),
     } | estimates.moments(repeats, float(truth.value.log()), truth.gradient[0] / probability)

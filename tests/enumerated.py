@@ -20,14 +20,14 @@ def gradients_at(
 ) -> Tensor:
     """Return the gradient in theta for every outcome x [rows, outcomes, *event]."""
     theta = case.theta.expand(x.shape[1], *case.theta.shape).clone().requires_grad_()
-    return torch.autograd.grad(E(f, case.law(theta), x=x).sum(), theta)[0]
+    return torch.autograd.grad(E(f, case.distribution(theta), x=x).sum(), theta)[0]
 
 
 def gradients(
     E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient in theta for every outcome of the sampler, and its probability."""
-    x, weight = outcomes(case, E.rows(case.law(case.theta)))
+    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
     return gradients_at(E, case, f, x), weight
 
 

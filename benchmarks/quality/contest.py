@@ -101,7 +101,7 @@ def contest(
     """Measure all entrants whose name begins with ``only`` on one problem."""
     problem = problems.make(name, size, seed)
     exact = torch.cat([tensor.flatten() for tensor in problem.reference().gradient])
-    task = GradientSampler(problem.f, problem.law, problem.parameters)
+    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
     rows: list[Row] = []
 
     def add(part: str, method: str, cost: catlog.Estimator, E: Any, trained: int) -> None:

@@ -143,7 +143,7 @@ def entrants(task: GradientSampler, names: list[str], batch: int) -> list[Entran
 def measure(
     problem: Problem, exact: Tensor, names: list[str], rounds: int, batch: int, training: int
 ) -> list[Row]:
-    task = GradientSampler(problem.f, problem.law, problem.parameters)
+    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
     listed = entrants(task, names, batch)
     for entrant in listed:
         entrant.trained = train(entrant.E, task, training, entrant.generator, together=batch)

@@ -111,7 +111,7 @@ def largest_z(ours: Moments, theirs: Moments, comparisons: int) -> tuple[float, 
 
 def variances(problem: Problem, samples: int, repeats: int, comparisons: int) -> list[Row]:
     """Return the rows of one problem with the evaluations of SCateR(samples)."""
-    task = GradientSampler(problem.f, problem.law, problem.parameters)
+    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
     generator = torch.Generator().manual_seed(0)
     share = main_effects(task, 20 * repeats, generator)
     evaluations = catlog.SCateR(samples).evaluations(task.q)
@@ -151,7 +151,7 @@ def variances(problem: Problem, samples: int, repeats: int, comparisons: int) ->
 
 def settings_rows(problem: Problem, samples: int, repeats: int) -> list[Row]:
     """Return CritiCateR's variance relative to RLOO's in every setting, on the same draws."""
-    task = GradientSampler(problem.f, problem.law, problem.parameters)
+    task = GradientSampler(problem.f, problem.distribution, problem.parameters)
     evaluations = catlog.SCateR(samples).evaluations(task.q)
     together = max(1, TOGETHER // evaluations)
 

@@ -72,7 +72,7 @@ def budget(problem: problems.Problem) -> int:
 
 def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
     """Return the number of steps that fit into ``seconds``, judged by the first step."""
-    task = GradientSampler(entry.f, problem.law, problem.parameters)
+    task = GradientSampler(entry.f, problem.distribution, problem.parameters)
     try:
         E = within_budget(deepcopy(entry.E), task.q, budget(problem))
         return int(seconds / task.timer(E, time.perf_counter, task.generator(0))()[0])
@@ -104,7 +104,7 @@ def measure_pair(
     try:
         (measured,) = compare(
             entry.f,
-            problem.law,
+            problem.distribution,
             {entry.name: entry.E},
             problem.parameters,
             budget=budget(problem),

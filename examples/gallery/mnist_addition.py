@@ -16,7 +16,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
 
 import catlog
@@ -28,9 +28,10 @@ data = addition(load("mnist-5000"), DIGITS)
 train, test = data.train, data.test
 
 # %%
-# An estimator's value is an estimate of the expectation, so the loss is what it is on paper: minus
-# the log-likelihood. IndeCateR sums out each digit in turn: with the other two drawn, it always
-# finds the digit that makes the sum right, if there is one.
+# The loss is minus the log-likelihood. :func:`~catlog.log_expectation` takes the logarithm of an
+# estimate. Where all draws miss the sum, the likelihood counts as 1e-8 and has no gradient.
+# IndeCateR sums out each digit in turn: with the other two drawn, it always finds the digit that
+# makes the sum right, if there is one.
 
 
 def accuracy(network: nn.Module) -> tuple[float, float]:
@@ -59,8 +60,11 @@ for name, E in estimators.items():
         for _ in range(EPOCHS):
             for rows in torch.randperm(len(train)).split(20):
                 q = Independent(Categorical(logits=network(train.batch(rows))), 1)
-                likelihood = E(lambda x, rows=rows: x.sum(-1) == train.sums[rows], q)
-                loss = -(likelihood + 1e-8).log().mean()
+
+                def is_right(x: Tensor, rows: Tensor = rows) -> Tensor:
+                    return x.sum(-1) == train.sums[rows]
+
+                loss = -catlog.log_expectation(E, is_right, q, floor=1e-8).mean()
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()

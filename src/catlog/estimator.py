@@ -85,6 +85,9 @@ class Estimator(Protocol):
             and RAM take ``noise`` as well, which matters for structured distributions only.
         many_outputs: whether f may have output dimensions. The estimate must be linear in f.
         reference: who proposed it.
+
+    An estimator that takes ``x``, but whose points are not independent draws of q (they are drawn
+    without replacement, or outside a set), also has ``draws_are_dependent = True``.
     """
 
     target: ClassVar[Target]

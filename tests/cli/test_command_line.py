@@ -90,6 +90,28 @@ def test_missing_data_leave_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: C
     assert "negated test ELBO, nats" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("jobs", [[], ["--jobs", "2"]], ids=["in turn", "in processes"])
+def test_missing_data_of_a_later_run_stop_a_sweep_before_the_first(
+    jobs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("CATLOG_DATA", str(Path("nowhere").resolve()))
+    flags = ["--variables", "2", "--epochs", "1", "--batch", "2000"]
+    grid = ["--grid", "data=mnist-5000,mnist,fashion-mnist"]
+    assert main(["sweep", "dvae", *flags, *grid, *jobs]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "No run was started." in message
+    assert "train-images-idx3-ubyte.gz" in message
+    assert message.count("nowhere") == 2  # both of the missing sets are named
+    assert not Path("runs").exists()
+
+
+def test_a_complete_sweep_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DVAE(variables=2, epochs=1, batch=2000)
+    assert sweep([config], "runs") == []
+    monkeypatch.setattr("catlog.experiments.sweep.load", None)
+    assert sweep([config], "runs") == []
+
+
 def test_missing_tensorboard_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match="tensorboard"):

@@ -198,7 +198,9 @@ def test_gradients_of_every_distribution(case: object) -> None:
     """Every repeat of Exact is the exact gradient in the parameters behind the logits."""
     half = (case.theta / 2).clone().requires_grad_()
     task = GradientSampler(
-        lambda x: FUNCTIONS["sine"](case.features(x), ONE), lambda t: case.law(2 * t), [half]
+        lambda x: FUNCTIONS["sine"](case.features(x), ONE),
+        lambda t: case.distribution(2 * t),
+        [half],
     )
     got, in_logits = task.gradients(Exact(), 3)
     theta = case.theta.clone().requires_grad_()

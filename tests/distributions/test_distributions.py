@@ -433,7 +433,7 @@ def test_a_category_of_probability_zero_gets_no_gradient(E, case):
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
     E = deepcopy(E)
     E(
-        lambda x: curved(case.features(x), SLOPE), case.law(theta), generator=seeded()
+        lambda x: curved(case.features(x), SLOPE), case.distribution(theta), generator=seeded()
     ).sum().backward()
     certain = (
         (theta == 0) | (theta == 1)

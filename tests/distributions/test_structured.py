@@ -27,7 +27,7 @@ from catlog.testing.settings import estimators
 class Case:
     name: str
     theta: Tensor
-    law: Callable[[Tensor], Ordered]
+    distribution: Callable[[Tensor], Ordered]
 
 
 def _rand(*shape: int, seed: int = 0) -> Tensor:
@@ -144,7 +144,7 @@ def function(table: Tensor) -> Callable[[Tensor], Tensor]:
 
 def exact(case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     theta = case.theta.clone().requires_grad_()
-    q = case.law(theta)
+    q = case.distribution(theta)
     points = torch.tensor(list(product(*(range(size) for size in q.cardinalities))))
     value = (q.log_prob(points).exp() * f(points)).sum()
     return value.detach(), torch.autograd.grad(value, theta)[0]
@@ -214,9 +214,11 @@ def expectation(
     E: catlog.SCateR, case: Case, f: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     theta = case.theta.clone().requires_grad_()
-    noise, weight, extra = sampler(E, case.law(case.theta))
+    noise, weight, extra = sampler(E, case.distribution(case.theta))
     assert abs(weight.sum() - 1) < 1e-12
-    total = (weight * E(f, case.law(theta).expand([len(weight)]), noise=noise, **extra)).sum()
+    total = (
+        weight * E(f, case.distribution(theta).expand([len(weight)]), noise=noise, **extra)
+    ).sum()
     return total.detach(), torch.autograd.grad(total, theta)[0]
 
 
@@ -250,10 +252,14 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
     case = Case("chain of five", theta, lambda t: MarkovChain(t[:5], t[5:].view(1, 5, 5)))
     f = function(_rand(5, 5, 1, 1, seed=4))
     E = catlog.SCateR(1, categories=1, suffix="common")
-    by_variable = cells(case.law(theta))
+    by_variable = cells(case.distribution(theta))
     # The remainder's draw is a step function, too; its breakpoints are ratios of probabilities at
     # every prefix and own value.
-    probs = case.law(theta).log_conditionals(case.law(theta).enumerate_support()).exp()
+    probs = (
+        case.distribution(theta)
+        .log_conditionals(case.distribution(theta).enumerate_support())
+        .exp()
+    )
     edges: list[Tensor] = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
     for category in range(5):
         rest = probs.clone()
@@ -270,7 +276,7 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
         noise[0, 0] = u[:, :2]
         noise[1, 0, :, i] = u[:, 2]
         t = theta.clone().requires_grad_()
-        value = (weight * E(f, case.law(t).expand([len(u)]), noise=noise)).sum()
+        value = (weight * E(f, case.distribution(t).expand([len(u)]), noise=noise)).sum()
         (gradient,) = torch.autograd.grad(value, t)
         part = torch.zeros_like(gradient)
         part[:5] = gradient[:5] if i == 0 else 0
@@ -287,7 +293,7 @@ def test_ram_is_unbiased(name: str) -> None:
     are exact as well.
     """
     case, f = CASES[name], function(TABLES[0])
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     log_probs = q.log_conditionals(q.enumerate_support()).detach()
     free = []
     for i in range(len(q.cardinalities)):
@@ -303,7 +309,10 @@ def test_ram_is_unbiased(name: str) -> None:
     )
     theta = case.theta.clone().requires_grad_()
     total = (
-        weight * catlog.RAM(1)(f, case.law(theta).expand([len(weight)]), noise=uniform[None, None])
+        weight
+        * catlog.RAM(1)(
+            f, case.distribution(theta).expand([len(weight)]), noise=uniform[None, None]
+        )
     ).sum()
     close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
@@ -337,17 +346,19 @@ WHOLE = [
 @pytest.mark.parametrize("E", WHOLE, ids=str)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_whole_point_estimators_are_unbiased(case: Case, E: catlog.Estimator) -> None:
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     points = q.enumerate_support()
     for table in TABLES:
         f = function(table)
         theta = case.theta.clone().requires_grad_()
         if isinstance(E, catlog.Exact):
-            total = E(f, case.law(theta))
+            total = E(f, case.distribution(theta))
         else:
             choice = torch.tensor(list(product(range(len(points)), repeat=E.samples))).T
             weight = q.log_prob(points).exp()[choice].prod(0).detach()
-            total = (weight * E(f, case.law(theta).expand([len(weight)]), x=points[choice])).sum()
+            total = (
+                weight * E(f, case.distribution(theta).expand([len(weight)]), x=points[choice])
+            ).sum()
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
@@ -355,14 +366,16 @@ def test_criticater_is_unbiased_by_its_other_route() -> None:
     """More draws than categories in all: the regressions are solved by category."""
     case = Case("short chain", _rand(6), lambda t: MarkovChain(t[:2], t[2:].view(1, 2, 2)))
     f = function(TABLES[0])
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     points = q.enumerate_support()
     choice = torch.tensor(list(product(range(4), repeat=5))).T
     weight = q.log_prob(points).exp()[choice].prod(0)
     for folds in (2, 5):
         theta = case.theta.clone().requires_grad_()
         E = catlog.CritiCateR(5, folds=folds, ridge=0.5)
-        total = (weight * E(f, case.law(theta).expand([len(weight)]), x=points[choice])).sum()
+        total = (
+            weight * E(f, case.distribution(theta).expand([len(weight)]), x=points[choice])
+        ).sum()
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
@@ -425,7 +438,7 @@ def test_leg_equals_indecater_for_independent_variables() -> None:
 
 
 def test_ram_is_scater_with_common_gumbels() -> None:
-    q = CASES["recurrent"].law(CASES["recurrent"].theta)
+    q = CASES["recurrent"].distribution(CASES["recurrent"].theta)
     f = function(TABLES[0])
     values = [
         E(f, q, generator=torch.Generator().manual_seed(0))
@@ -436,7 +449,7 @@ def test_ram_is_scater_with_common_gumbels() -> None:
 
 def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the exact variance over draws, per parameter."""
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     if isinstance(E, catlog.SCateR):
         noise, weight, _ = sampler(E, q)
         options = {"noise": noise}
@@ -444,7 +457,7 @@ def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> 
         points = q.enumerate_support()
         weight, options = q.log_prob(points).exp(), {"x": points.unsqueeze(0)}
     theta = case.theta.clone().requires_grad_()
-    values = E(f, case.law(theta).expand([len(weight)]), **options)
+    values = E(f, case.distribution(theta).expand([len(weight)]), **options)
     rows = torch.stack(
         [torch.autograd.grad(value, theta, retain_graph=True)[0] for value in values]
     )
@@ -565,7 +578,7 @@ def test_fixed_nodes_get_no_interventions() -> None:
 
 def test_structured_distributions_are_torch_distributions() -> None:
     for case in CASES.values():
-        q = case.law(case.theta)
+        q = case.distribution(case.theta)
         points = q.enumerate_support()
         log_prob = q.log_prob(points)
         torch.testing.assert_close(log_prob.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
@@ -579,7 +592,7 @@ def test_structured_distributions_are_torch_distributions() -> None:
 def test_draws_have_the_right_probabilities() -> None:
     """Inverse CDF over all cells gives every point its probability, exactly."""
     for case in CASES.values():
-        q = case.law(case.theta)
+        q = case.distribution(case.theta)
         u, weight = combine(cells(q))
         x = catlog.distributions.inverse_cdf.ancestral(q, u.unsqueeze(1)).squeeze(1)
         points = q.enumerate_support()
@@ -812,9 +825,9 @@ def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
     for name in ("chain", "recurrent with a state", "dag with a block"):
         case = CASES[name]
         theta = case.theta.clone().requires_grad_()
-        entropy = case.law(theta).entropy()
+        entropy = case.distribution(theta).entropy()
         (wanted,) = torch.autograd.grad(entropy, theta)
-        q = case.law(theta)
+        q = case.distribution(theta)
         points = q.enumerate_support()
         if isinstance(E, catlog.Exact):
             total = E(lambda x: -q.log_prob(x).detach(), q)  # noqa: B023

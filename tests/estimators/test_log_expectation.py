@@ -46,10 +46,10 @@ class Replayed:
 
 def bias(E: catlog.Estimator, case: Case, f: FeatureFunction, repeats: int) -> tuple[float, float]:
     """Return the size of the bias of value and gradient, over all outcomes of all calls."""
-    x, weight = outcomes(case, E.rows(case.law(case.theta)))
+    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
     choice = torch.cartesian_prod(*[torch.arange(len(weight))] * repeats).reshape(-1, repeats)
     theta = case.theta.clone().requires_grad_()
-    q = case.law(theta.expand(len(choice), *theta.shape))
+    q = case.distribution(theta.expand(len(choice), *theta.shape))
     replayed = Replayed(E, [x[:, choice[:, i]] for i in range(repeats)])
     value = log_expectation(
         replayed,  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def exact_log(case: Case, f: FeatureFunction) -> tuple[Tensor, Tensor]:
 def test_exact_expectation_has_the_exact_logarithm(case: Case, repeats: int) -> None:
     theta = case.theta.clone().requires_grad_()
     value = log_expectation(
-        catlog.Exact(), function_of(case, POSITIVE), case.law(theta), repeats=repeats
+        catlog.Exact(), function_of(case, POSITIVE), case.distribution(theta), repeats=repeats
     )
     (gradient,) = torch.autograd.grad(value, theta)
     torch.testing.assert_close(
@@ -85,7 +85,7 @@ def test_exact_expectation_has_the_exact_logarithm(case: Case, repeats: int) -> 
 def test_one_call_is_the_plain_logarithm(E: catlog.Estimator) -> None:
     case = CASES["bits"]
     theta = case.theta.clone().requires_grad_()
-    f, q = function_of(case, POSITIVE), case.law(theta)
+    f, q = function_of(case, POSITIVE), case.distribution(theta)
     value = log_expectation(E, f, q, generator=seeded())
     plain = E(f, q, generator=seeded()).log()
     assert value.equal(plain)
@@ -135,7 +135,7 @@ def test_expected_gradient_of_rloo_on_an_indicator(draws: int) -> None:
     case = CASES["bits"]
     theta = case.theta.clone().requires_grad_()
     x, weight = outcomes(case, draws)
-    q = case.law(theta.expand(len(weight), *theta.shape))
+    q = case.distribution(theta.expand(len(weight), *theta.shape))
     replayed = Replayed(catlog.RLOO(draws), [x])
     value = log_expectation(replayed, lambda x: x.prod(-1), q)  # type: ignore[arg-type]
     (gradient,) = torch.autograd.grad(weight @ value, theta)

@@ -28,11 +28,11 @@ def weighted(E: catlog.Estimator, case: Case) -> Callable[[Tensor, Tensor], Tens
     The probabilities of the outcomes are constants, as the frequencies of a sampler are.
     """
     if not E.randomness:
-        return lambda theta, c: E(lambda x: F(case.features(x), c), case.law(theta))
-    x, weight = outcomes(case, E.rows(case.law(case.theta)))
+        return lambda theta, c: E(lambda x: F(case.features(x), c), case.distribution(theta))
+    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
 
     def average(theta: Tensor, c: Tensor) -> Tensor:
-        q = case.law(theta.expand(x.shape[1], *theta.shape))
+        q = case.distribution(theta.expand(x.shape[1], *theta.shape))
         return (weight * E(lambda x: F(case.features(x), c), q, x=x)).sum()
 
     return average
@@ -68,7 +68,9 @@ def loss_of(
     E: catlog.Estimator, case: Case, outer: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
     torch.manual_seed(0)
-    return lambda theta: outer(E(lambda x: F(case.features(x), PARAMETER), case.law(theta)))
+    return lambda theta: outer(
+        E(lambda x: F(case.features(x), PARAMETER), case.distribution(theta))
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -102,7 +104,7 @@ def test_transforms_are_refused(
     case = CASES["bits"]
     x = case.points[:1]
     with pytest.raises(RuntimeError) as error:
-        transform(lambda theta: E(lambda x: F(case.features(x), PARAMETER), case.law(theta), x=x))(
-            case.theta
-        )
+        transform(
+            lambda theta: E(lambda x: F(case.features(x), PARAMETER), case.distribution(theta), x=x)
+        )(case.theta)
     assert str(error.value) == TWICE

@@ -60,7 +60,7 @@ def ours(
     E: catlog.Estimator, kind: str, theta: Tensor, f: Callable[[Tensor], Tensor], **x: Tensor
 ) -> tuple[Tensor, Tensor]:
     theta = theta.clone().requires_grad_()
-    value = E(f, CASES[kind].law(theta), **x).sum()
+    value = E(f, CASES[kind].distribution(theta), **x).sum()
     return value.detach(), torch.autograd.grad(value, theta)[0]
 
 
@@ -98,7 +98,9 @@ def test_score_function_with_batch_average_is_rloo(kind: str, samples: int) -> N
         ours(catlog.RLOO(samples), kind, theta, f, x=x), (value, gradient), strict=True
     ):
         torch.testing.assert_close(got, wanted, **SAME)
-    (mine,) = torch.autograd.grad(catlog.RLOO(samples)(f, CASES[kind].law(theta), x=x).mean(), c)
+    (mine,) = torch.autograd.grad(
+        catlog.RLOO(samples)(f, CASES[kind].distribution(theta), x=x).mean(), c
+    )
     torch.testing.assert_close(mine, c.grad, **SAME)
 
 
@@ -142,7 +144,7 @@ def test_rao_blackwell_is_sum_and_sample(kind: str, top: int) -> None:
     torch.manual_seed(0)
     theta, f = parameters(kind), function(kind)
     x = theirs(storch.method.RaoBlackwellSF("x", top + 1), kind, theta, f)[0].transpose(0, 1)
-    weight = CASES[kind].law(theta).log_prob(x[:-1]).exp()
+    weight = CASES[kind].distribution(theta).log_prob(x[:-1]).exp()
     baseline = (weight * f(x[:-1])).sum(0) / weight.sum(0)
     torch.manual_seed(0)
     again, value, gradient = theirs(

@@ -157,12 +157,12 @@ def test_law_takes_parameters_with_dimensions_in_front(name):
         torch.stack([parameter.detach() * scale for scale in scales])
         for parameter in problem.parameters
     ]
-    q = problem.law(*many)
+    q = problem.distribution(*many)
     assert q.batch_shape == (4, *problem.q().batch_shape)
     x = draws(problem, (5, 4))
     assert problem.f(x).shape == (5, *q.batch_shape)
     for i in range(4):
-        single = problem.law(*(parameter[i] for parameter in many))
+        single = problem.distribution(*(parameter[i] for parameter in many))
         torch.testing.assert_close(q.log_prob(x)[:, i], single.log_prob(x[:, i]))
 
 

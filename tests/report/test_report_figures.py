@@ -17,6 +17,7 @@ from made_up_rows import (
 
 from catlog.report import figures
 from catlog.report.looks import LOOKS
+from catlog.report.panels import WIDE
 from catlog.report.runs import Evidence, collect
 from catlog.report.step_times import NO_STEP_TIMES, StepTimes
 
@@ -38,6 +39,18 @@ def test_every_figure_has_its_panels_and_one_legend() -> None:
         "addition": 8,  # two of them hidden
     }
     assert all(len(picture.figure.legends) == 1 for picture in pictures)
+
+
+def test_a_phone_shows_the_legend_of_a_wide_figure() -> None:
+    """It shows the left 390 of 896 pixels, in which the letters must have about 11 pixels."""
+    for picture in figures.pictures(evidence(PAPER)):
+        figure, (legend,) = picture.figure, picture.figure.legends
+        figure.draw_without_rendering()
+        inches = figure.get_figwidth()
+        assert inches > WIDE
+        assert legend.get_window_extent().x1 / figure.dpi < 390 / 896 * inches
+        pixels = legend.get_texts()[0].get_fontsize() / 72 * 896 / inches
+        assert pixels > 11
 
 
 def test_runs_of_different_sizes_are_not_drawn_as_one() -> None:

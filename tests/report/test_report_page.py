@@ -15,7 +15,7 @@ from catlog.report.page import SECTIONS, report, verdict_lines
 from catlog.report.provenance import provenance
 from catlog.report.runs import Evidence, collect
 from catlog.report.step_times import NO_STEP_TIMES, StepTimes
-from catlog.report.tables import summary
+from catlog.report.tables import gradients_tables, summary
 
 TIMES = StepTimes(
     {("dvae", name): ms for name, ms in STEP_MS.items()} | {("dvae, 10 categories", "RLOO-F"): 9.0}
@@ -87,6 +87,17 @@ def test_summary_has_a_line_per_method_and_setting() -> None:
     assert [len(table.rows) for table in tables] == [2 * 3 * 4, 4, 3 * 5 + 4, 6 * 4]
     assert tables[2].header[2:] == ["method", "seeds", "iterations", "negated test ELBO, nats"]
     assert summary(Evidence([])) == []
+
+
+def test_tables_of_gradients_fit_a_page() -> None:
+    rows = [row for row in PAPER if row["experiment"] == "gradients"]
+    content = gradients_tables(Evidence.from_rows(rows))
+    assert len(content) == 2 * 2 * 3  # two tables for each function and size
+    assert all(len(table.header) <= 7 for table in content)
+    for cosines, moments in zip(content[::2], content[1::2], strict=True):
+        assert [row["method"] for row in cosines.rows] == [row["method"] for row in moments.rows]
+        assert {"mean (1 - cos)", "var (cos)"} <= set(cosines.header)
+        assert {"relative bias", "relative variance", "ms per estimate"} <= set(moments.header)
 
 
 def test_page_begins_with_what_was_run_and_folds_the_rest(tmp_path: Path) -> None:

@@ -131,13 +131,13 @@ def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:
                 f"but it returned {len(loaded)} values."
             )
         return loaded[0], loaded[1], loaded[2] if len(loaded) == 3 else None, None
-    if not all(hasattr(loaded, name) for name in ("f", "law", "parameters")):
+    if not all(hasattr(loaded, name) for name in ("f", "distribution", "parameters")):
         raise TypeError(
             f"--problem: {problem} must return (f, q), (f, make_q, parameters) or a Problem, "
             f"but it returned {type(loaded).__name__}."
         )
     reference = loaded.reference() if hasattr(loaded, "reference") else None
-    return loaded.f, loaded.law, loaded.parameters, reference
+    return loaded.f, loaded.distribution, loaded.parameters, reference
 
 
 def _call(module: str, function: str) -> Any:

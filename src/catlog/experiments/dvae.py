@@ -78,6 +78,10 @@ class DVAE(Settings):
     def methods(self) -> Labels:
         return self.labels if self.categories == 2 else self.categorical
 
+    @property
+    def data_set(self) -> str:
+        return self.data
+
     def task(self) -> "DVAETask":
         return DVAETask(self)
 

@@ -87,9 +87,9 @@ def execute(
     def check_folder() -> dict[str, Any] | None:
         """Return the metrics of a complete run; raise if a folder cannot be used."""
         home.check_config(content, resume=resume)
-        if shorter().is_shorter_run(content):
-            length = (shorter().recorded_config() or {})[config.length]
-            replace(config, **{config.length: length}).check_extension()
+        if (length := shorter().shorter_length(content)) is not None:
+            change: dict[str, Any] = {config.length: length}
+            replace(config, **change).check_extension()
         return home.completed(content)
 
     with contextlib.ExitStack() as stack:
@@ -108,7 +108,7 @@ def execute(
         ranks.from_first(lambda: stack.enter_context(home.locked()))
         if (summary := ranks.from_first(check_folder)) is not None:
             return summary  # another process has completed it in the meantime
-        if ranks.from_first(lambda: shorter().is_shorter_run(content)):
+        if ranks.from_first(lambda: shorter().shorter_length(content)) is not None:
             note = ranks.from_first(lambda: home.extend(content, shorter()))
             if ranks.is_first:
                 notify(note)
@@ -132,9 +132,7 @@ def find_shorter_run(config: Settings, root: Path | str = "runs") -> Path | None
     """Return the folder of the longest run that :func:`execute` can extend to ``config``."""
     content, best = record(config), None
     for path in sorted((Path(root) / config.name).glob("*")):
-        folder = Folder(path, config.length)
-        if folder.is_shorter_run(content):
-            length = (folder.recorded_config() or {})[config.length]
+        if (length := Folder(path, config.length).shorter_length(content)) is not None:
             best = max(best or (0, path), (length, path))
     return None if best is None else best[1]
 

@@ -128,14 +128,13 @@ class Folder:
         """Return whether two configurations are equal but for the length."""
         return {**config, self.length: None} == {**other, self.length: None}
 
-    def is_shorter_run(self, config: Mapping[str, Any]) -> bool:
-        """Return whether the folder holds progress of this run with a smaller length."""
+    def shorter_length(self, config: Mapping[str, Any]) -> int | None:
+        """Return the length of this run in the folder, if it has progress and is shorter."""
         recorded = self.recorded_config() if self.has_progress() else None
-        return (
-            recorded is not None
-            and self._is_same_run(recorded, json.loads(json.dumps(config)))
-            and recorded[self.length] < config[self.length]
-        )
+        if recorded is None or not self._is_same_run(recorded, json.loads(json.dumps(config))):
+            return None
+        length: int = recorded[self.length]
+        return length if length < config[self.length] else None
 
     def extend(self, config: Mapping[str, Any], source: "Folder") -> str:
         """Turn the shorter run in ``source``, which may be this folder, into one of ``config``.

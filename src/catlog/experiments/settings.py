@@ -51,6 +51,11 @@ class Settings(Checked, ABC):
         """The paper's methods at this size."""
         return self.labels
 
+    @property
+    def data_set(self) -> str | None:
+        """The name of the images that a run loads; None if it needs none."""
+        return None
+
     def check_extension(self) -> None:
         """Raise if a run of these settings cannot be continued as a longer one."""
 

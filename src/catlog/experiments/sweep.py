@@ -1,7 +1,7 @@
 """Grids of runs: complete runs are skipped, and interrupted ones are resumed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from ..data import DataError, load
 from .engines import Job, run_in_processes, run_in_turn, run_on_ray
 from .named_estimators import check_settings
 from .ranges import Count, Counted, NotNegative, annotations, check, convert, did_you_mean
@@ -69,6 +70,18 @@ def check_sweep(configs: Sequence[Settings], engine: Literal["local", "ray"] = "
         raise ValueError(f"No run was started. {' '.join(wrong)}")
 
 
+def check_data(configs: Iterable[Settings]) -> None:
+    """Raise a DataError that names all missing or damaged data, by loading each data set once."""
+    wrong = []
+    for name in sorted({config.data_set for config in configs if config.data_set is not None}):
+        try:
+            load(name)
+        except DataError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise DataError(f"No run was started. {' '.join(wrong)}")
+
+
 def sweep(
     configs: Sequence[Settings],
     root: Path | str = "runs",
@@ -87,9 +100,10 @@ def sweep(
 ) -> list[str]:
     """Run all ``configs`` and return what went wrong, an empty list if all runs are complete.
 
-    The settings of all runs are checked before the first one starts (:func:`check_sweep`). A sweep
-    can be repeated: the folder of a run follows from its configuration, complete runs are skipped,
-    and a lock in the folder keeps other processes out.
+    The settings of all runs are checked before the first one starts (:func:`check_sweep`), and so
+    are the data of local runs (:func:`check_data`). A sweep can be repeated: the folder of a run
+    follows from its configuration, complete runs are skipped, and a lock in the folder keeps other
+    processes out.
 
     Args:
         configs: the experiments; equal ones are run once.
@@ -131,6 +145,9 @@ def sweep(
         for path, config in by_folder.items()
         if not Folder(path).finished()
     ]
+
+    if engine == "local":  # a cluster may have what this machine lacks
+        check_data(job.config for job in todo)
 
     def tick() -> None:
         watch(configs)

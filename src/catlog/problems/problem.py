@@ -70,9 +70,9 @@ class Problem:
         f: maps points ``[..., *batch, *event]``, as ``q.sample()`` returns them, to values ``[...,
             *batch]``; a black box.
         parameters: leaves with ``requires_grad``.
-        law: maps the parameters to q, with a new graph at every call. Parameters with the same
-            further dimensions in front give a distribution with these dimensions in front of its
-            batch.
+        distribution: maps the parameters to q, with a new graph at every call. Parameters with the
+            same further dimensions in front give a distribution with these dimensions in front of
+            its batch.
         structured: the same f as a function that knows its table (:mod:`catlog.functions`), where
             there is one.
         expectation: the exact E[f] as a differentiable function of the parameters, where the
@@ -92,7 +92,7 @@ class Problem:
 
     f: Function
     parameters: tuple[Tensor, ...]
-    law: Callable[..., Distribution]
+    distribution: Callable[..., Distribution]
     structured: Function | None = None
     expectation: Callable[..., Tensor] | None = None
     pooled: Estimator | None = None
@@ -109,7 +109,7 @@ class Problem:
 
     def q(self) -> Distribution:
         """Return the distribution at the problem's parameters."""
-        return self.law(*self.parameters)
+        return self.distribution(*self.parameters)
 
     @property
     def points(self) -> int:

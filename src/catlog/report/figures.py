@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from ..experiments.records import Row
 from . import published
 from .looks import DATA, METRICS, styled
-from .panels import draw_curves, draw_dots, draw_legend
+from .panels import draw_curves, draw_dots, draw_legend, place_legend
 from .runs import Evidence, by_method, collect, pick, section_of, values
 from .step_times import NO_STEP_TIMES, StepTimes
 
@@ -73,7 +73,7 @@ def gradients_figure(evidence: Evidence, function: str = "additive") -> Figure:
         for label, marker in markers.items()
         if label != "published" or overlaid
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
+    place_legend(figure, handles)
     return figure
 
 

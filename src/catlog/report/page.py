@@ -17,6 +17,7 @@ from ..files.atomic import write_atomically
 from . import figures, published, tables
 from .claims import judge
 from .figures import Picture
+from .panels import WIDE
 from .runs import Evidence, section_of
 from .step_times import NO_STEP_TIMES, StepTimes
 from .tables import Table
@@ -189,5 +190,5 @@ def _image(picture: Picture) -> dict[str, object]:
     return {
         "caption": picture.caption,
         "data": base64.b64encode(buffer.getvalue()).decode(),
-        "wide": picture.figure.get_figwidth() > 9,
+        "wide": picture.figure.get_figwidth() > WIDE,
     }

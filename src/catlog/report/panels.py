@@ -17,6 +17,9 @@ from .step_times import NO_STEP_TIMES, StepTimes
 
 # A variance below this share of the largest in its panel is zero up to rounding.
 ROUNDING = 1e-10
+# Figures of more inches are shown 56rem wide on a phone, which shows 390 of these 896 pixels.
+WIDE = 9.0
+PHONE_SHARE = 0.4
 
 
 def draw_dots(
@@ -196,13 +199,34 @@ def _draw_published(
 def draw_legend(
     figure: Figure, runs: Sequence[Run], overlaid: bool, further: Sequence[Line2D] = ()
 ) -> None:
-    """Draw one legend for all panels."""
+    """Draw one legend of the methods for all panels."""
     methods = list(by_method(runs))
     handles = [Line2D([], [], label=method, **look(method, methods)) for method in methods]
     if overlaid:
         handles.append(Line2D([], [], color="0.3", marker="o", label="published", **PUBLISHED))
-    handles += further
+    place_legend(figure, [*handles, *further])
+
+
+def place_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """Draw a legend above all panels, with as many columns as fit.
+
+    A page scales a wide figure down, or scrolls it on a phone. So the legend of a wide figure has
+    larger letters and stays within the left part, which the phone shows first.
+    """
+    width = figure.get_figwidth()
+    is_wide = width > WIDE
+    letters = max(10.0, width) if is_wide else 10.0  # points
     widest = max(len(str(handle.get_label())) for handle in handles)
-    fitting = int(figure.get_figwidth() / (0.55 + 0.075 * widest))
+    room = PHONE_SHARE * width if is_wide else width
+    fitting = int(room / ((0.55 + 0.075 * widest) * letters / 10))
     columns = max(1, min(len(handles), fitting))
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+    further_rows = math.ceil(len(handles) / columns) - 1
+    # The panels keep their height. A row takes 1.5 times the height of its letters.
+    figure.set_figheight(figure.get_figheight() + further_rows * 1.5 * letters / 72)
+    figure.legend(
+        handles=handles,
+        loc="outside upper left" if is_wide else "outside upper center",
+        ncols=columns,
+        fontsize=letters,
+        frameon=False,
+    )

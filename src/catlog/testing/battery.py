@@ -36,7 +36,7 @@ def home(E: Estimator) -> Case:
 
 def applies(E: Estimator, case: Case) -> bool:
     """Return whether E takes the case, and its sampler has few enough outcomes."""
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     if not supports(E, case.kind) or factors(q).d < chosen_per_draw(E):
         return False
     return not E.randomness or len(case.points) ** min(E.rows(q), 12) <= MOST_OUTCOMES
@@ -52,7 +52,7 @@ def z_scores(
     theta = case.theta.expand(repeats, *case.theta.shape).clone().requires_grad_()
     value = E(
         lambda x: f(case.features(x), PARAMETER),
-        case.law(theta),
+        case.distribution(theta),
         generator=torch.Generator().manual_seed(0),
     )
     (gradient,) = torch.autograd.grad(value.sum(), theta)

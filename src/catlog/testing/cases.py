@@ -22,14 +22,14 @@ class Case:
     Attributes:
         name: what the distribution is; ``kind`` is read from it.
         theta: the parameters.
-        law: makes q from parameters with any leading batch.
+        distribution: makes q from parameters with any leading batch.
         points: all points ``[points, *event]``, in the format of ``q.sample()``.
         features: turns points ``[..., *event]`` into reals ``[..., 6]``; categories to one-hot.
     """
 
     name: str
     theta: Tensor
-    law: Callable[[Tensor], Distribution]
+    distribution: Callable[[Tensor], Distribution]
     points: Tensor
     features: Callable[[Tensor], Tensor]
 
@@ -47,7 +47,7 @@ class Case:
 
     def probabilities(self, theta: Tensor) -> Tensor:
         """Return the probabilities ``[points]`` of all points."""
-        return self.law(theta).log_prob(self.points).exp()
+        return self.distribution(theta).log_prob(self.points).exp()
 
 
 def grid(*sizes: int) -> Tensor:

@@ -50,7 +50,7 @@ def every_deck(d: int, rows: int, per_draw: int) -> Tensor:
 def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
     """Return middles and lengths of the intervals of ``start`` with the same corrections."""
     assert isinstance(E, SlopeCateR), "the intervals of `start` are known for SlopeCateR only"
-    law = factors(case.law(case.theta))
+    law = factors(case.distribution(case.theta))
     size = gradient_scale(law.probs) * E.sizes(law.d)
     ends = (E.turns(law.k) * selection_probabilities(size)).cumsum(-1) % 1
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
@@ -65,9 +65,9 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
         return f(case.features(x), c)
 
     if not E.randomness:
-        return _with_gradients(E(black_box, case.law(theta)), theta, c)
+        return _with_gradients(E(black_box, case.distribution(theta)), theta, c)
     injected, weight = all_outcomes(E, case)
-    q = case.law(theta.expand(len(weight), *theta.shape))
+    q = case.distribution(theta.expand(len(weight), *theta.shape))
     return _with_gradients((weight * E(black_box, q, **injected)).sum(), theta, c)
 
 
@@ -76,7 +76,7 @@ def all_outcomes(E: Estimator, case: Case) -> tuple[dict[str, Any], Tensor]:
 
     The outcomes are the keyword arguments that inject E's randomness.
     """
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     x, weight = outcomes(case, E.rows(q))
     injected: dict[str, Any] = {}
     if "chosen" in E.randomness:

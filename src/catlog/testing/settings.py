@@ -8,10 +8,6 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.estimator import Estimator, Kind
 
-# Estimators that take `x`, but whose points are not independent draws of q: they are drawn without
-# replacement, or outside a set. tests/estimators/test_sets.py enumerates them.
-DEPENDENT_DRAWS = {"UnorderedSet", "SumAndSample", "MAPO"}
-
 # Estimators whose gradient of a constant f is noise; for all others it is exactly zero.
 NOISY_ON_CONSTANTS = {"Reinforce", "NVIL", "RELAX"}
 
@@ -104,8 +100,12 @@ def one_of_each() -> list[object]:
 
 
 def continuous(E: Estimator) -> bool:
-    """Return whether the outcomes of E's sampler cannot be enumerated as independent draws of q."""
-    return "noise" in E.randomness or type(E).__name__ in DEPENDENT_DRAWS
+    """Return whether the outcomes of E's sampler cannot be enumerated as independent draws of q.
+
+    Points that are drawn without replacement, or outside a set, are enumerated in
+    tests/estimators/sets.
+    """
+    return "noise" in E.randomness or getattr(E, "draws_are_dependent", False)
 
 
 def chosen_per_draw(E: Estimator) -> int:
@@ -156,6 +156,6 @@ def judge_only(
     ESTIMATORS[cls.__name__] = cls
     setattr(catlog, cls.__name__, cls)
     if dependent_draws:
-        DEPENDENT_DRAWS.add(cls.__name__)
+        cls.draws_are_dependent = True  # type: ignore[attr-defined]
     if noisy_on_constants:
         NOISY_ON_CONSTANTS.add(cls.__name__)

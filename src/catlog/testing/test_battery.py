@@ -171,7 +171,7 @@ def test_the_judge_catches_a_planted_bug(E: Estimator) -> None:
 @each_case
 @pytest.mark.parametrize("E", estimators())
 def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
-    q = case.law(case.theta.expand(4, *case.theta.shape))
+    q = case.distribution(case.theta.expand(4, *case.theta.shape))
     law = factors(q)
     if not supports(E, case.kind) or chosen_per_draw(E) > law.d:
         pytest.skip("not for this distribution")
@@ -202,11 +202,11 @@ def test_batch_equals_loop(E: Estimator, kind: str) -> None:
     def call(theta: Tensor, scale: Tensor, **options: Any) -> Tensor:
         return E(
             lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER) * scale,
-            case.law(theta),
+            case.distribution(theta),
             **options,
         )
 
-    options = draw_randomness(E, case.law(theta))
+    options = draw_randomness(E, case.distribution(theta))
     if isinstance(E, nn.Module):
         E = deepcopy(E).eval()  # what it learns from the first call would change the second
     whole = call(theta, scale, **options)
@@ -255,7 +255,7 @@ def test_same_generator_same_result(E: Estimator) -> None:
         generator = torch.Generator().manual_seed(seed)
         value = deepcopy(E)(  # an estimator that learns starts from the same state
             lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
-            case.law(theta),
+            case.distribution(theta),
             generator=generator,
         )
         return value.detach(), torch.autograd.grad(value.sum(), theta)[0]
@@ -273,7 +273,7 @@ def test_constant_f(E: Estimator) -> None:
     """A constant f has no gradient; only REINFORCE and its relatives make noise of it."""
     case = home(E)
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
-    value = E(lambda x: 5 + 0 * case.features(x).sum(-1), case.law(theta))
+    value = E(lambda x: 5 + 0 * case.features(x).sum(-1), case.distribution(theta))
     torch.testing.assert_close(value, torch.full((20,), 5.0, dtype=torch.float64))
     gradient = torch.autograd.grad(value.sum(), theta)[0]
     assert (gradient.abs().max() < 1e-13) != (type(E).__name__ in NOISY_ON_CONSTANTS)
@@ -290,7 +290,7 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
     case, shares_draws = home(E), not continuous(E)
     batch = 30 if shares_draws else 4000
     narrow = case.theta.expand(batch, *case.theta.shape).to(dtype)
-    options = draw_randomness(E, case.law(narrow.double())) if shares_draws else {}
+    options = draw_randomness(E, case.distribution(narrow.double())) if shares_draws else {}
     if "start" in options:
         options["start"].fill_(0.8)  # where rounding does not decide which variable is corrected
     if isinstance(E, nn.Module):
@@ -308,7 +308,9 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
             dtypes.add(x.dtype)
             return FUNCTIONS["sine"](case.features(x.double()), PARAMETER)
 
-        value = E(f, case.law(theta), generator=torch.Generator().manual_seed(0), **injected)
+        value = E(
+            f, case.distribution(theta), generator=torch.Generator().manual_seed(0), **injected
+        )
         assert dtypes == {dtype}
         (gradient,) = torch.autograd.grad(value.sum(), theta)
         return torch.cat([value.detach().double().unsqueeze(-1), gradient.double().flatten(1)], -1)
@@ -336,7 +338,7 @@ def test_composes(E: Estimator) -> None:
         generator = torch.Generator().manual_seed(3)
         return deepcopy(E)(
             lambda x: FUNCTIONS["network"](case.features(x), PARAMETER),
-            case.law(theta),
+            case.distribution(theta),
             generator=generator,
         )
 

@@ -44,7 +44,7 @@ def test_every_output_equals_a_call_of_its_own(
     E: Estimator, case: Case, shape: tuple[int, ...]
 ) -> None:
     """With the same draws: the value, and the gradient of any combination of outputs."""
-    if not supports(E, case.kind) or chosen_per_draw(E) > factors(case.law(case.theta)).d:
+    if not supports(E, case.kind) or chosen_per_draw(E) > factors(case.distribution(case.theta)).d:
         pytest.skip("not for this distribution")
     f, dims = with_outputs(shape), len(shape)
     theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
@@ -57,7 +57,7 @@ def test_every_output_equals_a_call_of_its_own(
 
         options: dict[str, Any] = {} if output is not None else {"outputs": dims}
         generator = torch.Generator().manual_seed(5)
-        return deepcopy(E)(g, case.law(theta), generator=generator, **options)
+        return deepcopy(E)(g, case.distribution(theta), generator=generator, **options)
 
     together = call(None)
     separate = torch.stack([call(i) for i in range(prod(shape))], -1).unflatten(-1, shape)
@@ -87,13 +87,13 @@ def test_unbiased_for_a_mixture_of_outputs(E: Estimator, kind: str, shape: tuple
     expectations = (probabilities * f(case.features(case.points), c)).sum(0)
     exact = gradients((w * expectations).sum(), theta, c)
 
-    q = case.law(theta)
+    q = case.distribution(theta)
     if not E.randomness:
         result = E(lambda x: f(case.features(x), c), q, outputs=len(shape))
         torch.testing.assert_close(gradients((w * result).sum(), theta, c), exact)
         return
     injected, weight = all_outcomes(E, case)
-    q = case.law(theta.expand(len(weight), *theta.shape))
+    q = case.distribution(theta.expand(len(weight), *theta.shape))
     result = E(lambda x: f(case.features(x), c), q, outputs=len(shape), **injected)
     value = (weight.view(-1, *[1] * len(shape)) * w * result).sum()
     torch.testing.assert_close(gradients(value, theta, c), exact, rtol=0, atol=1e-12)
@@ -107,7 +107,7 @@ def test_logarithms_of_exact_expectations() -> None:
     def positive(x: Tensor) -> Tensor:
         return f(case.features(x), PARAMETER).exp()
 
-    result = catlog.Exact()(positive, case.law(theta), outputs=2)
+    result = catlog.Exact()(positive, case.distribution(theta), outputs=2)
     probabilities = case.probabilities(theta)[:, None, None]
     expected = (probabilities * positive(case.points)).sum(0)
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-11)
@@ -120,9 +120,9 @@ def test_products_of_independent_calls(E: Estimator) -> None:
     """The product of two outputs from independent calls is unbiased: all pairs of outcomes."""
     case, f = CASES["bits"], with_outputs((3,))
     theta = case.theta.clone().requires_grad_()
-    x, weight = outcomes(case, E.rows(case.law(theta)))
+    x, weight = outcomes(case, E.rows(case.distribution(theta)))
     count = x.shape[1]
-    q = case.law(theta.expand(count * count, *theta.shape))
+    q = case.distribution(theta.expand(count * count, *theta.shape))
 
     def call(x: Tensor) -> Tensor:
         return E(lambda x: f(case.features(x), PARAMETER), q, x=x, outputs=1)
@@ -143,13 +143,13 @@ def test_products_of_independent_calls(E: Estimator) -> None:
 def test_refused_by_name(E: Estimator) -> None:
     case = CASES["bits"]
     with pytest.raises(ValueError, match=f"outputs: {type(E).__name__} takes functions with one"):
-        E(lambda x: x, case.law(case.theta), outputs=1)
+        E(lambda x: x, case.distribution(case.theta), outputs=1)
 
 
 @pytest.mark.parametrize("E", estimators(many_outputs=True))
 def test_shapes_of_outputs_are_checked(E: Estimator) -> None:
     case = CASES["bits"]
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     with pytest.raises(ValueError, match=r"must return 2 output dimensions per point"):
         E(lambda x: x, q, outputs=2)
     with pytest.raises(ValueError, match=r"pass outputs=1 to the call"):

@@ -100,7 +100,7 @@ def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
     x, weight = outcomes(case, 3)
     for ridge in (1e-6, 1e-20):
         theta = case.theta.float().requires_grad_()
-        q = case.law(theta.expand(x.shape[1], *theta.shape))
+        q = case.distribution(theta.expand(x.shape[1], *theta.shape))
         value = CritiCateR(3, folds=3, ridge=ridge)(
             lambda x: f(
                 case.features(x.double() if x.is_floating_point() else x), PARAMETER

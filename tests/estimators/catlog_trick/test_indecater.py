@@ -20,7 +20,7 @@ def test_one_variable_gives_the_exact_gradient() -> None:
 
     x, _ = outcomes(case, 1)
     theta = case.theta.clone().requires_grad_()
-    (exact,) = torch.autograd.grad(catlog.Exact()(f, case.law(theta)), theta)
+    (exact,) = torch.autograd.grad(catlog.Exact()(f, case.distribution(theta)), theta)
     torch.testing.assert_close(
         gradients_at(catlog.IndeCateR(1), case, f, x), exact.expand(3, 3), rtol=0, atol=1e-14
     )

@@ -177,7 +177,9 @@ def test_a_call_learns_for_later_calls_only() -> None:
 
     def estimate(E: MemoryCateR) -> Tensor:
         theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
-        value = E(lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.law(theta), x=x)
+        value = E(
+            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.distribution(theta), x=x
+        )
         return torch.cat([value.detach(), torch.autograd.grad(value.sum(), theta)[0].flatten()])
 
     frozen, learning = estimate(E.eval()), estimate(E.train())

@@ -111,14 +111,14 @@ def test_gradients_of_logits_and_parameters_are_the_textbook_s(
     """Parameters get the gradient of the variance, whatever the sign of the loss."""
     E, f = make().double(), function_of(case)
     got, weight = gradients(E, case, f)
-    x, _ = outcomes(case, E.rows(case.law(case.theta)))
+    x, _ = outcomes(case, E.rows(case.distribution(case.theta)))
     by_hand = textbook(E, case, x, f)
     torch.testing.assert_close(got, by_hand.detach(), rtol=0, atol=1e-12)
 
     objective = (weight * by_hand.flatten(1).square().sum(-1)).sum()
     wanted = torch.autograd.grad(objective, list(E.parameters()), allow_unused=True)
     for scale in (1.0, -3.0):
-        q = case.law(case.theta.expand(x.shape[1], *case.theta.shape))
+        q = case.distribution(case.theta.expand(x.shape[1], *case.theta.shape))
         # The weights are squared on the way back, which gives the outcomes' probabilities.
         loss = scale * (weight.sqrt() * E(f, q, x=x)).sum()
         learned = torch.autograd.grad(loss, list(E.parameters()), allow_unused=True)
@@ -137,7 +137,7 @@ def test_unbiased_while_learning(make: Callable[[], nn.Module], case: Case) -> N
             got = expectation(E, case, FUNCTIONS[name], PARAMETER)
             exact = expected(case, FUNCTIONS[name], PARAMETER)
             torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
-            q = case.law(case.theta.expand(8, *case.theta.shape))
+            q = case.distribution(case.theta.expand(8, *case.theta.shape))
             train(E, q, function_of(case, name), 5, 0.1)
     assert any(not torch.equal(value, before[key]) for key, value in E.state_dict().items())
 
@@ -167,7 +167,7 @@ def test_training_lowers_the_variance(
         )
 
     before = variances(*gradients(E, case, f)).sum()
-    train(E, case.law(case.theta.expand(64, *case.theta.shape)), f, 300, 0.05)
+    train(E, case.distribution(case.theta.expand(64, *case.theta.shape)), f, 300, 0.05)
     assert variances(*gradients(E, case, f)).sum() < before / factor
 
 
@@ -181,7 +181,7 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
     }
     make, case = learners[name]
     E, copy = make(), make()
-    train(E, case.law(case.theta.expand(8, *case.theta.shape)), function_of(case), 3, 0.1)
+    train(E, case.distribution(case.theta.expand(8, *case.theta.shape)), function_of(case), 3, 0.1)
     copy.load_state_dict(E.state_dict())
     copy.requires_grad_(False)
     results = []
@@ -191,7 +191,7 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
         generator = torch.Generator().manual_seed(1)
         value = learner(
             lambda x, c=c: FUNCTIONS["sine"](case.features(x), c),
-            case.law(theta),
+            case.distribution(theta),
             generator=generator,
         )
         results.append([value.detach(), *torch.autograd.grad(value.sum(), [theta, c])])
@@ -259,8 +259,8 @@ def test_muprop_is_the_textbook_s(case: Case) -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    q = BITS.law(BITS.theta.expand(2, 3))
-    one_hot = ONE_HOT.law(ONE_HOT.theta)
+    q = BITS.distribution(BITS.theta.expand(2, 3))
+    one_hot = ONE_HOT.distribution(ONE_HOT.theta)
     f = function_of(BITS)
     with pytest.raises(TypeError, match=r"RODEO is for binary variables.*Use DoubleCV"):
         RODEO()(function_of(ONE_HOT), one_hot)

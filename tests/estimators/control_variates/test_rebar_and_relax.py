@@ -46,21 +46,21 @@ SMALL = {
     "bits": Case(
         "bits",
         BITS.theta[:2],
-        BITS.law,
+        BITS.distribution,
         torch.cartesian_prod(*[torch.arange(2.0).double()] * 2),
         lambda x: x,
     ),
     "one-hot": Case(
         "one-hot",
         ONE_HOT.theta[:1],
-        ONE_HOT.law,
+        ONE_HOT.distribution,
         torch.eye(3).double().unsqueeze(1),
         lambda x: x.squeeze(-2),
     ),
     "masked": Case(
         "one-hot, masked",
         torch.tensor([[0.3, -torch.inf, -0.8]], dtype=torch.float64),
-        ONE_HOT.law,
+        ONE_HOT.distribution,
         torch.eye(3).double()[[0, 2]].unsqueeze(1),
         lambda x: x.squeeze(-2),
     ),
@@ -87,7 +87,7 @@ def integral(E: nn.Module, case: Case) -> tuple[Tensor, ...]:
     for integrated in (True, False):
         theta, c = case.theta.clone().requires_grad_(), PARAMETER[:3].clone().requires_grad_()
         if integrated:
-            q = case.law(theta.expand(x.shape[1], *theta.shape))
+            q = case.distribution(theta.expand(x.shape[1], *theta.shape))
             total = (weight * E(small_f(case, c), q, x=x, noise=noise)).sum()
         else:
             total = (case.probabilities(theta) * small_f(case, c)(case.points)).sum()
@@ -115,7 +115,7 @@ def test_rebar_and_relax_are_unbiased_while_learning(kind: str) -> None:
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
             train(
                 E,
-                case.law(case.theta.expand(8, *case.theta.shape)),
+                case.distribution(case.theta.expand(8, *case.theta.shape)),
                 small_f(case, PARAMETER),
                 5,
                 0.05,
@@ -175,7 +175,7 @@ def test_rebar_and_relax_are_the_textbook_s(kind: str) -> None:
         )
 
         leaf = theta.detach().clone().requires_grad_()
-        value = E(f, case.law(leaf), x=x, noise=noise)
+        value = E(f, case.distribution(leaf), x=x, noise=noise)
         got, *learned = torch.autograd.grad(value.sum(), [leaf, *E.parameters()])
         torch.testing.assert_close(got, wanted.detach(), rtol=1e-10, atol=1e-10)
         for a, b in zip(learned, wanted_learned, strict=True):
@@ -204,22 +204,22 @@ def test_training_lowers_the_variance_of_rebar_and_relax(make: Callable[[], nn.M
 
     def spread() -> Tensor:
         theta = BITS.theta.expand(20_000, 3).clone().requires_grad_()
-        value = E(f, BITS.law(theta), generator=torch.Generator().manual_seed(1))
+        value = E(f, BITS.distribution(theta), generator=torch.Generator().manual_seed(1))
         return torch.autograd.grad(value.sum(), theta)[0].var(0).sum()
 
     before = spread()
-    train(E, BITS.law(BITS.theta.expand(64, 3)), f, 300, 0.03)
+    train(E, BITS.distribution(BITS.theta.expand(64, 3)), f, 300, 0.03)
     assert spread() < before / 2
 
 
 @pytest.mark.parametrize("case", [BITS, ONE_HOT], ids=["bits", "one-hot"])
 def test_relax_without_a_network_is_reinforce(case: Case) -> None:
     """The same draws give the same gradient."""
-    x = case.law(case.theta.expand(10, *case.theta.shape)).sample((3,))
+    x = case.distribution(case.theta.expand(10, *case.theta.shape)).sample((3,))
     results = []
     for E in (RELAX(3), Reinforce(3)):
         theta = case.theta.expand(10, *case.theta.shape).clone().requires_grad_()
-        value = E(function_of(case), case.law(theta), x=x)
+        value = E(function_of(case), case.distribution(theta), x=x)
         results.append([value.detach(), torch.autograd.grad(value.sum(), theta)[0]])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
@@ -240,6 +240,6 @@ def test_rebar_with_a_frozen_temperature_needs_one_derivative_of_f() -> None:
     frozen, learning = REBAR(2, 0.3).double(), REBAR(2, 0.3).double()
     frozen.log_temperature.requires_grad_(False)
     for E, f in ((frozen, Once.apply), (learning, lambda x: x.square().sum(-1))):
-        E(f, BITS.law(BITS.theta), generator=torch.Generator().manual_seed(0)).backward()
+        E(f, BITS.distribution(BITS.theta), generator=torch.Generator().manual_seed(0)).backward()
     torch.testing.assert_close(frozen.eta.grad, learning.eta.grad)
     assert frozen.log_temperature.grad is None

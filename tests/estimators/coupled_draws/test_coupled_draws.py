@@ -159,11 +159,11 @@ def expectation(
 ) -> list[Tensor]:
     """Return value and gradients, in theta and in f's parameter, integrated over the noise."""
     theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-    noise, weight = all_noise(E, case.law(theta), descending)
+    noise, weight = all_noise(E, case.distribution(theta), descending)
     torch.testing.assert_close(
         weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12
     )
-    q = case.law(theta.expand(len(weight), *theta.shape))
+    q = case.distribution(theta.expand(len(weight), *theta.shape))
     total = (weight * E(lambda x: f(case.features(x), c), q, noise=noise)).sum()
     return [total.detach(), *torch.autograd.grad(total, [theta, c])]
 
@@ -373,13 +373,15 @@ def test_batch_equals_loop_and_types_agree(E: catlog.Estimator, kind: str) -> No
         2, 3, *[1] * case.theta.dim()
     )
     scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
-    noise = some_noise(E, factors(case.law(theta)), torch.float32).double()
+    noise = some_noise(E, factors(case.distribution(theta)), torch.float32).double()
 
     def run(theta: Tensor, scale: Tensor, noise: Tensor) -> list[Tensor]:
         theta = theta.detach().requires_grad_()
         f = FUNCTIONS["sine"]
         value = E(
-            lambda x: f(case.features(x.double()), PARAMETER) * scale, case.law(theta), noise=noise
+            lambda x: f(case.features(x.double()), PARAMETER) * scale,
+            case.distribution(theta),
+            noise=noise,
         )
         return [value.detach().double(), torch.autograd.grad(value.sum(), theta)[0].double()]
 

@@ -86,10 +86,14 @@ def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
     def f(x: Tensor) -> Tensor:
         return FUNCTIONS["sine"](case.features(x), PARAMETER)
 
-    hard = gradients(GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.law, f, n)
-    one = gradients(GumbelRao(noise_samples=1, temperature=temperature), case.theta, case.law, f, n)
+    hard = gradients(
+        GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.distribution, f, n
+    )
+    one = gradients(
+        GumbelRao(noise_samples=1, temperature=temperature), case.theta, case.distribution, f, n
+    )
     many = gradients(
-        GumbelRao(noise_samples=30, temperature=temperature), case.theta, case.law, f, n
+        GumbelRao(noise_samples=30, temperature=temperature), case.theta, case.distribution, f, n
     )
     for rao in (one, many):
         error = (hard.var(0) / n + rao.var(0) / n).sqrt()
@@ -170,7 +174,7 @@ def test_darn_is_reinmax_for_bits() -> None:
         theta = case.theta.expand(50, 3).clone().requires_grad_()
         value = E(
             lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
-            case.law(theta),
+            case.distribution(theta),
             generator=seeded(),
         )
         results.append(torch.autograd.grad(value.sum(), theta)[0])
@@ -206,7 +210,7 @@ def test_reinmax_as_published(tau: float) -> None:
 def perturbed_mean(case: Case, shift: Callable[[Tensor], Tensor], scale: float) -> Tensor:
     """Return the mean of (softmax(logits + shift(x)) - softmax(logits)) / scale, in theta."""
     theta = case.theta.clone().requires_grad_()
-    log_p = factors(case.law(theta)).log_probs
+    log_p = factors(case.distribution(theta)).log_probs
     moved = (log_p.detach() + shift(case.points)).softmax(-1) - log_p.detach().softmax(-1)
     weight = (case.probabilities(case.theta)[:, None, None] * moved).sum(0) / scale
     (gradient,) = torch.autograd.grad(
@@ -232,7 +236,7 @@ def test_imle_has_its_closed_form_for_multilinear_f(kind: str, step: float) -> N
     got = gradients(
         IMLE(2, step),
         case.theta,
-        case.law,
+        case.distribution,
         lambda x: multilinear(case.features(x), PARAMETER),
         40_000,
     )
@@ -276,7 +280,7 @@ def test_imle_has_its_closed_form_for_one_bit(slopes: tuple[float, float]) -> No
 def test_direct_optimisation_has_its_closed_form(name: str, epsilon: float) -> None:
     """It is biased, and less so as epsilon goes to 0 from either side."""
     case = CASES[name]
-    law = factors(case.law(case.theta))
+    law = factors(case.distribution(case.theta))
 
     def f(x: Tensor) -> Tensor:
         return FUNCTIONS["network"](case.features(x), PARAMETER)
@@ -293,7 +297,7 @@ def test_direct_optimisation_has_its_closed_form(name: str, epsilon: float) -> N
     def mean(epsilon: float) -> Tensor:
         return perturbed_mean(case, lambda x: epsilon * table(x), epsilon)
 
-    got = gradients(DirectOptimisation(2, epsilon), case.theta, case.law, f, 20_000)
+    got = gradients(DirectOptimisation(2, epsilon), case.theta, case.distribution, f, 20_000)
     exact = expected(case, FUNCTIONS["network"], PARAMETER)[1]
     assert z_score(got, mean(epsilon)) < LIMIT
     assert z_score(got, exact) > 2 * LIMIT

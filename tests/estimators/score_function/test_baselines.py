@@ -21,7 +21,9 @@ def same_gradients(A: catlog.Estimator, B: catlog.Estimator, case: Case) -> None
 
 
 def test_rloo_is_a_special_case() -> None:
-    fair = Case("bits", torch.zeros(3, dtype=torch.float64), BITS.law, BITS.points, BITS.features)
+    fair = Case(
+        "bits", torch.zeros(3, dtype=torch.float64), BITS.distribution, BITS.points, BITS.features
+    )
     for case in (BITS, ONE_HOT):
         same_gradients(BBVI(2), RLOO(2), case)
         same_gradients(DoubleCV(3), RLOO(3), case)
@@ -99,7 +101,10 @@ def test_unbiased_for_a_markov_chain(make: Callable[[], catlog.Estimator]) -> No
 def test_vargrad_is_rloo_on_an_elbo() -> None:
     """VarGrad: half the sample variance of log q - log p, differentiated at fixed draws."""
     theta = BITS.theta.clone().requires_grad_()
-    q, p = BITS.law(theta), BITS.law(torch.tensor([0.4, -1.0, 0.2], dtype=torch.float64))
+    q, p = (
+        BITS.distribution(theta),
+        BITS.distribution(torch.tensor([0.4, -1.0, 0.2], dtype=torch.float64)),
+    )
     x = q.sample((5,))
     (wanted,) = torch.autograd.grad((q.log_prob(x) - p.log_prob(x)).var(0) / 2, theta)
     (got,) = torch.autograd.grad(
@@ -119,8 +124,8 @@ def test_nvil_uses_the_context() -> None:
     nn.init.zeros_(identity.bias)
     theta = BITS.theta.expand(3, 3).clone().requires_grad_()
     value = NVIL(1, identity)(
-        lambda x: x[..., 0] * 0 + level.squeeze(-1), BITS.law(theta), context=level
+        lambda x: x[..., 0] * 0 + level.squeeze(-1), BITS.distribution(theta), context=level
     )
     assert torch.autograd.grad(value.sum(), theta)[0].abs().max() < 1e-12
-    infinite = BITS.law(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64))
+    infinite = BITS.distribution(torch.tensor([torch.inf, 0.0, 1.0], dtype=torch.float64))
     assert torch.isfinite(NVIL(1, network(3))(function_of(BITS), infinite))

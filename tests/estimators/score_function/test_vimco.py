@@ -33,7 +33,7 @@ def test_unbiased_for_the_bound(n: int, case: Case) -> None:
     x, weight = outcomes(case, n)
     for log_weight in LOG_WEIGHTS.values():
         theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        q = case.law(theta.expand(len(weight), *theta.shape))
+        q = case.distribution(theta.expand(len(weight), *theta.shape))
 
         def log_w(x: Tensor, q=q, c=c, log_weight=log_weight) -> Tensor:
             return log_weight(case.features(x), c, q.log_prob(x))
@@ -71,7 +71,7 @@ def test_a_baseline_that_depends_on_the_draw_is_caught() -> None:
     case, f = CASES["bits"], FUNCTIONS["sine"]
     theta = case.theta.clone().requires_grad_()
     x, weight = outcomes(case, 2)
-    q = case.law(theta.expand(len(weight), *theta.shape))
+    q = case.distribution(theta.expand(len(weight), *theta.shape))
     fx = f(case.features(x), PARAMETER)
     bound = fx.logsumexp(0)
     exact, *_ = torch.autograd.grad(

@@ -85,7 +85,7 @@ def expectation(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weighted mean of value and gradients over outcomes x [rows, outcomes, *event]."""
     theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-    q = case.law(theta.expand(x.shape[1], *theta.shape))
+    q = case.distribution(theta.expand(x.shape[1], *theta.shape))
     total = (weight * E(lambda x: f(case.features(x), c), q, x=x, **options)).sum()
     return total.detach(), *torch.autograd.grad(total, [theta, c])
 
@@ -106,7 +106,7 @@ def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
 
 def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Return every sample of ``rows`` draws from outside the members, and its probability."""
-    index = view(case.law(case.theta)).index(case.points)
+    index = view(case.distribution(case.theta)).index(case.points)
     rest = ~(index.unsqueeze(1) == members).all(-1).any(1)
     p = case.probabilities(case.theta)[rest]
     choice = torch.tensor(list(product(range(len(p)), repeat=rows))).T
@@ -133,7 +133,7 @@ def test_unordered_set_of_the_support_is_exact(name: str) -> None:
     results = []
     for E in (UnorderedSet(min(10, len(case.points) + 2)), Exact()):
         theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta))
+        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
         results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
     for got, exact in zip(*results, strict=True):
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-10)
@@ -182,7 +182,7 @@ def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def error(E: catlog.Estimator, x: Tensor, weight: Tensor) -> Tensor:
         return (expectation(E, case, f, x, weight)[1] - exact).norm() / exact.norm()
 
-    members, _ = beam_search(factors(case.law(case.theta)), 2)
+    members, _ = beam_search(factors(case.distribution(case.theta)), 2)
     x, weight = outside(case, members, 1)
     assert error(SumAndSample(2), x, weight) < 1e-12
     assert error(SumAndSample(2), x, case.probabilities(case.theta)[: len(weight)]) > 0.01
@@ -204,7 +204,7 @@ def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @each_case
 def test_draws_from_outside_a_set(case: Case) -> None:
     """The uniforms that give a point are a product of intervals, without the members."""
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
     members = torch.randperm(len(p), generator=seeded())[: len(p) // 2]
@@ -261,7 +261,7 @@ def error_in_float32(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor)
     best = f(case.features(case.points), PARAMETER)[case.probabilities(case.theta).argmax()]
     exact = expected(case, lambda x, c: f(x, c) - best, PARAMETER)[1]
     theta = case.theta.float().requires_grad_()
-    q = case.law(theta.expand(x.shape[1], *theta.shape))
+    q = case.distribution(theta.expand(x.shape[1], *theta.shape))
 
     def rounded(x: Tensor) -> Tensor:
         return f(case.features(x.double() if x.is_floating_point() else x), PARAMETER).float()
@@ -283,7 +283,7 @@ def test_sum_and_sample_with_little_probability_outside(
     ).T
     x, weight = case.points[choice], masses(p, best)[choice].prod(0)
     memory = MAPO(size, samples=samples, max_variables=4).eval()
-    law = view(case.law(case.theta))
+    law = view(case.distribution(case.theta))
     memory.memory[:, : law.d] = law.index(case.points)[best]
     for E in (SumAndSample(size, samples), memory):
         assert error_in_float32(E, case, x, weight) < 1e-4
@@ -310,7 +310,7 @@ def test_unordered_set_with_little_probability_outside(case: Case, rows: int) ->
 def test_draws_with_little_probability_outside(case: Case) -> None:
     """The middle of a point's cell of uniforms, without the likeliest point, draws it."""
     case, p = sharpened(case)
-    q = case.law(case.theta.float())
+    q = case.distribution(case.theta.float())
     law = view(q)
     index, best = law.index(case.points), int(p.argmax())
     rest = p.index_fill(0, torch.tensor([best]), 0.0)
@@ -332,7 +332,7 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
 @each_case
 def test_remaining_probability(case: Case) -> None:
     """It is a sum over the points that share a member's first variables."""
-    q = case.law(case.theta)
+    q = case.distribution(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
     members, valid = index[[0, 1, -1, 2]], torch.tensor([True, False, True, len(p) > 3])
@@ -353,7 +353,7 @@ def test_remaining_probability(case: Case) -> None:
 
 @each_case
 def test_likeliest_points(case: Case) -> None:
-    q = case.law(torch.stack([case.theta, case.theta.flip(-1)]))
+    q = case.distribution(torch.stack([case.theta, case.theta.flip(-1)]))
     law = view(q)
     p = q.log_prob(case.points.unsqueeze(1).expand(-1, 2, *case.points.shape[1:])).exp()
     for count in (1, 2, 3, 12):
@@ -376,7 +376,7 @@ def test_likeliest_points(case: Case) -> None:
 def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
     if top >= len(case.points):
         pytest.skip("fewer points")
-    members, _ = beam_search(view(case.law(case.theta)), top)
+    members, _ = beam_search(view(case.distribution(case.theta)), top)
     assert_unbiased(SumAndSample(top, samples), case, *outside(case, members[:top], samples))
 
 
@@ -385,7 +385,7 @@ def test_sum_over_all_points_is_exact(case: Case) -> None:
     results = []
     for E in (SumAndSample(50), Exact()):
         theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.law(theta))
+        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
         results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
     for got, exact in zip(*results, strict=True):
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
@@ -401,12 +401,12 @@ def test_mapo_is_unbiased_while_its_memory_changes(case: Case, samples: int) -> 
     for step in range(3):
         fits = (E.memory >= 0).any(-1)
         assert bool(fits.any()) == (step > 0)
-        members = E.memory[fits][:, : view(case.law(case.theta)).d]
+        members = E.memory[fits][:, : view(case.distribution(case.theta)).d]
         if len(members) < len(case.points):
             assert_unbiased(E, case, *outside(case, members, samples))
         E(
             lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
-            case.law(case.theta),
+            case.distribution(case.theta),
             generator=seeded(step),
         )
 
@@ -453,10 +453,10 @@ def test_mapo_ignores_points_that_do_not_fit() -> None:
     E.memory.copy_(torch.tensor([[0, 1, -1], [2, 1, -1], [0, 0, -1], [1, 2, -1]]))
 
     def f(x: Tensor) -> Tensor:
-        assert bool(factors(case.law(case.theta)).log_prob(x).isfinite().all())
+        assert bool(factors(case.distribution(case.theta)).log_prob(x).isfinite().all())
         return x.sum(-1).double()
 
-    E(f, case.law(case.theta))
+    E(f, case.distribution(case.theta))
     assert_unbiased(E, case, *outside(case, torch.tensor([[0, 1], [1, 2]]), 1))
 
 

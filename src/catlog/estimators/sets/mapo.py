@@ -58,6 +58,7 @@ class MAPO(nn.Module):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
+    draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Liang et al. 2018"
 
     __repr__ = label

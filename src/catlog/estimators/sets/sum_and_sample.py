@@ -57,6 +57,7 @@ class SumAndSample:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = True
+    draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Liu et al. 2019"
 
     __repr__ = label

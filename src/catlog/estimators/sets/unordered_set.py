@@ -64,6 +64,7 @@ class UnorderedSet:
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = True
+    draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Kool et al. 2020"
 
     __repr__ = label
