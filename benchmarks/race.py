@@ -134,7 +134,7 @@ def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
     return grouped
 
 
-def reached(curve: list[Row], target: float) -> float | None:
+def reached(curve: list[Row], target: float = TARGET) -> float | None:
     """Return the seconds of training until the target, linear between two measurements."""
     for before, after in pairwise(curve):
         if after["train"] <= target < before["train"]:

@@ -115,7 +115,7 @@ def judge(options: argparse.Namespace) -> None:
         rows: list[Row] = [
             {
                 "method": entry.method + (" (biased)" if entry.is_biased else ""),
-                "seconds": f"over {entry.trained:.1f}" if entry.seconds == inf else entry.seconds,
+                "seconds": f"over {entry.at_least:.1f}" if entry.seconds == inf else entry.seconds,
                 "ratio": None if entry.seconds == inf else entry.seconds / entries[0].seconds,
                 "seeds": entry.seeds,
             }

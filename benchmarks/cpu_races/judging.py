@@ -17,13 +17,14 @@ class Standing:
     Attributes:
         method: its label.
         seconds: median over seeds of the seconds to the target, infinite if most did not reach it.
-        trained: the seconds that its shortest run was trained for.
+        at_least: a lower limit of that median: runs that did not reach the target count with the
+            seconds that they were trained for.
         seeds: how many seeds were run.
     """
 
     method: str
     seconds: float
-    trained: float
+    at_least: float
     seeds: int
 
     @property
@@ -37,10 +38,7 @@ def is_unbiased(method: str) -> bool:
 
 
 def standings(runs: Iterable[Row]) -> dict[str, list[Standing]]:
-    """Return the estimators of every race, the fastest first.
-
-    Of those that did not reach the target, the one that was trained longest is last.
-    """
+    """Return the estimators of every race, the fastest first."""
     grouped: dict[str, dict[str, list[Row]]] = {}
     for row in runs:
         grouped.setdefault(row["race"], {}).setdefault(row["method"], []).append(row)
@@ -50,12 +48,14 @@ def standings(runs: Iterable[Row]) -> dict[str, list[Standing]]:
             Standing(
                 method,
                 median(inf if row["seconds"] is None else row["seconds"] for row in rows),
-                min(row["trained"] for row in rows),
+                median(
+                    row["trained"] if row["seconds"] is None else row["seconds"] for row in rows
+                ),
                 len(rows),
             )
             for method, rows in methods.items()
         ]
-        ranking[race] = sorted(entries, key=lambda entry: (entry.seconds, entry.trained))
+        ranking[race] = sorted(entries, key=lambda entry: (entry.seconds, entry.at_least))
     return ranking
 
 
@@ -112,14 +112,14 @@ def verdicts(ranking: dict[str, list[Standing]], picks: Sequence[Row]) -> list[V
             continue
         best = reached[0]
         raced = [entries.get(name) for name in chosen]
-        times = [None if entry is None else min(entry.seconds, entry.trained) for entry in raced]
+        ratios = [None if entry is None else entry.at_least / best.seconds for entry in raced]
         results.append(
             Verdict(
                 race=race,
                 advice=advice,
                 biased=biased,
                 picks=tuple(chosen),
-                ratios=tuple(None if time is None else time / best.seconds for time in times),
+                ratios=tuple(ratios),
                 is_bound=tuple(entry is not None and entry.seconds == inf for entry in raced),
                 best=best,
                 best_allowed=allowed[0],

@@ -43,7 +43,8 @@ class Racer:
         if match is None:
             raise ValueError(f"Racer: `text` must be a label such as RLOO(4), but it is {text!r}.")
         name, samples, options = match.groups()
-        return cls(name, samples and int(samples), tuple(options.split(", ")) if options else ())
+        draws = None if samples is None else int(samples)
+        return cls(name, draws, tuple(options.split(", ")) if options else ())
 
     def estimator(self) -> Estimator:
         return make_estimator(self.name, self.samples, self.options, {})
