@@ -191,7 +191,8 @@ def advise(args: argparse.Namespace) -> None:
         images = task.train[task.training.index(0)]
         q = task.distribution(task.encoder(images), relaxed=False)
         f = task.reconstruction(images, relaxed=False)
-        row = pick(f, q, biased=biased, seed=seed, step=steps, clock=steps.clock)
+        function = (lambda x, f=f: f(x)) if args.without_table else f
+        row = pick(function, q, biased=biased, seed=seed, step=steps, clock=steps.clock)
         table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
         print(f"seed {seed}: {row}, set-up of steps {steps.setup:.0f} s so far", flush=True)
 
@@ -224,6 +225,9 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path)
     parser.add_argument("--advice", choices=("old", "new"), help="write picks, do not race")
+    parser.add_argument(
+        "--without-table", action="store_true", help="f is a plain function for the pilot"
+    )
     parser.add_argument("--picks", type=Path, default=RESULTS / "speed" / "advice_picks.csv")
     args = parser.parse_args()
     if args.advice is not None:

@@ -22,5 +22,6 @@ and interrupted ones start again. `--until S` starts no run later than S seconds
 
 `pilot` calls `catlog.advise` with its default settings at the start of training, in a new process
 each time. It works with earlier versions of catlog too: with `PYTHONPATH=OLD/src` and
-`--advice old` it asks theirs.
+`--advice old` it asks theirs. Earlier versions took IndeCateR with some 130 draws for cheap where f
+has its own table, and their pilot then takes minutes: `--without-table` gives them a plain f.
 """

@@ -79,7 +79,7 @@ def choose_targets(options: argparse.Namespace) -> None:
 def pilot(options: argparse.Namespace) -> None:
     table = Table(options.picks, ("race", "seed", "advice", "biased"), digits=4)
     wanted = [
-        (race, seed, biased)
+        (race, seed, biased, not options.without_table)
         for seed, race, biased in product(options.seeds, options.races, (False, True))
         if (race, seed, options.advice, biased) not in table
     ]
@@ -87,7 +87,7 @@ def pilot(options: argparse.Namespace) -> None:
     def tasks() -> Iterator[tuple[Callable[..., object], tuple[object, ...]]]:
         yield from ((pick_of_race, task) for task in wanted)
 
-    for (race, seed, _), future in in_processes(options.jobs, tasks(), once=True):
+    for (race, seed, *_), future in in_processes(options.jobs, tasks(), once=True):
         found = future.result()
         assert isinstance(found, dict)
         row = {"race": race, "seed": seed, "advice": options.advice, **found}
@@ -163,6 +163,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     command.add_argument("--advice", choices=("old", "new"), default="new")
     command.add_argument("--jobs", type=int, default=1, help="processes")
+    command.add_argument(
+        "--without-table", action="store_true", help="f is a plain function for the pilot"
+    )
     command = add("merge", merge)
     command.add_argument("--output", type=Path, default=RUNS / "run")
     add("judge", judge)

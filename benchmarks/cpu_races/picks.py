@@ -43,8 +43,12 @@ def pick(
     }
 
 
-def pick_of_race(race: str, seed: int, biased: bool) -> Row:
-    """Return the pick at the start of a race. Another copy of the model makes the timed steps."""
+def pick_of_race(race: str, seed: int, biased: bool, has_table: bool = True) -> Row:
+    """Return the pick at the start of a race. Another copy of the model makes the timed steps.
+
+    Without ``has_table``, f is a plain function: the pilot does not see that f has its own table of
+    single-variable changes.
+    """
     torch.set_num_threads(1)
     plain = Racer("RLOO", 2)
     stand_in = started(race, plain, seed)
@@ -54,4 +58,6 @@ def pick_of_race(race: str, seed: int, biased: bool) -> Row:
         stand_in.step(0)
 
     f, q = started(race, plain, seed).problem()
+    if not has_table:
+        return pick(lambda x: f(x), q, biased=biased, seed=seed, step=step)
     return pick(f, q, biased=biased, seed=seed, step=step)
