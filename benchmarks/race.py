@@ -87,12 +87,12 @@ def label_of(method: str) -> str:
     return label(make_estimator(racer.label, samples, options, DVAE.labels))
 
 
-def made(method: str, seed: int, args: argparse.Namespace, **more: Any) -> DVAETask:
+def made(method: str, seed: int, args: argparse.Namespace) -> DVAETask:
     """Return the task at its start, which depends on the seed alone."""
     racer = racer_of(method)
     settings = {"data": args.data, "device": args.device, "seed": seed, "gradient_repeats": 0}
     torch.manual_seed(seed)
-    return DVAETask(DVAE(estimator=racer.label, **settings | racer.settings | more))
+    return DVAETask(DVAE(estimator=racer.label, **settings | racer.settings))
 
 
 def now(device: str) -> float:
