@@ -30,7 +30,7 @@ import torch
 
 from catlog import Estimator
 from catlog.estimator import label
-from catlog.experiments import DVAE
+from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
 from catlog.experiments.named_estimators import make_estimator
 
@@ -197,6 +197,13 @@ def advise(args: argparse.Namespace) -> None:
         print(f"seed {seed}: {row}, set-up of steps {steps.setup:.0f} s so far", flush=True)
 
 
+def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
+    """Return the methods, and the picks of `catlog.advise` in this race that are not among them."""
+    names = {label_of(name): name for name in [*RACERS, *methods]}
+    chosen = [names.get(row["pick"], row["pick"]) for row in picks if row["race"] == RACE]
+    return list(dict.fromkeys([*methods, *chosen]))
+
+
 def print_summary(rows: list[Row], target: float) -> None:
     for name, runs in curves(rows).items():
         seconds = [reached(curve, target) for curve in runs.values()]
@@ -228,6 +235,7 @@ def main() -> None:
     parser.add_argument(
         "--without-table", action="store_true", help="f is a plain function for the pilot"
     )
+    parser.add_argument("--race-picks", action="store_true", help="race what --picks holds, too")
     parser.add_argument("--picks", type=Path, default=RESULTS / "speed" / "advice_picks.csv")
     args = parser.parse_args()
     if args.advice is not None:
@@ -236,7 +244,8 @@ def main() -> None:
     table = Table(
         args.output or RESULTS / "speed" / f"race_{args.device}.csv", ("method", "seed"), digits=6
     )
-    for seed, name in product(args.seeds, args.methods):
+    picks = records.read(args.picks) if args.race_picks else []
+    for seed, name in product(args.seeds, with_picks(args.methods, picks)):
         if (name, seed) in table:
             continue
         curve = race(name, seed, args)

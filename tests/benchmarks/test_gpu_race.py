@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.race import CapturedSteps, advise, label_of, summaries
+from benchmarks.race import CapturedSteps, advise, label_of, summaries, with_picks
 
 import catlog
 from benchmarks import race
@@ -42,6 +42,14 @@ def test_runs_of_the_race_are_judged_by_their_labels() -> None:
     reached, late = summaries(rows)
     assert (reached["method"], reached["seconds"]) == ("GumbelSoftmax(8, hard=True)", 2.0)
     assert (late["method"], late["seconds"], late["trained"]) == ("RLOO(2)", None, 3.0)
+
+
+def test_picks_are_raced_under_the_names_of_racers() -> None:
+    chosen = ("SlopeCateR(8)", "RLOO(2)", "RLOO(14)", "ARMS(3)", "ARMS(3)")
+    picks = [{"race": "H200", "pick": name} for name in chosen]
+    picks.append({"race": "bits", "pick": "DARN(2)"})
+    methods = with_picks(["GS-8", "RLOO-S"], picks)
+    assert methods == ["GS-8", "RLOO-S", "SlopeCateR-8, sizes", "RLOO-14", "ARMS(3)"]
 
 
 class SlowToStart:
