@@ -200,7 +200,8 @@ def advise(args: argparse.Namespace) -> None:
 def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
     """Return the methods, and the picks of `catlog.advise` in this race that are not among them."""
     names = {label_of(name): name for name in [*RACERS, *methods]}
-    chosen = [names.get(row["pick"], row["pick"]) for row in picks if row["race"] == RACE]
+    labels_of_picks = [str(row["pick"]) for row in picks if row["race"] == RACE]
+    chosen = [names.get(text, text) for text in labels_of_picks]
     return list(dict.fromkeys([*methods, *chosen]))
 
 

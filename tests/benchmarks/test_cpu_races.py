@@ -53,7 +53,7 @@ def test_a_measurement_changes_nothing(race: str) -> None:
 def test_training_lowers_the_loss(race: str) -> None:
     task = started(race, Racer("ReinMax", 2), 101)
     before = measured(task)
-    for i in range(20):
+    for i in range(60):
         task.step(i)
     change = measured(task) - before
     assert change > 0 if RACES[race].is_rising else change < 0
