@@ -3,5 +3,6 @@
 quality: bias and variance at equal evaluations; bias: the verdicts of the test battery;
 log_expectation: the bias of logarithms; advice: the choices of `catlog.advise`; speed: time and
 memory; scaling: several processes; interventions: the cost of SCateR's sweep; race: training in
-wall time; peers: another library's step; startup: imports and the command.
+wall time on a GPU; cpu_races: training on one CPU core, and the advice judged by both races; peers:
+another library's step; startup: imports and the command.
 """

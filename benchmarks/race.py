@@ -2,13 +2,20 @@
 
     python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
     python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
+    python -m benchmarks.race --device cuda --advice new    # what `catlog.advise` picks instead
 
 Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`),
 the step compiled and captured in a CUDA graph. The clock runs for training steps only. It stops
 during compilation (column `setup`, in seconds) and while the bound over all training images is
 measured (one draw each, every 600 steps, which is an epoch). A run ends when it reaches the target,
 or after --limit seconds of training. The file has the curves; its runs are not repeated.
-"SlopeCateR-8" has 8 draws and no table of slope sizes; "sizes" has one, which is the default.
+"SlopeCateR-8" has 8 draws and no table of slope sizes; "sizes" has one, which is the default. GS is
+straight-through Gumbel-Softmax, its temperature lowered from 1 by exp(-0.01) per epoch. Methods may
+also be labels of catlog, such as "IndeCateR(4, draws=latin)".
+
+With --advice nothing is raced: `catlog.advise` picks an estimator at the start of every seed, for
+unbiased estimators only and for all. It times the compiled and captured step of each candidate. Its
+clock stops during set-up. `python -m benchmarks.cpu_races judge` compares the picks with the race.
 """
 
 import argparse
@@ -21,9 +28,14 @@ from typing import Any
 
 import torch
 
-from catlog.experiments import DVAE
+from catlog import Estimator
+from catlog.estimator import label
+from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
+from catlog.experiments.named_estimators import make_estimator
 
+from .cpu_races import racers as labels
+from .cpu_races.picks import pick
 from .tables import RESULTS, Row, Table
 
 
@@ -44,7 +56,43 @@ RACERS = {
     "RLOO-S": Racer("RLOO-S"),
     "RLOO-F": Racer("RLOO-F"),
     "GS-F": Racer("GS-F"),
+    "ReinMax-2": Racer("ReinMax", {"samples": 2}),
+    "ReinMax-4": Racer("ReinMax", {"samples": 4}),
+    "ReinMax-8": Racer("ReinMax", {"samples": 8}),
+    "GS-4": Racer("GS-S", {"samples": 4}),
+    "GS-8": Racer("GS-S", {"samples": 8}),
+    "RLOO-8": Racer("RLOO-S", {"samples": 8}),
+    "RLOO-14": Racer("RLOO-S", {"samples": 14}),
 }
+RACE = "H200"  # its name among the races that judge the advice
+TARGET = 100.0
+
+
+def racer_of(method: str) -> Racer:
+    """Return a racer by its name here, or by a label such as RLOO(4)."""
+    if method in RACERS:
+        return RACERS[method]
+    parsed = labels.Racer.parsed(method)
+    return Racer(parsed.name, {"samples": parsed.samples, "options": parsed.options})
+
+
+def label_of(method: str) -> str:
+    """Return the label of a racer's estimator.
+
+    >>> label_of("GS-8"), label_of("RLOO-S")
+    ('GumbelSoftmax(8, hard=True)', 'RLOO(2)')
+    """
+    racer = racer_of(method)
+    samples, options = racer.settings.get("samples"), racer.settings.get("options", ())
+    return label(make_estimator(racer.label, samples, options, DVAE.labels))
+
+
+def made(method: str, seed: int, args: argparse.Namespace) -> DVAETask:
+    """Return the task at its start, which depends on the seed alone."""
+    racer = racer_of(method)
+    settings = {"data": args.data, "device": args.device, "seed": seed, "gradient_repeats": 0}
+    torch.manual_seed(seed)
+    return DVAETask(DVAE(estimator=racer.label, **settings | racer.settings))
 
 
 def now(device: str) -> float:
@@ -55,16 +103,8 @@ def now(device: str) -> float:
 
 def race(name: str, seed: int, args: argparse.Namespace) -> list[Row]:
     """Return the curve of one run, a row per measurement."""
-    racer = RACERS[name]
-    torch.manual_seed(seed)
     begin = now(args.device)
-    settings = {
-        "data": args.data,
-        "device": args.device,
-        "seed": seed,
-        "gradient_repeats": 0,
-    } | racer.settings
-    task = DVAETask(DVAE(estimator=racer.label, **settings))
+    task = made(name, seed, args)
     start = {"step": 0, "seconds": 0.0, **bounds(task)}
     task.step(0)  # compiles; its time is taken to be that of the steps after it
     setup = now(args.device) - begin
@@ -94,13 +134,75 @@ def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
     return grouped
 
 
-def reached(curve: list[Row], target: float) -> float | None:
+def reached(curve: list[Row], target: float = TARGET) -> float | None:
     """Return the seconds of training until the target, linear between two measurements."""
     for before, after in pairwise(curve):
         if after["train"] <= target < before["train"]:
             share = (before["train"] - target) / (before["train"] - after["train"])
             return float(before["seconds"] + share * (after["seconds"] - before["seconds"]))
     return None
+
+
+def summaries(rows: list[Row], target: float = TARGET) -> list[Row]:
+    """Return a row per run, as `benchmarks.cpu_races` has them; methods by their labels."""
+    return [
+        {
+            "race": RACE,
+            "method": label_of(name),
+            "seed": seed,
+            "target": target,
+            "seconds": reached(curve, target),
+            "trained": curve[-1]["seconds"],
+        }
+        for name, runs in curves(rows).items()
+        for seed, curve in runs.items()
+    ]
+
+
+class CapturedSteps:
+    """The training step of any estimator, compiled and captured, and a clock without set-up."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.tasks: dict[str, DVAETask] = {}
+        self.setup = 0.0
+
+    def clock(self) -> float:
+        return now(self.args.device) - self.setup
+
+    def __call__(self, E: Estimator) -> None:
+        name = label(E)
+        if name not in self.tasks:
+            begin = now(self.args.device)
+            self.tasks[name] = made(name, 0, self.args)
+            self.tasks[name].step(0)
+            self.setup += now(self.args.device) - begin
+        self.tasks[name].step(1)
+
+
+def advise(args: argparse.Namespace) -> None:
+    """Write what `catlog.advise` picks at the start of every seed."""
+    table = Table(args.picks, ("race", "seed", "advice", "biased"), digits=4)
+    steps = CapturedSteps(args)
+    for seed, biased in product(args.seeds, (False, True)):
+        if (RACE, seed, args.advice, biased) in table:
+            continue
+        task = made("RLOO-S", seed, args)
+        images = task.train[task.training.index(0)]
+        q = task.distribution(task.encoder(images), relaxed=False)
+        f = task.reconstruction(images, relaxed=False)
+        function = (lambda x, f=f: f(x)) if args.without_table else f
+        row = pick(function, q, biased=biased, seed=seed, step=steps, clock=steps.clock)
+        table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
+        print(f"seed {seed}: {row}, set-up of steps {steps.setup:.0f} s so far", flush=True)
+
+
+def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
+    """Return the methods, and the picks of `catlog.advise` in this race that are not among them."""
+    names = {label_of(name): name for name in [*RACERS, *methods]}
+    labels_of_picks = [str(row["pick"]) for row in picks if row["race"] == RACE]
+    chosen = [names.get(text, text) for text in labels_of_picks]
+    return list(dict.fromkeys([*methods, *chosen]))
 
 
 def print_summary(rows: list[Row], target: float) -> None:
@@ -122,19 +224,29 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--data", default="mnist")
-    parser.add_argument("--methods", nargs="*", default=list(RACERS), choices=list(RACERS))
+    parser.add_argument("--methods", nargs="*", default=list(RACERS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--target", type=float, default=100.0)
+    parser.add_argument("--target", type=float, default=TARGET)
     parser.add_argument("--every", type=int, default=600, help="steps between measurements")
     parser.add_argument(
         "--limit", type=float, default=30.0, help="seconds of training after which a run stops"
     )
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--advice", choices=("old", "new"), help="write picks, do not race")
+    parser.add_argument(
+        "--without-table", action="store_true", help="f is a plain function for the pilot"
+    )
+    parser.add_argument("--race-picks", action="store_true", help="race what --picks holds, too")
+    parser.add_argument("--picks", type=Path, default=RESULTS / "speed" / "advice_picks.csv")
     args = parser.parse_args()
+    if args.advice is not None:
+        advise(args)
+        return
     table = Table(
         args.output or RESULTS / "speed" / f"race_{args.device}.csv", ("method", "seed"), digits=6
     )
-    for seed, name in product(args.seeds, args.methods):
+    picks = records.read(args.picks) if args.race_picks else []
+    for seed, name in product(args.seeds, with_picks(args.methods, picks)):
         if (name, seed) in table:
             continue
         curve = race(name, seed, args)

@@ -10,16 +10,10 @@ from catlog.testing.settings import VARIANTS
 # race.md
 
 
-def test_slopecater_is_first_with_every_seed() -> None:
+def test_slopecater_is_sooner_than_gumbel_softmax_with_two_draws() -> None:
     methods = race.curves(read("speed/race_cuda"))
     times = {name: [race.reached(run) for run in runs.values()] for name, runs in methods.items()}
-    slowest = max(times["SlopeCateR-8"])
-    for name, seconds in times.items():
-        if name.startswith("SlopeCateR"):
-            assert None not in seconds
-        else:
-            assert all(time is None or time > slowest for time in seconds)
-    assert max(times["SlopeCateR-4"]) < min(times["GS-S"])
+    assert max(times["SlopeCateR-4"] + times["SlopeCateR-8"]) < min(times["GS-S"])
 
 
 # compare.md

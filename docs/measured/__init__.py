@@ -4,6 +4,7 @@ A module has a function `values()`, which returns what the page's template names
 which returns functions that draw the page's pictures, by file name. It may have both.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,11 +13,17 @@ from catlog.experiments import records
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
+sys.path.append(str(ROOT))  # pages show the judgement of benchmarks, which are not installed
 
 
 def read(name: str) -> list[Row]:
     """Return the rows of results/NAME.csv."""
     return records.read(RESULTS / f"{name}.csv")
+
+
+def read_if_measured(name: str) -> list[Row]:
+    """Return the rows of results/NAME.csv, none if there is no such file yet."""
+    return read(name) if (RESULTS / f"{name}.csv").exists() else []
 
 
 def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:

@@ -1,30 +1,37 @@
-"""The numbers and the picture of race.md, and the README's picture."""
+"""The numbers and the pictures of race.md, and the README's picture."""
 
 from itertools import pairwise
-from math import exp
+from math import exp, inf
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from . import Row, read, table
+from . import Row, read, read_if_measured, table
+
+# isort: split
+from benchmarks.cpu_races.judging import (
+    Standing,
+    Verdict,
+    is_unbiased,
+    ratio_text,
+    standings,
+    verdicts,
+)
+from benchmarks.race import RACE, TARGET, curves, label_of, reached, summaries
 
 Curve = list[Row]
-TARGET = 100.0
-# Colour and line of every method, in the order of the table. Unbiased methods have solid lines.
-LOOKS = {
-    "SlopeCateR-8": ("#b91c1c", "-"),
-    "SlopeCateR-4": ("#f59e0b", "-"),
-    "SlopeCateR-8, sizes": ("#ec4899", "-"),
-    "GS-S": ("#0f766e", "--"),
-    "IndeCateR-Latin": ("#60a5fa", "-"),
-    "IndeCateR": ("#1d4ed8", "-"),
-    "IndeCateR-Taylor": ("#7c3aed", "-"),
-    "RLOO-S": ("#6b7280", "-"),
-    "RLOO-F": ("#111827", "-"),
-    "GS-F": ("#65a30d", "--"),
+# The colour of every estimator, whatever its settings.
+COLOURS = {
+    "SlopeCateR": "#b91c1c",
+    "ReinMax": "#f59e0b",
+    "GumbelSoftmax": "#0f766e",
+    "RLOO": "#6b7280",
+    "IndeCateR": "#1d4ed8",
+    "CritiCateR": "#7c3aed",
 }
+OTHER_COLOUR = "#ec4899"
 # The README's curves and their labels.
 HEADLINE = {
     "RLOO-F": "RLOO, 800 draws",
@@ -33,23 +40,18 @@ HEADLINE = {
     "GS-S": "Gumbel-Softmax, 2 draws (biased)",
     "SlopeCateR-8": "SlopeCateR, 8 draws",
 }
-
-
-def curves(rows: list[Row]) -> dict[str, dict[int, Curve]]:
-    """Return the runs by method, in the order of LOOKS, and by seed."""
-    runs: dict[str, dict[int, Curve]] = {}
-    for row in rows:
-        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
-    return {name: runs[name] for name in LOOKS if name in runs}
-
-
-def reached(curve: Curve, target: float = TARGET) -> float | None:
-    """Return the seconds until the bound was reached, by linear interpolation."""
-    for before, after in pairwise(curve):
-        if after["train"] <= target < before["train"]:
-            share = (before["train"] - target) / (before["train"] - after["train"])
-            return float(before["seconds"] + share * (after["seconds"] - before["seconds"]))
-    return None
+HEADLINE_COLOURS = {"RLOO-F": "#111827"}  # beside RLOO-S
+TITLES = {
+    "bits": "Autoencoder with 200 bits",
+    "one-hot": "Autoencoder with 20 one-hot variables of 10 categories",
+    "attention": "Hard attention: two glimpses of 16 patches",
+}
+MEASURES = {
+    "bits": "negated train bound",
+    "one-hot": "negated train bound",
+    "attention": "train accuracy",
+}
+NOT_MEASURED = "*Not measured yet.*"
 
 
 def bound_after(curve: Curve, seconds: float) -> float:
@@ -62,7 +64,114 @@ def bound_after(curve: Curve, seconds: float) -> float:
 
 
 def mean_time(runs: dict[int, Curve]) -> float:
-    return mean(time for curve in runs.values() if (time := reached(curve)) is not None)
+    """Return the mean seconds to the target, infinite if a seed did not reach it."""
+    times = [reached(curve) for curve in runs.values()]
+    return mean(inf if time is None else time for time in times)
+
+
+def class_of(method: str) -> str:
+    return method.partition("(")[0]
+
+
+def best_settings(entries: list[Standing]) -> list[Standing]:
+    """Return every estimator with its best settings, the fastest first."""
+    best: dict[str, Standing] = {}
+    for entry in entries:
+        best.setdefault(class_of(entry.method), entry)
+    return list(best.values())
+
+
+def marked(entry: Standing) -> str:
+    return f"`{entry.method}`" + (" (biased)" if entry.is_biased else "")
+
+
+def winner(entries: list[Standing]) -> str:
+    """Return who is first, and how far behind the next ones are, as text."""
+    best = [entry for entry in best_settings(entries) if entry.seconds < inf]
+    if not best:
+        return "No estimator reached the target."
+    first = best[0]
+    text = f"**{marked(first)} is first**, after {first.seconds:.1f} s (median over seeds)."
+    if len(best) > 1:
+        text += f" {marked(best[1])} is next and takes {best[1].seconds / first.seconds:.2f} times"
+        text += " as long."
+    other_kind = [entry for entry in best if entry.is_biased != first.is_biased]
+    if other_kind and other_kind[0] is not best[1]:
+        kind = "biased" if other_kind[0].is_biased else "unbiased"
+        ratio = other_kind[0].seconds / first.seconds
+        text += f" The fastest {kind} estimator is `{other_kind[0].method}`, at {ratio:.2f} times."
+    reached_by = {class_of(entry.method) for entry in best}
+    late = [entry for entry in best_settings(entries) if class_of(entry.method) not in reached_by]
+    if late:
+        names = ", ".join(f"`{class_of(entry.method)}`" for entry in late)
+        text += f" Not at the target when stopped, with any number of draws: {names}."
+    return text
+
+
+def race_table(entries: list[Standing]) -> str:
+    """Return a table of every estimator with its best settings."""
+    lines = []
+    for entry in best_settings(entries):
+        is_late = entry.seconds == inf
+        lines.append(
+            (
+                marked(entry),
+                f"over {entry.at_least:.0f}" if is_late else f"{entry.seconds:.1f}",
+                "" if is_late else f"{entry.seconds / entries[0].seconds:.2f}",
+                entry.seeds,
+            )
+        )
+    return table(("estimator, at its best number of draws", "CPU seconds", "ratio", "seeds"), lines)
+
+
+def cpu_section(runs: list[Row]) -> str:
+    """Return a section per race: its target, who is first, and the table."""
+    if not runs:
+        return NOT_MEASURED
+    parts = []
+    for race, entries in standings(runs).items():
+        target = next(row["target"] for row in runs if row["race"] == race)
+        parts += [
+            f"### {TITLES.get(race, race)}",
+            f"Target: a {MEASURES.get(race, 'value')} of {target:g}. {winner(entries)}",
+            race_table(entries),
+        ]
+    return "\n\n".join(parts)
+
+
+def decisions(found: list[Verdict]) -> str:
+    """Return a table with a line per decision: the picks and what they cost."""
+    lines = [
+        (
+            verdict.race,
+            "allowed" if verdict.biased else "no",
+            verdict.advice,
+            ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks)),
+            ratio_text(verdict, verdict.ratio),
+            ratio_text(verdict, verdict.allowed_ratio),
+        )
+        for verdict in found
+    ]
+    head = ("race", "bias", "advice", "picks", "ratio to the best", "to the best allowed")
+    return table(head, lines)
+
+
+def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
+    """Return how good the picks of `catlog.advise` are."""
+    found = verdicts(ranking, picks)
+    if not found:
+        return NOT_MEASURED
+    text = decisions(found)
+    for advice in sorted({verdict.advice for verdict in found}):
+        ratios = [verdict.ratio for verdict in found if verdict.advice == advice]
+        known = [ratio for ratio in ratios if ratio is not None]
+        if known:
+            good = sum(ratio <= 1.3 for ratio in known)
+            text += (
+                f"\n\nThe {advice} advice is within 1.3 times the best on {good} of {len(ratios)} "
+                f"decisions. Its worst ratio is {max(known):.2f}."
+            )
+    return text
 
 
 def common_time(methods: dict[str, dict[int, Curve]]) -> float:
@@ -82,7 +191,7 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         f"bound after {seconds:.0f} s",
     )
     lines = []
-    for name, runs in methods.items():
+    for name, runs in sorted(methods.items(), key=lambda item: mean_time(item[1])):
         times = [reached(curve) for curve in runs.values()]
         last = [curve[-1] for curve in runs.values()]
         average = f"not in {min(row['seconds'] for row in last):.0f}"
@@ -92,7 +201,7 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         bound = mean(bound_after(curve, seconds) for curve in runs.values())
         lines.append(
             (
-                name + (" (biased)" if name.startswith("GS") else ""),
+                name + ("" if is_unbiased(label_of(name)) else " (biased)"),
                 ", ".join("-" if time is None else f"{time:.2f}" for time in times),
                 average,
                 f"{mean(row['step'] for row in last):,.0f}",
@@ -117,12 +226,18 @@ def values() -> dict[str, object]:
     losses = [mean(row["train"] for row in run[-10:]) for run in runs]  # an epoch has 93 steps
     accuracies = [row["accuracy"] for row in last]
     digits = [row["digit_accuracy"] for row in last]
-    best = mean_time(methods["SlopeCateR-8"])
+    gpu, runs_on_cpu = summaries(rows), read_if_measured("speed/cpu_races")
+    ranking_of_all = standings([*runs_on_cpu, *gpu])
+    targets = read_if_measured("speed/cpu_race_targets")
+    processors = sorted({row["cpu"] for row in runs_on_cpu})
     return {
         "device": rows[0]["device"].replace("NVIDIA ", ""),
         "ranking": ranking(methods),
-        "softmax_slower": f"{mean_time(methods['GS-S']) / best:.2f}",
-        "indecater_slower": f"{mean_time(methods['IndeCateR']) / best:.2f}",
+        "winner": winner(ranking_of_all[RACE]),
+        "processor": ", ".join(processors) or "a CPU",
+        "target_seconds": f"{targets[0]['seconds'] if targets else 25:g}",
+        "cpu_races": cpu_section(runs_on_cpu),
+        "advice": advice_section(ranking_of_all, read_if_measured("speed/advice_picks")),
         "accuracy": f"{min(accuracies):.0%} to {max(accuracies):.0%}",
         "best_accuracy": f"{max(row['accuracy'] for row in addition):.0%}",
         "digit_accuracy": f"{min(digits):.0%} to {max(digits):.0%}",
@@ -131,10 +246,16 @@ def values() -> dict[str, object]:
     }
 
 
+def look(method: str) -> tuple[str, str]:
+    """Return colour and line of a label; lines of biased estimators are dashed."""
+    return COLOURS.get(class_of(method), OTHER_COLOUR), "-" if is_unbiased(method) else "--"
+
+
 def plot_run(axes: Axes, name: str, curve: Curve, label: str | None, width: float) -> None:
     shown = [row for row in curve if row["seconds"] > 0]
     seconds, bounds = [row["seconds"] for row in shown], [row["train"] for row in shown]
-    colour, line = LOOKS[name]
+    colour, line = look(label_of(name))
+    colour = HEADLINE_COLOURS.get(name, colour)
     axes.plot(seconds, bounds, line, color=colour, linewidth=width, label=label)
 
 
@@ -162,16 +283,81 @@ def headline(path: Path) -> None:
     plt.close(figure)
 
 
+def shown_methods(methods: dict[str, dict[int, Curve]]) -> list[str]:
+    """Return the best method of every estimator, the fastest first."""
+    best: dict[str, str] = {}
+
+    def rank(name: str) -> tuple[float, float]:
+        runs = methods[name]
+        return mean_time(runs), min(curve[-1]["train"] for curve in runs.values())
+
+    for name in sorted(methods, key=rank):
+        best.setdefault(class_of(label_of(name)), name)
+    return list(best.values())
+
+
 def race(path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    for name, runs in curves(read("speed/race_cuda")).items():
-        for i, curve in enumerate(runs.values()):
-            plot_run(axes, name, curve, name if i == 0 else None, 1.2)
+    figure, axes = plt.subplots(figsize=(7.4, 4.4), layout="constrained")
+    methods = curves(read("speed/race_cuda"))
+    for name in shown_methods(methods):
+        for i, curve in enumerate(methods[name].values()):
+            plot_run(axes, name, curve, name if i == 0 else None, 1.4)
     axes.axhline(TARGET, color="#9ca3af", linewidth=0.8, linestyle=":")
     axes.set(ylim=(99, 130), xlim=(0, 18), xlabel="seconds of training")
     axes.set_ylabel("negated train bound")
     figure.legend(ncols=5, loc="outside lower center", frameon=False)
     clean(axes)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> None:
+    """Draw the run of median length of every estimator at its best number of draws."""
+    target = runs[0]["target"]
+    values = []
+    for entry in best_settings(standings(runs)[race]):
+        seeds = sorted(
+            (inf if row["seconds"] is None else row["seconds"], row["seed"])
+            for row in runs
+            if row["method"] == entry.method
+        )
+        seed = seeds[len(seeds) // 2][1]
+        curve = [row for row in points if (row["method"], row["seed"]) == (entry.method, seed)]
+        colour, line = look(entry.method)
+        seconds = [row["seconds"] for row in curve]
+        values.append([row["value"] for row in curve])
+        axes.plot(seconds, values[-1], line, color=colour, linewidth=1.8, label=entry.method)
+    if values:
+        # From the value that half of the curves pass early on, so that the ends can be told apart.
+        early = median(line[min(2, len(line) - 1)] for line in values if line)
+        beyond = target + 0.08 * (target - early)
+        axes.set_ylim(*sorted((early, beyond)))
+    axes.axhline(target, color="#9ca3af", linewidth=0.8, linestyle=":")
+    axes.set_title(TITLES.get(race, race), fontsize=11)
+    axes.set(xlim=(0, None), xlabel="CPU seconds of training", ylabel=MEASURES.get(race, "value"))
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    clean(axes)
+
+
+def cpu_races(path: Path) -> None:
+    """Draw a panel per race, one below the other."""
+    runs = read_if_measured("speed/cpu_races")
+    points = read_if_measured("speed/cpu_race_curves")
+    races = list(dict.fromkeys(row["race"] for row in runs))
+    size = (7.4, 3.2 * max(1, len(races)))
+    figure, panels = plt.subplots(
+        max(1, len(races)), 1, figsize=size, layout="constrained", squeeze=False
+    )
+    for race, axes in zip(races, panels[:, 0], strict=False):
+        plot_cpu_race(
+            axes,
+            race,
+            [row for row in runs if row["race"] == race],
+            [row for row in points if row["race"] == race],
+        )
+    if not races:
+        panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
+        panels[0, 0].set_axis_off()
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -193,4 +379,4 @@ def addition(path: Path) -> None:
 
 
 def figures() -> dict[str, object]:
-    return {"race.png": race, "addition_64.png": addition}
+    return {"race.png": race, "cpu_races.png": cpu_races, "addition_64.png": addition}

@@ -1,0 +1,94 @@
+"""The page of races renders from whatever its files hold, and says who is first."""
+
+from pathlib import Path
+
+import measured
+import pytest
+from measured import ROOT, race, read
+from render import render
+
+from catlog.experiments import records
+
+PAGE = (ROOT / "docs" / "race.md").read_text(encoding="utf-8")
+CURVES = {
+    "ReinMax(2)": (20.0, 22.0),
+    "ReinMax(4)": (18.0, 19.0),
+    "SlopeCateR(4)": (24.0, 25.0),
+    "RLOO(8)": (40.0, 41.0),
+    "IndeCateR(2)": (None, None),
+}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results with the files of the GPU and of the addition, and no others."""
+    for name in ("speed/race_cuda", "paper/addition_64"):
+        records.write(read(name), tmp_path / f"{name}.csv")
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def write_races(folder: Path, races: tuple[str, ...]) -> None:
+    runs, curves = [], []
+    for name in races:
+        for method, times in CURVES.items():
+            for seed, seconds in enumerate(times):
+                key = {"race": name, "method": method, "seed": seed}
+                end = seconds or 75.0
+                run = {"target": 100.0, "seconds": seconds, "trained": end, "cpu": "Some CPU"}
+                runs.append({**key, **run})
+                curves += [
+                    {**key, "step": i, "seconds": end * i / 8, "value": 100.0 + (8 - i) ** 2}
+                    for i in range(9)
+                ]
+    records.write(runs, folder / "speed" / "cpu_races.csv")
+    records.write(curves, folder / "speed" / "cpu_race_curves.csv")
+
+
+def test_without_races_on_a_cpu_the_page_says_so(results: Path) -> None:
+    text = render("race", PAGE)
+    assert text.count(race.NOT_MEASURED) == 2
+    for name, draw in race.figures().items():
+        draw(results / name)
+
+
+def test_the_page_says_who_is_first(results: Path) -> None:
+    write_races(results, ("bits", "attention"))
+    picks = [
+        {"race": "bits", "seed": seed, "advice": advice, "biased": biased, "pick": pick}
+        for advice, biased, pick in (("new", True, "ReinMax(2)"), ("old", False, "RLOO(8)"))
+        for seed in (0, 1)
+    ]
+    records.write(picks, results / "speed" / "advice_picks.csv")
+    text = render("race", PAGE)
+    assert race.NOT_MEASURED not in text
+    assert "with one thread on Some CPU" in text
+    assert "**`ReinMax(4)` (biased) is first**, after 18.5 s (median over seeds)." in text
+    assert "`SlopeCateR(4)` is next and takes 1.32 times as long." in text
+    assert "with any number of draws: `IndeCateR`." in text
+    assert "| `RLOO(8)` | 40.5 | 2.19 | 2 |" in text
+    assert "| `IndeCateR(2)` | over 75 |  | 2 |" in text
+    assert "`ReinMax(2)` (biased)" not in text  # its best number of draws is 4
+    assert "| bits | allowed | new | `ReinMax(2)` | 1.14 | 1.14 |" in text
+    assert "| bits | no | old | `RLOO(8)` | 2.19 | 1.65 |" in text
+    assert "The old advice is within 1.3 times the best on 0 of 1 decisions" in text
+
+
+def test_the_fastest_of_the_other_kind_is_named() -> None:
+    rows = [
+        {"race": "bits", "method": method, "seed": 0, "seconds": seconds, "trained": seconds}
+        for method, seconds in (("ReinMax(2)", 10.0), ("DARN(2)", 11.0), ("RLOO(2)", 15.0))
+    ]
+    text = race.winner(race.standings(rows)["bits"])
+    assert "The fastest unbiased estimator is `RLOO(2)`, at 1.50 times." in text
+    assert race.winner(race.standings(rows[:1])["bits"]).endswith("(median over seeds).")
+    late = [{**rows[0], "seconds": None}]
+    assert race.winner(race.standings(late)["bits"]) == "No estimator reached the target."
+
+
+def test_figures_are_drawn_from_any_rows(results: Path) -> None:
+    write_races(results, ("one-hot",))
+    race.cpu_races(results / "cpu_races.png")
+    write_races(results, ("bits", "one-hot", "attention"))
+    race.cpu_races(results / "cpu_races.png")
+    assert (results / "cpu_races.png").stat().st_size > 10_000

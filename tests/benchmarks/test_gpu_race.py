@@ -1,0 +1,121 @@
+"""The race on a GPU, as far as it can be tested without one."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.race import CapturedSteps, advise, label_of, summaries, with_picks
+
+import catlog
+from benchmarks import race
+from catlog import RLOO, Estimator, ReinMax
+from catlog.experiments import records
+
+
+def options(picks: Path | None = None) -> argparse.Namespace:
+    return argparse.Namespace(
+        device="cpu",
+        data="mnist-5000",
+        seeds=[101],
+        advice="new",
+        without_table=False,
+        picks=picks,
+    )
+
+
+def test_names_of_racers() -> None:
+    assert label_of("RLOO-14") == label_of("RLOO(14)") == "RLOO(14)"
+    assert label_of("ReinMax-8") == "ReinMax(8)"
+    assert label_of("GS-8") == "GumbelSoftmax(8, hard=True)"
+    assert label_of("SlopeCateR-8, sizes") == "SlopeCateR(8)"
+    labels = [label_of(name) for name in race.RACERS]
+    assert len(set(labels)) == len(labels)
+
+
+def test_runs_of_the_race_are_judged_by_their_labels() -> None:
+    rows = [
+        {"method": method, "seed": seed, "step": step, "seconds": float(step), "train": train}
+        for method, seed, end in (("GS-8", 0, 90.0), ("RLOO(2)", 1, 110.0))
+        for step, train in ((0, 120.0), (3, end))
+    ]
+    reached, late = summaries(rows)
+    assert (reached["method"], reached["seconds"]) == ("GumbelSoftmax(8, hard=True)", 2.0)
+    assert (late["method"], late["seconds"], late["trained"]) == ("RLOO(2)", None, 3.0)
+
+
+def test_picks_are_raced_under_the_names_of_racers() -> None:
+    chosen = ("SlopeCateR(8)", "RLOO(2)", "RLOO(14)", "ARMS(3)", "ARMS(3)")
+    picks = [{"race": "H200", "pick": name} for name in chosen]
+    picks.append({"race": "bits", "pick": "DARN(2)"})
+    methods = with_picks(["GS-8", "RLOO-S"], picks)
+    assert methods == ["GS-8", "RLOO-S", "SlopeCateR-8, sizes", "RLOO-14", "ARMS(3)"]
+
+
+class SlowToStart:
+    """A fake task and clock: set-up takes 100 seconds, the first step 10, others 1."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def made(self, *_: object) -> "SlowToStart":
+        self.time += 100
+        return self
+
+    def step(self, i: int) -> None:
+        self.time += 10 if i == 0 else 1
+
+    def now(self, _: str) -> float:
+        return self.time
+
+
+def test_set_up_is_not_on_the_clock_of_the_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = SlowToStart()
+    monkeypatch.setattr(race, "made", task.made)
+    monkeypatch.setattr(race, "now", task.now)
+    steps = CapturedSteps(options())
+    for seconds, E in ((1, RLOO(2)), (2, RLOO(2)), (3, RLOO(4))):
+        steps(E)
+        assert steps.clock() == seconds
+    assert steps.setup == 220
+
+
+def test_picks_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def advised(f: Any, q: Any, *, biased: bool, step: Any, **_: object) -> dict[str, object]:
+        E: Estimator = ReinMax(2) if biased else RLOO(2)
+        assert E(f, q).shape == (100,)
+        step(E)
+        asked.append(biased)
+        return {"biased": biased, "pick": repr(E), "draws": 2, "pilot_seconds": 0.5}
+
+    monkeypatch.setattr(race, "pick", advised)
+    for _ in range(2):
+        advise(options(tmp_path / "picks.csv"))
+    assert asked == [False, True]  # what the file holds is not asked again
+    rows = records.read(tmp_path / "picks.csv")
+    assert [(row["race"], row["seed"], row["advice"]) for row in rows] == [("H200", 101, "new")] * 2
+    assert [row["pick"] for row in rows] == ["RLOO(2)", "ReinMax(2)"]
+
+
+@pytest.mark.parametrize("takes_step", [True, False])
+def test_step_is_passed_to_versions_that_take_one(
+    monkeypatch: pytest.MonkeyPatch, takes_step: bool
+) -> None:
+    class Answer:
+        estimator = RLOO(4)
+        seconds = 0.5
+
+    def with_step(f: Any, q: Any, *, biased: bool, seed: int, clock: Any, step: Any) -> Answer:
+        step(RLOO(4))
+        return Answer()
+
+    def without_step(f: Any, q: Any, *, biased: bool, seed: int, clock: Any) -> Answer:
+        return Answer()
+
+    monkeypatch.setattr(catlog, "advise", with_step if takes_step else without_step)
+    steps: list[Estimator] = []
+    row = race.pick(None, None, biased=True, seed=1, step=steps.append)
+    assert len(steps) == takes_step
+    assert row == {"biased": True, "pick": "RLOO(4)", "draws": 4, "pilot_seconds": 0.5}
