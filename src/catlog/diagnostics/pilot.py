@@ -1,20 +1,33 @@
 """Measurements of one candidate after another, in limited time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import torch
 from torch import Tensor, nn
 
-from ..estimator import label
-from .gradient_samples import Clock, GradientSampler
+from ..evaluation.evaluate import evaluate
+from ..sampling.draw import draw
+from .gradient_samples import Clock, GradientSampler, Step
+from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
-from .sizing import why_over_budget, with_samples, within_budget
-from .trials import Trial, ranked
+from .scoring import Scoring
+from .sizing import fewest_draws
+from .structure import Structure
+from .trials import Trial
 
 NO_TIME = "the pilot had no time for it"
-Step = Callable[[], tuple[float, Tensor]]
+TimedStep = Callable[[], tuple[float, Tensor]]
+
+
+@dataclass(frozen=True)
+class SharedDraws:
+    """Independent draws with the values of f, and the time that these took."""
+
+    x: Tensor
+    fx: Tensor
+    seconds: float
 
 
 @dataclass
@@ -23,23 +36,31 @@ class Pilot:
 
     Attributes:
         task: The gradient to estimate.
+        structure: What is known about f and q.
         generator: The source of all draws.
         clock: A function that returns seconds.
         start: The clock at the start of the pilot.
         steps: The time limit, in steps of the leader.
+        whole_step: A training step of the user, which is timed for every candidate.
         settings: Further limits.
+        scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
+        shared: Plain draws with their values, by their number, for all estimators that use them.
     """
 
     task: GradientSampler
+    structure: Structure
     generator: torch.Generator
     clock: Clock
     start: float
     steps: float
+    whole_step: Step | None = None
     settings: PilotSettings = DEFAULTS
+    scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
     batches_are_slow: bool = False
+    shared: dict[int, list[SharedDraws]] = field(default_factory=dict)
 
     def time_left(self, trials: Sequence[Trial], overtime: float = 1.0) -> float:
         """Return the seconds left, and note the leader's step time, which sets the time limit.
@@ -49,33 +70,101 @@ class Pilot:
         measured = [trial for trial in trials if trial.is_measured]
         if len(measured) < 2:
             return inf
-        self.leader_seconds = ranked(measured)[0].seconds
-        return overtime * self.steps * self.leader_seconds - (self.clock() - self.start)
+        self.leader_seconds = self.scoring.ranked(measured)[0].seconds
+        limit = max(self.steps * self.leader_seconds, self.settings.least_seconds)
+        return overtime * limit - (self.clock() - self.start)
 
-    def first_measurement(self, trial: Trial, error: float, time_left: float) -> None:
-        """Time a step and make a few estimates, or skip the candidate for lack of time."""
-        candidate = trial.candidate
-        if time_left < self.settings.reserve_steps * self.leader_seconds or (
-            candidate.expensive and not self._is_quick(trial)
-        ):
+    def first_measurement(self, trial: Trial, trials: Sequence[Trial], error: float) -> None:
+        """Time a step and make a few estimates, or skip the candidate."""
+        candidate, time_left = trial.candidate, self.time_left(trials)
+        most_seconds = self._most_seconds(trials)
+        expected = self._least_seconds(trial)
+        if expected > time_left and expected > most_seconds:
+            trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
+            return
+        if time_left < self.settings.reserve_steps * self.leader_seconds:
             trial.skipped = NO_TIME
             return
         step = self._step(trial)
         gradient = self._time_step(trial, step)
-        share = 1.0 if candidate.promising else self.settings.usual_share
-        if self._further_steps(trial) * trial.seconds > share * time_left:
+        cannot_shrink = trial.most_samples is None or trial.samples <= 2
+        if cannot_shrink and trial.seconds > most_seconds:
+            trial.skipped = "its steps take too long, even if they had no noise"
+            return
+        if self._further_steps(trial) * trial.seconds > self.settings.usual_share * time_left:
             trial.skipped = NO_TIME
             return
         if trial.learns:  # the first gradient was made before anything was learned
             gradient = self._time_step(trial, step)
         if trial.is_exact:
             trial.add(torch.stack([gradient, gradient]))
-        elif candidate.coefficients:  # the step had other coefficients
+        elif candidate.coefficients and not self.task.has_loss:  # the step had other coefficients
             self.fit_coefficients(trial, self._first_repeats(trial))
         elif self.runs_one_by_one(trial):
             self._first_steps(trial, step, gradient, error)
         else:
             self._first_batches(trial, gradient, error, time_left)
+
+    def measure_minibatch(self, trials: Sequence[Trial]) -> None:
+        """Estimate the noise of the minibatch, with the unbiased estimator of least variance."""
+        measured = [trial for trial in trials if trial.is_measured and trial.variance < inf]
+        measured = [trial for trial in measured if trial.estimator.unbiased]
+        if not measured or not self.task.shares_parameters:
+            return
+        best = min(measured, key=lambda trial: trial.variance)
+        total = self.task.minibatch_variance(best.estimator, self.settings.groups, self.generator)
+        self.scoring.minibatch = max(0.0, total - best.variance)
+
+    def measure_truth(self, trials: Sequence[Trial]) -> None:
+        """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
+        if not self.task.has_loss:
+            return
+        exact = [trial for trial in trials if trial.is_measured and trial.is_exact]
+        noisy = [trial for trial in trials if trial.is_measured and trial.estimator.unbiased]
+        best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
+        if best is not None:
+            repeats = 2 if best.is_exact else self.settings.truth_repeats
+            self.scoring.truth = Moments()
+            self.scoring.truth.add(
+                self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
+            )
+
+    def best_size(self, trial: Trial, trials: Sequence[Trial]) -> tuple[int, float]:
+        """Return the number of draws with the lowest predicted score, and that score.
+
+        The variance is taken to be inverse to the draws, the time to be affine in them.
+        """
+        most, samples = trial.most_samples, trial.samples
+        score = self.scoring.scores(trials)[trial.name]
+        if most is None or trial.is_exact or trial.variance in (0.0, inf):
+            return samples, score
+        try:
+            fewest = fewest_draws(trial.estimator, lambda E: E.evaluations(self.task.q))
+        except ValueError:
+            return samples, score
+        sizes = {samples, most}
+        sizes |= {samples * 2**i for i in range(1, 12) if samples * 2**i < most}
+        sizes |= {samples // 2**i for i in range(1, 12) if samples // 2**i >= fewest}
+        other = min(most, self.settings.size_step * samples)
+        if other == samples:
+            other = min(sizes)
+        if other == samples:
+            return samples, score
+        timed = trial.resized(other, self.task)
+        step = self._step(timed)
+        for _ in range(2):
+            self._time_step(timed, step)
+        per_draw = max(0.0, (timed.seconds - trial.seconds) / (other - samples))
+        floor = self.scoring.floor(trials)
+        rest = self.scoring.squared_error(trial, trials) - trial.variance
+
+        def predicted(size: int) -> float:
+            seconds = trial.seconds + (size - samples) * per_draw
+            noise = trial.variance * samples / size
+            return (floor + rest + noise) * max(seconds, trial.seconds * fewest / samples / 2)
+
+        best = min(sorted(sizes), key=predicted)
+        return best, predicted(best)
 
     def refine(self, trial: Trial, error: float, timed_steps: int, time_left: float) -> None:
         """Time further steps, and make estimates until the error or the time limit is reached."""
@@ -104,42 +193,26 @@ class Pilot:
         has_few = trial.moments.count < self.settings.rare_repeats
         return has_few and trial.variance > 0 and not self.runs_one_by_one(trial)
 
-    def with_fewest_draws(self, trial: Trial, most_seconds: float = inf) -> Trial | None:
-        """Return the candidate with its fewest draws, if it has no variance with those either.
-
-        Without variance more draws are of no use. `most_seconds` limits the time of a step.
-        """
-        E, q = trial.estimator, self.task.q
-        if trial.is_exact or isinstance(E, nn.Module):
-            return None
-        per_draw = E.evaluations(q) // max(1, getattr(E, "samples", 1))
-        # Some estimators need two draws at least.
-        budgets = [b for b in (per_draw, 2 * per_draw) if why_over_budget(E, q, b) is None]
-        if not budgets:
-            return None
-        E = within_budget(E, q, budgets[0])
-        fewer = Trial(label(E), E, E.evaluations(q), trial.candidate, self.settings)
-        step = self._step(fewer)
-        self.run_steps(fewer, step, 2)
-        if fewer.variance > 0 or fewer.seconds > most_seconds:
-            return None
-        repeats = self.settings.repeats_for_spread
-        if self.runs_one_by_one(fewer):
-            self.run_steps(fewer, step, repeats - 2)
-        else:
-            self.run_batched(fewer, repeats)
-        return fewer if fewer.variance == 0 else None
-
     def runs_one_by_one(self, trial: Trial) -> bool:
         """Return whether the estimates of this candidate are not batched."""
         return (
             self.batches_are_slow
             or trial.candidate.expensive
+            or self.shares_draws(trial)
             or not self.task.vectorised
             or self._batch_limit(trial) < self.settings.least_repeats
         )
 
-    def run_steps(self, trial: Trial, step: Step, count: int) -> None:
+    def shares_draws(self, trial: Trial) -> bool:
+        """Return whether the draws and values of other estimators are used for this one."""
+        return (
+            trial.uses_plain_draws
+            and self.structure.further_seconds * trial.evaluations > self.settings.slow_evaluation
+            and not self.task.leaves_of_f
+            and self.task.f_is_independent
+        )
+
+    def run_steps(self, trial: Trial, step: TimedStep, count: int) -> None:
         """Make timed steps and add their gradients."""
         measured = [step() for _ in range(count)]
         if measured:
@@ -192,15 +265,54 @@ class Pilot:
         trial.add(base + torch.einsum("i,irp->rp", solution, parts))
         trial.seconds_per_repeat = (self.clock() - start) / (repeats * (1 + len(names)))
 
-    def _step(self, trial: Trial) -> Step:
-        return self.task.timer(trial.estimator, self.clock, self.generator)
+    def _step(self, trial: Trial) -> TimedStep:
+        if not self.shares_draws(trial):
+            return self.task.timer(trial.estimator, self.clock, self.generator, self.whole_step)
 
-    def _time_step(self, trial: Trial, step: Step) -> Tensor:
+        def step() -> tuple[float, Tensor]:
+            draws = self.shared.setdefault(trial.samples, [])
+            if trial.replays == len(draws):
+                draws.append(self._evaluated_draws(trial.samples))
+            entry = draws[trial.replays]
+            trial.replays += 1
+            seconds, gradient = self.task.replayed(trial.estimator, entry.x, entry.fx, self.clock)
+            if self.whole_step is not None:
+                seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+            else:
+                seconds += entry.seconds
+            return seconds, gradient
+
+        return step
+
+    def _evaluated_draws(self, samples: int) -> SharedDraws:
+        self.task.synchronise()
+        start = self.clock()
+        with torch.no_grad():
+            x = draw(self.task.view, samples, generator=self.generator)
+            fx = evaluate(self.task.f, x, self.task.view)
+        self.task.synchronise()
+        return SharedDraws(x, fx, self.clock() - start)
+
+    def _most_seconds(self, trials: Sequence[Trial]) -> float:
+        """Return the step time with which an estimator without noise is level with the leader."""
+        measured = [trial for trial in trials if trial.is_measured]
+        floor = self.scoring.floor(measured) if len(measured) > 1 else 0.0
+        if floor <= 0:
+            return inf
+        return self.settings.size_doubt * min(self.scoring.scores(measured).values()) / floor
+
+    def _least_seconds(self, trial: Trial) -> float:
+        """Return the time that f alone takes in a step, about; half of it, to be careful."""
+        if self.structure.has_own_table:
+            return 0.0
+        return self.structure.further_seconds * trial.evaluations / 2
+
+    def _time_step(self, trial: Trial, step: TimedStep) -> Tensor:
         seconds, gradient = step()
         trial.times.append(seconds)
         return gradient
 
-    def _first_steps(self, trial: Trial, step: Step, gradient: Tensor, error: float) -> None:
+    def _first_steps(self, trial: Trial, step: TimedStep, gradient: Tensor, error: float) -> None:
         second = self._time_step(trial, step)
         trial.add(torch.stack([gradient, second]))
         # If few parameters share the variance, two estimates say little about it.
@@ -233,10 +345,3 @@ class Pilot:
         """Return how many estimates one call may make."""
         evaluations = max(1, trial.evaluations * self.task.view.batch_size)
         return min(self.settings.most_repeats, self.settings.evaluations_per_call // evaluations)
-
-    def _is_quick(self, trial: Trial) -> bool:
-        """Return whether a step with fewer draws takes only a part of the leader's step."""
-        draws = getattr(trial.estimator, "samples", 2) // self.settings.timing_divisor
-        E = with_samples(trial.estimator, max(2, draws))
-        step = self.task.timer(E, self.clock, self.generator)
-        return min(step()[0], step()[0]) <= self.settings.timing_share * self.leader_seconds

@@ -9,7 +9,16 @@ class PilotSettings:
 
     Attributes:
         least_budget: The smallest default budget, in evaluations of f.
-        exact_points: The most points that Exact may visit if the user gives no budget.
+        exact_points: The default budget allows Exact for up to this many points.
+        first_evaluations: A candidate is first tried with as many draws as need this many
+            evaluations.
+        size_step: It is then timed with this many times the draws, to predict the best number.
+        size_doubt: The predicted number is tried if its score is at most this many times the best.
+        slow_evaluation: The time of f at one point from which on few points are used to time it.
+        groups: The batch is divided into this many groups to estimate the noise of the minibatch.
+        truth_repeats: Estimates of the gradient that a biased one is compared with under a loss.
+        momentum_steps: Gradients that an optimiser averages: 1 / (1 - 0.9) with the usual momentum.
+        least_seconds: The pilot may take this long, however short a step is.
         evaluations_per_call: Evaluations of f in one batched call, about.
         first_repeats: Repeats of the first batched call.
         least_repeats: If a batched call holds fewer repeats than this, they run one by one.
@@ -18,10 +27,7 @@ class PilotSettings:
             variance. Fewer say nothing about the tails, so the estimates are taken as normal.
         rounds: For every round, the error to reach and the number of timed steps.
         reserve_steps: A candidate is only tried if the time left is this many steps of the leader.
-        timing_divisor: An expensive candidate is first timed with its draws divided by this,
-        timing_share: and is skipped if that takes longer than this share of a step of the leader.
-        usual_share: The share of the time left that a first measurement may take, unless the
-            candidate is promising.
+        usual_share: The share of the time left that a first measurement may take.
         batch_share, batch_steps: The first batches of a candidate take at most this share of the
             time left, and at most as long as this many of its steps.
         extra_steps: More first steps, at most, if few parameters share the variance.
@@ -36,6 +42,14 @@ class PilotSettings:
 
     least_budget: int = 64
     exact_points: int = 4096
+    first_evaluations: int = 8
+    size_step: int = 4
+    size_doubt: float = 2
+    slow_evaluation: float = 0.01
+    groups: int = 8
+    truth_repeats: int = 32
+    momentum_steps: float = 10
+    least_seconds: float = 1.0
     evaluations_per_call: int = 2**12
     first_repeats: int = 16
     least_repeats: int = 4
@@ -43,8 +57,6 @@ class PilotSettings:
     repeats_for_spread: int = 8
     rounds: tuple[tuple[float, int], ...] = ((0.3, 1), (0.12, 2), (0.06, 3))
     reserve_steps: float = 3
-    timing_divisor: int = 8
-    timing_share: float = 1 / 2
     usual_share: float = 1 / 2
     batch_share: float = 1 / 6
     batch_steps: float = 6

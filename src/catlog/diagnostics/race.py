@@ -4,25 +4,28 @@ from collections.abc import Sequence
 from math import exp
 
 from .pilot import Pilot
-from .trials import Trial, doubt, merits, ranked
+from .trials import Trial
 
 ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 
 
-def explore(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
+def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     """Measure candidates in rounds and return those that could be measured.
 
-    After every round at most half of them continue, and none that is surely worse than the leader.
-    A candidate that fails, or that there is no time for, has the reason in ``skipped``.
+    First every candidate with few draws, then the promising ones with the number of draws that
+    seems best for them; these are added to `trials`. After every further round at most half of them
+    continue, and none that is surely worse than the leader. A candidate that fails, or that there
+    is no time for, has the reason in ``skipped``.
     """
-    exact = _first_round(pilot, trials)
+    _first_round(pilot, trials, trials)
+    pilot.measure_truth(trials)
+    pilot.measure_minibatch(trials)
+    _first_round(pilot, _resized(pilot, trials), trials)
     measured = [trial for trial in trials if trial.is_measured]
-    if exact or not measured:
-        return measured + exact
-    remaining = _contenders(trials, measured)
+    remaining = _contenders(pilot, measured, measured)
     rounds = pilot.settings.rounds
     for number, (error, timed_steps) in enumerate(rounds[1:], start=1):
-        if len(remaining) == 1 or not measured:
+        if len(remaining) <= 1:
             break
         for place, trial in enumerate(remaining):
             shares = (len(remaining) - place) * (len(rounds) - number)
@@ -31,7 +34,7 @@ def explore(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
             except ERRORS as problem:
                 trial.skipped = _first_line(problem)
         measured = [trial for trial in trials if trial.is_measured]
-        remaining = _contenders(remaining, measured) if measured else []
+        remaining = _contenders(pilot, remaining, measured)
     return measured
 
 
@@ -40,74 +43,70 @@ def choose(pilot: Pilot, trials: Sequence[Trial]) -> Trial:
 
     With few repeats the apparent minimum is biased low, so the leader is measured again.
     """
-    settings = pilot.settings
+    settings, scoring = pilot.settings, pilot.scoring
     for _ in range(settings.confirmations):
-        leader = ranked(trials)[0]
+        leader = scoring.ranked(trials)[0]
         is_late = pilot.time_left(trials, settings.overtime) < 0
         has_repeats = leader.moments.count >= settings.least_repeats
-        is_sure = leader.error <= settings.sure_error or (
-            has_repeats and _is_clearly_ahead(leader, trials)
+        is_sure = scoring.errors(trials)[leader.name] <= settings.sure_error or (
+            has_repeats and _is_clearly_ahead(pilot, leader, trials)
         )
         if leader.is_exact or (is_sure and (is_late or not pilot.may_have_missed(leader))):
             break
         pilot.confirm(leader, is_late)
-    merit = merits(trials)
-    return min(trials, key=lambda trial: merit[trial.name] * exp(trial.error))
+    scores, errors = scoring.scores(trials), scoring.errors(trials)
+    return min(trials, key=lambda trial: scores[trial.name] * exp(errors[trial.name]))
 
 
-def _first_round(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
-    """Measure every candidate once; return those without variance, which end the race."""
+def _first_round(pilot: Pilot, new: Sequence[Trial], trials: list[Trial]) -> None:
+    """Measure new candidates once; `trials` are those to compare them with."""
     error, _ = pilot.settings.rounds[0]
-    for place, trial in enumerate(trials):
-        exact = None
+    for trial in list(new):
+        if new is not trials:
+            trials.append(trial)
         try:
-            pilot.first_measurement(trial, error, pilot.time_left(trials))
-            if trial.is_measured and trial.variance == 0:
-                exact = pilot.with_fewest_draws(trial)
+            pilot.first_measurement(trial, trials, error)
+            if pilot.scoring.minibatch == 0:
+                pilot.measure_minibatch(trials)
         except ERRORS as problem:
             trial.skipped = _first_line(problem)
-        if exact is not None:
-            return [exact, *_cheaper(pilot, trials[place + 1 :], exact)]
-    return []
 
 
-def _cheaper(pilot: Pilot, rest: Sequence[Trial], exact: Trial) -> list[Trial]:
-    """Skip the rest of the candidates, but for those without variance that are faster than `exact`.
-
-    Each has its fewest draws. The search ends with the pilot's time.
-    """
-    found = []
-    for trial in rest:
-        trial.skipped = f"{exact.name} has no variance"
-        if pilot.clock() - pilot.start > pilot.steps * exact.seconds:
-            continue
+def _resized(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
+    """Return promising candidates with other numbers of draws, the most promising first."""
+    measured = [trial for trial in trials if trial.is_measured]
+    predictions: list[tuple[float, int, Trial]] = []
+    for trial in pilot.scoring.ranked(measured):
+        if pilot.time_left(trials) < pilot.settings.reserve_steps * trial.seconds:
+            break
         try:
-            fewer = pilot.with_fewest_draws(trial, exact.seconds)
+            size, score = pilot.best_size(trial, measured)
         except ERRORS as problem:
             trial.skipped = _first_line(problem)
         else:
-            found += [] if fewer is None else [fewer]
-    return found
-
-
-def _contenders(remaining: Sequence[Trial], measured: Sequence[Trial]) -> list[Trial]:
-    """Return the better half of the remaining trials, less those that are surely worse."""
-    merit = merits(measured)
-    order = sorted(
-        (trial for trial in remaining if trial.is_measured), key=lambda trial: merit[trial.name]
-    )
-    close = [
-        trial
-        for trial in order
-        if merit[trial.name] <= merit[order[0].name] * doubt(trial, order[0])
+            predictions.append((score, size, trial))
+    if not predictions:
+        return []
+    limit = pilot.settings.size_doubt * min(score for score, _, _ in predictions)
+    return [
+        trial.resized(size, pilot.task)
+        for score, size, trial in sorted(predictions, key=lambda prediction: prediction[0])
+        if size != trial.samples and score <= limit
     ]
+
+
+def _contenders(pilot: Pilot, remaining: Sequence[Trial], measured: Sequence[Trial]) -> list[Trial]:
+    """Return the better half of the remaining trials, less those that are surely worse."""
+    scoring = pilot.scoring
+    order = scoring.ranked([trial for trial in remaining if trial.is_measured])
+    order.sort(key=lambda trial: scoring.scores(measured)[trial.name])
+    close = [trial for trial in order if not scoring.is_surely_worse(trial, order[0], measured)]
     return close[: max(1, (len(remaining) + 1) // 2)]
 
 
-def _is_clearly_ahead(leader: Trial, trials: Sequence[Trial]) -> bool:
-    merit = merits(trials)
+def _is_clearly_ahead(pilot: Pilot, leader: Trial, trials: Sequence[Trial]) -> bool:
     return all(
-        merit[trial.name] > merit[leader.name] * doubt(leader, trial)
+        pilot.scoring.is_surely_worse(trial, leader, trials)
         for trial in trials
         if trial is not leader
     )

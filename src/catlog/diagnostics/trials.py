@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import ceil, exp, inf, sqrt
+from math import ceil, inf, sqrt
+from statistics import median
 
-import torch
 from torch import Tensor, nn
 
 from ..estimator import Estimator, label
@@ -14,7 +14,13 @@ from .candidates import Candidate
 from .gradient_samples import GradientSampler
 from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
-from .sizing import joined_reasons, why_over_budget, why_unsuitable, within_budget
+from .sizing import (
+    joined_reasons,
+    why_over_budget,
+    why_unsuitable,
+    with_samples,
+    within_budget,
+)
 from .structure import Structure
 
 
@@ -34,6 +40,9 @@ class Trial:
         variance: The variance of the gradient, summed over parameters; infinite if unknown.
         dimensions: How many parameters share the variance.
         error: The relative standard error of the variance.
+        most_samples: The most draws that the budget allows; None if the number is fixed.
+        rest_seconds: The time of a training step beside the estimate, if it is known.
+        replays: How many sets of shared draws were used.
         skipped: Why the candidate was given up; None if it was not.
     """
 
@@ -48,6 +57,9 @@ class Trial:
     variance: float = inf
     dimensions: float = 1.0
     error: float = 1.0
+    most_samples: int | None = None
+    rest_seconds: float = 0.0
+    replays: int = 0
     skipped: str | None = None
 
     @property
@@ -68,16 +80,51 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """The time of the fastest step, because disturbances only make steps slower."""
-        return min(self.times)
+        """The time of the fastest step: disturbances only make steps slower."""
+        return min(self.times) + self.rest_seconds
+
+    @property
+    def usual_seconds(self) -> float:
+        """The median time of a step."""
+        return median(self.times) + self.rest_seconds
+
+    @property
+    def samples(self) -> int:
+        """The number of draws; 1 if it is fixed."""
+        return getattr(self.estimator, "samples", 1)
+
+    @property
+    def uses_plain_draws(self) -> bool:
+        """Whether an estimate is computed from independent draws and the values of f at them."""
+        E = self.estimator
+        return (
+            E.randomness == ("x",)
+            and not E.differentiates_f
+            and self.evaluations == getattr(E, "samples", None)
+            and getattr(E, "draws", "independent") == "independent"
+        )
+
+    def resized(self, samples: int, task: GradientSampler) -> "Trial":
+        """Return a trial of the same candidate with another number of draws."""
+        E = with_samples(self.estimator, samples)
+        return Trial(
+            label(E),
+            E,
+            E.evaluations(task.q),
+            self.candidate,
+            self.settings,
+            most_samples=self.most_samples,
+            rest_seconds=self.rest_seconds,
+        )
 
     def add(self, gradients: Tensor) -> None:
         """Add estimated gradients, one per row."""
         self.moments.add(gradients)
         self.variance = self.moments.variance
         self.dimensions = self.moments.dimensions
-        if not bool(self.moments.mean.any()) and not self.is_exact:
-            self.variance = inf  # only zeros: no informative value of f was drawn
+        mean = self.moments.mean
+        if not bool(mean.isfinite().all()) or not (bool(mean.any()) or self.is_exact):
+            self.variance = inf  # only zeros: no informative value of f was drawn; or a loss of inf
         self.error = self._relative_error()
 
     def _relative_error(self) -> float:
@@ -96,46 +143,6 @@ class Trial:
         needed = ceil((count - 1) * (self.error / error) ** 2) + 1
         return max(0, min(self.settings.most_repeats, needed) - count)
 
-    def squared_error(self, reference: "Trial | None") -> float:
-        """Return the variance or, for a biased estimator, the mean squared error.
-
-        The error is measured against the mean of `reference`; without one it is infinite.
-        """
-        if self.estimator.unbiased:
-            return self.variance
-        if reference is None:
-            return inf
-        moments, truth = self.moments, reference.moments
-        gap = float((moments.mean - truth.mean).square().sum())
-        noise = self.variance / moments.count + reference.variance / truth.count
-        return self.variance + max(0.0, gap - noise)
-
-
-def merits(trials: Sequence[Trial]) -> dict[str, float]:
-    """Return mean squared error x time of every trial, the lower the better.
-
-    A trial without variance gets that of rounding errors, so that time decides between several.
-    """
-    unbiased = [trial for trial in trials if trial.estimator.unbiased]
-    reference = min(unbiased, key=lambda trial: trial.variance / trial.moments.count, default=None)
-    norm2 = (reference or trials[0]).moments.norm2
-    floor = torch.finfo(torch.float32).eps ** 2 * norm2 or 1e-300
-    return {
-        trial.name: max(trial.squared_error(reference), floor) * trial.seconds for trial in trials
-    }
-
-
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials by merit, best first."""
-    merit = merits(trials)
-    return sorted(trials, key=lambda trial: merit[trial.name])
-
-
-def doubt(first: Trial, second: Trial) -> float:
-    """Return how many times worse one trial may look than the other without being worse."""
-    error = sqrt(first.error**2 + second.error**2)
-    return first.settings.doubt_times * exp(first.settings.doubt_errors * error)
-
 
 def shortlist(
     task: GradientSampler,
@@ -144,21 +151,25 @@ def shortlist(
     biased: bool,
     settings: PilotSettings = DEFAULTS,
 ) -> tuple[list[Trial], dict[str, str]]:
-    """Return the candidates that fit, sized to the budget, and why the others were skipped."""
+    """Return the candidates that fit, cheapest first, and why the others were skipped.
+
+    They have few draws. The pilot finds out whether more are better.
+    """
     trials: dict[str, Trial] = {}
     skipped: dict[str, str] = {}
+    cost = _cost(task, structure)
     for candidate in candidates:
-        E = candidate.estimator
+        E, budget = candidate.estimator, structure.budget
         try:
             reason = _why_skipped(task, structure, candidate, biased)
-            budget = _budget(E, structure, settings)
-            cost = _cost(task, structure)
             reason = reason or why_over_budget(E, task.q, budget, cost)
             if reason is None:
-                E = within_budget(E, task.q, budget, cost)
+                largest = within_budget(E, task.q, budget, cost)
+                E = within_budget(E, task.q, min(budget, settings.first_evaluations), cost, True)
                 E = E if hasattr(E, "samples") else deepcopy(E)
-                name = label(E)
+                name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, E.evaluations(task.q), candidate, settings)
+                trial.most_samples = most
                 trials.setdefault(name, trial)
         except (ValueError, TypeError) as error:  # raised by the estimator's own checks
             reason = str(error)
@@ -169,7 +180,7 @@ def shortlist(
             f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. "
             f"{joined_reasons(skipped)}."
         )
-    return list(trials.values()), skipped
+    return sorted(trials.values(), key=lambda trial: cost(trial.estimator)), skipped
 
 
 def _why_skipped(
@@ -182,13 +193,7 @@ def _why_skipped(
         return reason
     if E.differentiates_f and not structure.has_slope:
         return "f has no derivative in x"
-    return None if candidate.when(structure) else "it is not worth a try here"
-
-
-def _budget(E: Estimator, structure: Structure, settings: PilotSettings) -> int:
-    if not E.randomness and not structure.has_budget:
-        return max(structure.budget, settings.exact_points)
-    return structure.budget
+    return None if candidate.when(structure) else candidate.otherwise
 
 
 def _cost(task: GradientSampler, structure: Structure) -> Callable[[Estimator], int]:
