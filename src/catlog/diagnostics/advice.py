@@ -70,14 +70,14 @@ def advise(
     For a given progress, training needs time in proportion to
 
     .. math::
-        \bigl(10\, (\lVert g \rVert^2 + \text{bias}^2) + \sigma^2 + \text{variance}\bigr)
+        \bigl(10\, \lVert g \rVert^2 + 50\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
     with the gradient g, summed over the batch, the noise :math:`\sigma^2` that the choice of the
-    minibatch puts into it, and bias and variance of the estimator. The factor is the number of
-    gradients that a momentum of 0.9 averages: noise averages out, signal and bias do not. So more
-    precision than a step can use is worth nothing. Where the estimator's variance exceeds all else,
-    this is variance x time.
+    minibatch puts into it, and bias and variance of the estimator. A momentum of 0.9 averages about
+    10 gradients; their noise averages out, signal and bias do not. So more precision than a step
+    can use is worth nothing. Where the estimator's variance exceeds all else, this is variance x
+    time.
 
     The pilot measures every candidate that fits q, f and the budget: first with few draws, then
     with the number of draws that promises the best score. It makes more repeats for those that may
@@ -103,7 +103,7 @@ def advise(
             takes beside the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
-        steps: The pilot takes about as long as this many training steps, or one second if that is
+        steps: The pilot takes about as long as this many training steps, or 5 seconds if that is
             longer; the default is under 5 % of a run of 1000. The first two candidates are tried in
             any case. The leader is measured again if few estimates may have flattered it.
         candidates: What to try; None: ``catlog.diagnostics.CANDIDATES``. To add yours, give

@@ -45,6 +45,7 @@ class Pilot:
         settings: Further limits.
         scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
+        has_batched: A batched call was made.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
         shared: Plain draws with their values, by their number, for all estimators that use them.
     """
@@ -59,6 +60,7 @@ class Pilot:
     settings: PilotSettings = DEFAULTS
     scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
+    has_batched: bool = False
     batches_are_slow: bool = False
     shared: dict[int, list[SharedDraws]] = field(default_factory=dict)
 
@@ -106,14 +108,28 @@ class Pilot:
             self._first_batches(trial, gradient, error, time_left)
 
     def measure_minibatch(self, trials: Sequence[Trial]) -> None:
-        """Estimate the noise of the minibatch, with the unbiased estimator of least variance."""
+        """Estimate the noise of the minibatch, with the estimator of the least variance.
+
+        A bias is no hindrance: the differences between batch elements are much the same.
+        """
         measured = [trial for trial in trials if trial.is_measured and trial.variance < inf]
-        measured = [trial for trial in measured if trial.estimator.unbiased]
         if not measured or not self.task.shares_parameters:
             return
         best = min(measured, key=lambda trial: trial.variance)
         total = self.task.minibatch_variance(best.estimator, self.settings.groups, self.generator)
         self.scoring.minibatch = max(0.0, total - best.variance)
+
+    def sharpen_reference(self, trials: Sequence[Trial]) -> None:
+        """Make more estimates with an unbiased estimator if there are biased ones to judge."""
+        measured = [trial for trial in trials if trial.is_measured and trial.variance < inf]
+        unbiased = [trial for trial in measured if trial.estimator.unbiased]
+        if len(unbiased) in (0, len(measured)) or self.task.has_loss:
+            return
+        best = min(unbiased, key=lambda trial: trial.variance * trial.seconds)
+        time_left = self.settings.reference_share * self.time_left(trials)
+        if time_left > 0 and best.variance > 0:
+            steps = min(self.settings.truth_repeats, int(time_left / best.seconds))
+            self.run_steps(best, self._step(best), steps)
 
     def measure_truth(self, trials: Sequence[Trial]) -> None:
         """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
@@ -156,7 +172,7 @@ class Pilot:
             self._time_step(timed, step)
         per_draw = max(0.0, (timed.seconds - trial.seconds) / (other - samples))
         floor = self.scoring.floor(trials)
-        rest = self.scoring.squared_error(trial, trials) - trial.variance
+        rest = self.scoring.squared_errors(trials)[trial.name] - trial.variance
 
         def predicted(size: int) -> float:
             seconds = trial.seconds + (size - samples) * per_draw
@@ -323,6 +339,9 @@ class Pilot:
     def _first_batches(
         self, trial: Trial, gradient: Tensor, error: float, time_left: float
     ) -> None:
+        if not self.has_batched:  # the first batched call loads modules of torch
+            self.run_batched(trial, 2)
+            self.has_batched = True
         self.run_batched(trial, self._first_repeats(trial))
         trial.add(gradient.unsqueeze(0))
         self.batches_are_slow = trial.seconds_per_repeat > trial.seconds / 2

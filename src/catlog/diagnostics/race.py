@@ -18,6 +18,7 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     is no time for, has the reason in ``skipped``.
     """
     _first_round(pilot, trials, trials)
+    pilot.sharpen_reference(trials)
     pilot.measure_truth(trials)
     pilot.measure_minibatch(trials)
     _first_round(pilot, _resized(pilot, trials), trials)
@@ -97,19 +98,14 @@ def _resized(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
 
 def _contenders(pilot: Pilot, remaining: Sequence[Trial], measured: Sequence[Trial]) -> list[Trial]:
     """Return the better half of the remaining trials, less those that are surely worse."""
-    scoring = pilot.scoring
-    order = scoring.ranked([trial for trial in remaining if trial.is_measured])
-    order.sort(key=lambda trial: scoring.scores(measured)[trial.name])
-    close = [trial for trial in order if not scoring.is_surely_worse(trial, order[0], measured)]
+    order = [trial for trial in pilot.scoring.ranked(measured) if trial in remaining]
+    worse = pilot.scoring.surely_worse(order[0], measured) if order else set()
+    close = [trial for trial in order if trial.name not in worse]
     return close[: max(1, (len(remaining) + 1) // 2)]
 
 
 def _is_clearly_ahead(pilot: Pilot, leader: Trial, trials: Sequence[Trial]) -> bool:
-    return all(
-        pilot.scoring.is_surely_worse(trial, leader, trials)
-        for trial in trials
-        if trial is not leader
-    )
+    return len(pilot.scoring.surely_worse(leader, trials)) == len(trials) - 1
 
 
 def _first_line(error: Exception) -> str:

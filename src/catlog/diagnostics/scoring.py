@@ -19,15 +19,15 @@ class Scoring:
     r"""Scores of trials, the lower the better.
 
     .. math::
-        \bigl(10\, (\lVert g \rVert^2 + \text{bias}^2) + \sigma^2 + \text{variance}\bigr)
+        \bigl(10\, \lVert g \rVert^2 + 50\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
     g is the gradient and :math:`\sigma^2` the noise that the choice of the minibatch puts into it.
     At its best length, a step along a noisy gradient makes progress in proportion to
     :math:`\lVert g \rVert^2 / (\lVert g \rVert^2 + \text{noise})`, so the score is the time for a
-    given progress. The usual momentum (0.9, also Adam's) averages about 10 gradients: signal and
-    bias stay, noise is divided by 10. Precision beyond the gradient's own length, or beyond the
-    noise of the minibatch, is worth nothing.
+    given progress. The usual momentum (0.9, also Adam's) averages about 10 gradients, and so their
+    noise. Bias is not averaged, not even over many steps. Precision beyond the gradient's own
+    length, or beyond the noise of the minibatch, is worth nothing.
 
     Reference: McCandlish et al., "An empirical model of large-batch training", 2018, section 2.2.
 
@@ -58,32 +58,26 @@ class Scoring:
         signal = 0.0 if reference is None else reference.norm2
         return self.settings.momentum_steps * signal + self.minibatch
 
-    def squared_error(self, trial: "Trial", trials: Sequence["Trial"]) -> float:
+    def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
         """Return the variance and, unless the estimator is unbiased, the weighted squared bias."""
-        if trial.estimator.unbiased and self.truth is None:
-            return trial.variance
         reference = self.reference(trials)
-        if reference is None or trial.variance == inf:
-            return inf
-        return trial.variance + self.settings.momentum_steps * squared_bias(trial, reference)
+        return {trial.name: self._squared_error(trial, reference) for trial in trials}
 
     def scores(self, trials: Sequence["Trial"]) -> dict[str, float]:
         """Return the score of every trial."""
-        reference, floor = self.reference(trials), self.floor(trials)
+        floor, errors = self.floor(trials), self.squared_errors(trials)
+        reference = self.reference(trials)
         # Where all noise is zero, time decides.
         rounding = torch.finfo(torch.float32).eps ** 2 * (reference.norm2 if reference else 0.0)
         floor = max(floor, rounding, 1e-300)
-        return {
-            trial.name: (floor + self.squared_error(trial, trials)) * trial.seconds
-            for trial in trials
-        }
+        return {trial.name: (floor + errors[trial.name]) * trial.seconds for trial in trials}
 
     def errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
-        """Return the relative standard error of every score."""
-        floor = self.floor(trials)
+        """Return the relative standard error of every score, from that of the variance."""
+        floor, squared_errors = self.floor(trials), self.squared_errors(trials)
         errors = {}
         for trial in trials:
-            noise = self.squared_error(trial, trials)
+            noise = squared_errors[trial.name]
             share = noise / (floor + noise) if 0 < noise < inf else 1.0
             errors[trial.name] = trial.error * share
         return errors
@@ -93,12 +87,23 @@ class Scoring:
         scores = self.scores(trials)
         return sorted(trials, key=lambda trial: scores[trial.name])
 
-    def is_surely_worse(self, trial: "Trial", leader: "Trial", trials: Sequence["Trial"]) -> bool:
-        """Return whether the score of a trial exceeds the leader's by more than errors explain."""
+    def surely_worse(self, leader: "Trial", trials: Sequence["Trial"]) -> set[str]:
+        """Return the trials whose scores exceed the leader's by more than errors explain."""
         scores, errors = self.scores(trials), self.errors(trials)
-        error = sqrt(errors[trial.name] ** 2 + errors[leader.name] ** 2)
-        doubt = self.settings.doubt_times * exp(self.settings.doubt_errors * error)
-        return scores[trial.name] > scores[leader.name] * doubt
+        worse = set()
+        for trial in trials:
+            error = sqrt(errors[trial.name] ** 2 + errors[leader.name] ** 2)
+            doubt = self.settings.doubt_times * exp(self.settings.doubt_errors * error)
+            if scores[trial.name] > scores[leader.name] * doubt:
+                worse.add(trial.name)
+        return worse
+
+    def _squared_error(self, trial: "Trial", reference: Moments | None) -> float:
+        if trial.estimator.unbiased and self.truth is None:
+            return trial.variance
+        if reference is None or trial.variance == inf:
+            return inf
+        return trial.variance + self.settings.bias_weight * squared_bias(trial, reference)
 
 
 def squared_bias(trial: "Trial", reference: Moments) -> float:

@@ -24,7 +24,7 @@ from .sizing import (
 from .structure import Structure
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """What the pilot measured of one candidate.
 
@@ -151,7 +151,7 @@ def shortlist(
     biased: bool,
     settings: PilotSettings = DEFAULTS,
 ) -> tuple[list[Trial], dict[str, str]]:
-    """Return the candidates that fit, cheapest first, and why the others were skipped.
+    """Return the candidates that fit, cheap ones first, and why the others were skipped.
 
     They have few draws. The pilot finds out whether more are better.
     """
@@ -165,7 +165,8 @@ def shortlist(
             reason = reason or why_over_budget(E, task.q, budget, cost)
             if reason is None:
                 largest = within_budget(E, task.q, budget, cost)
-                E = within_budget(E, task.q, min(budget, settings.first_evaluations), cost, True)
+                first = cost(E) if candidate.expensive else settings.first_evaluations
+                E = within_budget(E, task.q, min(budget, first), cost, True)
                 E = E if hasattr(E, "samples") else deepcopy(E)
                 name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, E.evaluations(task.q), candidate, settings)
@@ -180,7 +181,8 @@ def shortlist(
             f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. "
             f"{joined_reasons(skipped)}."
         )
-    return sorted(trials.values(), key=lambda trial: cost(trial.estimator)), skipped
+    cheap = settings.cheap_evaluations
+    return sorted(trials.values(), key=lambda trial: max(cheap, cost(trial.estimator))), skipped
 
 
 def _why_skipped(
