@@ -77,6 +77,7 @@ def _is_fixed(structure: Structure) -> bool:
 NOT_FIXED = "it needs an f that never changes between steps; fixed=True says that yours does not"
 
 # In the order in which they are tried, but for those that need many evaluations, which come last.
+# GumbelSoftmax without `hard` is not among them: it trains the parameters of f at relaxed points.
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate(RLOO()),
     Candidate(ReinMax(), _is_relaxable),
@@ -99,5 +100,4 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
     Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
     Candidate(DARN(), _is_relaxable),
-    Candidate(GumbelSoftmax(temperature=0.5), _is_relaxable),
 )

@@ -100,6 +100,8 @@ class Pilot:
             gradient = self._time_step(trial, step)
         if trial.is_exact:
             trial.add(torch.stack([gradient, gradient]))
+            for _ in range(self._further_steps(trial)):
+                self._time_step(trial, step)
         elif candidate.coefficients and not self.task.has_loss:  # the step had other coefficients
             self.fit_coefficients(trial, self._first_repeats(trial))
         elif self.runs_one_by_one(trial):
@@ -184,9 +186,13 @@ class Pilot:
 
     def refine(self, trial: Trial, error: float, timed_steps: int, time_left: float) -> None:
         """Time further steps, and make estimates until the error or the time limit is reached."""
-        if time_left < timed_steps * trial.seconds or trial.is_exact:
+        if time_left < timed_steps * trial.seconds:
             return
         step = self._step(trial)
+        if trial.is_exact:
+            for _ in range(timed_steps):
+                self._time_step(trial, step)
+            return
         self.run_steps(trial, step, timed_steps)
         time_left -= timed_steps * trial.seconds
         if self.runs_one_by_one(trial):
@@ -356,8 +362,6 @@ class Pilot:
 
     def _further_steps(self, trial: Trial) -> int:
         """Return how many steps a first measurement takes after the first one, about."""
-        if trial.is_exact:
-            return 0
         return 2 * (1 + len(trial.candidate.coefficients)) + trial.learns
 
     def _batch_limit(self, trial: Trial) -> int:
