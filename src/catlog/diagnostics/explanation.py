@@ -77,7 +77,8 @@ def _noise(best: Trial, order: Sequence[Trial], scoring: Scoring) -> str:
     if best.estimator.unbiased or reference is None or norm2 <= 0:
         return text
     bias = sqrt(squared_bias(best, reference) / norm2)
-    return f"{text} It is biased, by about {bias:.1%} of the gradient."
+    size = f"about {bias:.0%}" if bias >= 0.005 else "less than 1 %"
+    return f"{text} It is biased, by {size} of the gradient."
 
 
 def _ratio(ratio: float) -> str:

@@ -284,8 +284,11 @@ class Pilot:
         right = -torch.einsum("irp,rp->i", centred, noise)
         solution = torch.linalg.lstsq(gram, right.unsqueeze(-1)).solution.squeeze(-1)
         assign(solution.tolist())
-        trial.add(base + torch.einsum("i,irp->rp", solution, parts))
         trial.seconds_per_repeat = (self.clock() - start) / (repeats * (1 + len(names)))
+        if repeats < self.settings.repeats_for_spread:  # few draws fit too well: draw again
+            self.run_steps(trial, self._step(trial), 2)
+        else:
+            trial.add(base + torch.einsum("i,irp->rp", solution, parts))
 
     def _step(self, trial: Trial) -> TimedStep:
         if not self.shares_draws(trial):

@@ -49,8 +49,9 @@ def choose(pilot: Pilot, trials: Sequence[Trial]) -> Trial:
         leader = scoring.ranked(trials)[0]
         is_late = pilot.time_left(trials, settings.overtime) < 0
         has_repeats = leader.moments.count >= settings.least_repeats
-        is_sure = scoring.errors(trials)[leader.name] <= settings.sure_error or (
-            has_repeats and _is_clearly_ahead(pilot, leader, trials)
+        is_sure = has_repeats and (
+            scoring.errors(trials)[leader.name] <= settings.sure_error
+            or _is_clearly_ahead(pilot, leader, trials)
         )
         if leader.is_exact or (is_sure and (is_late or not pilot.may_have_missed(leader))):
             break
