@@ -371,7 +371,7 @@ def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> N
     assert all(trial.evaluations <= budget for trial in advice.trials)
     assert advice.estimator.evaluations(bits(20)) <= budget
     assert advice.seconds == counted.now
-    assert advice.seconds < 60 * advice.step_seconds
+    assert advice.seconds < 75 * advice.step_seconds
 
 
 def test_time_is_limited_if_f_is_expensive() -> None:
@@ -379,7 +379,7 @@ def test_time_is_limited_if_f_is_expensive() -> None:
     f = Counted(quadratic(30))
     advice = advise(f, bits(30), budget=200, steps=8, clock=f.clock)
     assert len(advice.trials) >= 2
-    assert advice.seconds < 1.6 * max(5, 8 * advice.step_seconds)  # untried candidates cost nothing
+    assert advice.seconds < 1.8 * max(5, 8 * advice.step_seconds)  # untried candidates cost nothing
     assert "the pilot had no time for it" in advice.skipped.values()
     more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
     assert len(more.trials) > len(advice.trials)

@@ -70,7 +70,7 @@ def advise(
     For a given progress, training needs time in proportion to
 
     .. math::
-        \bigl(10\, \lVert g \rVert^2 + 50\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
+        \bigl(10\, \lVert g \rVert^2 + 25\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
     with the gradient g, summed over the batch, the noise :math:`\sigma^2` that the choice of the

@@ -46,6 +46,7 @@ class Pilot:
         scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
         has_batched: A batched call was made.
+        minibatch_by: The trial whose estimator measured the noise of the minibatch.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
         shared: Plain draws with their values, by their number, for all estimators that use them.
     """
@@ -61,6 +62,7 @@ class Pilot:
     scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
     has_batched: bool = False
+    minibatch_by: Trial | None = None
     batches_are_slow: bool = False
     shared: dict[int, list[SharedDraws]] = field(default_factory=dict)
 
@@ -76,9 +78,14 @@ class Pilot:
         limit = max(self.steps * self.leader_seconds, self.settings.least_seconds)
         return overtime * limit - (self.clock() - self.start)
 
-    def first_measurement(self, trial: Trial, trials: Sequence[Trial], error: float) -> None:
-        """Time a step and make a few estimates, or skip the candidate."""
-        candidate, time_left = trial.candidate, self.time_left(trials)
+    def first_measurement(
+        self, trial: Trial, trials: Sequence[Trial], error: float, share: float = 1.0
+    ) -> None:
+        """Time a step and make a few estimates, or skip the candidate.
+
+        `share` is the part of the pilot's time that may have passed after it.
+        """
+        candidate, time_left = trial.candidate, self.time_left(trials, share)
         most_seconds = self._most_seconds(trials)
         expected = self._least_seconds(trial)
         if expected > time_left and expected > most_seconds:
@@ -118,6 +125,9 @@ class Pilot:
         if not measured or not self.task.shares_parameters:
             return
         best = min(measured, key=lambda trial: trial.variance)
+        if best is self.minibatch_by:
+            return
+        self.minibatch_by = best
         total = self.task.minibatch_variance(best.estimator, self.settings.groups, self.generator)
         self.scoring.minibatch = max(0.0, total - best.variance)
 
@@ -348,8 +358,10 @@ class Pilot:
     def _first_batches(
         self, trial: Trial, gradient: Tensor, error: float, time_left: float
     ) -> None:
-        if not self.has_batched:  # the first batched call loads modules of torch
+        if not self.has_batched:  # the first batched call loads modules of torch: not counted
+            start = self.clock()
             self.run_batched(trial, 2)
+            self.start += self.clock() - start
             self.has_batched = True
         self.run_batched(trial, self._first_repeats(trial))
         trial.add(gradient.unsqueeze(0))

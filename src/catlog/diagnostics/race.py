@@ -17,7 +17,7 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     continue, and none that is surely worse than the leader. A candidate that fails, or that there
     is no time for, has the reason in ``skipped``.
     """
-    _first_round(pilot, trials, trials)
+    _first_round(pilot, trials, trials, pilot.settings.first_share)
     pilot.sharpen_reference(trials)
     pilot.measure_truth(trials)
     pilot.measure_minibatch(trials)
@@ -60,14 +60,16 @@ def choose(pilot: Pilot, trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: scores[trial.name] * exp(errors[trial.name]))
 
 
-def _first_round(pilot: Pilot, new: Sequence[Trial], trials: list[Trial]) -> None:
+def _first_round(
+    pilot: Pilot, new: Sequence[Trial], trials: list[Trial], share: float = 1.0
+) -> None:
     """Measure new candidates once; `trials` are those to compare them with."""
     error, _ = pilot.settings.rounds[0]
     for trial in list(new):
         if new is not trials:
             trials.append(trial)
         try:
-            pilot.first_measurement(trial, trials, error)
+            pilot.first_measurement(trial, trials, error, share)
             if pilot.scoring.minibatch == 0:
                 pilot.measure_minibatch(trials)
         except ERRORS as problem:

@@ -19,7 +19,7 @@ class Scoring:
     r"""Scores of trials, the lower the better.
 
     .. math::
-        \bigl(10\, \lVert g \rVert^2 + 50\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
+        \bigl(10\, \lVert g \rVert^2 + 25\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
     g is the gradient and :math:`\sigma^2` the noise that the choice of the minibatch puts into it.
