@@ -61,6 +61,7 @@ def advise(
     step: Step | float | None = None,
     fixed: bool = False,
     steps: float = 30,
+    seconds: float = 5.0,
     candidates: Sequence[Candidate] | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter,
@@ -103,9 +104,8 @@ def advise(
             takes beside the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
-        steps: The pilot takes about as long as this many training steps, or 5 seconds if that is
-            longer; the default is under 5 % of a run of 1000. The first two candidates are tried in
-            any case. The leader is measured again if few estimates may have flattered it.
+        steps: The pilot takes at most about as long as this many training steps,
+        seconds: or this long, if that is longer. The first two candidates are tried in any case.
         candidates: What to try; None: ``catlog.diagnostics.CANDIDATES``. To add yours, give
             ``[*CANDIDATES, Candidate(Mine())]``.
         seed: The seed of the pilot's draws.
@@ -124,6 +124,8 @@ def advise(
         check_count("advise", "budget", budget)
     if not steps > 0:
         raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
+    if not seconds >= 0:
+        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
     if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
         raise ValueError(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
@@ -141,18 +143,18 @@ def advise(
     for trial in trials:
         trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
     generator = task.generator(seed)
-    pilot = Pilot(task, structure, generator, clock, start, steps, whole_step)
+    pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
     measured = explore(pilot, trials)
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
     if not measured:
         raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
     best = choose(pilot, measured)
     order = [best, *(trial for trial in pilot.scoring.ranked(measured) if trial is not best)]
-    seconds = clock() - start
+    pilot_seconds = clock() - start
     return Advice(
         estimator=best.estimator,
-        explanation=explain(order, pilot.scoring, structure, seconds),
-        seconds=seconds,
+        explanation=explain(order, pilot.scoring, structure, pilot_seconds),
+        seconds=pilot_seconds,
         step_seconds=best.usual_seconds,
         minibatch_variance=pilot.scoring.minibatch,
         trials=tuple(order),

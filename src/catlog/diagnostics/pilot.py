@@ -41,6 +41,7 @@ class Pilot:
         clock: A function that returns seconds.
         start: The clock at the start of the pilot.
         steps: The time limit, in steps of the leader.
+        least_seconds: The time limit is at least this long.
         whole_step: A training step of the user, which is timed for every candidate.
         settings: Further limits.
         scoring: The scores of candidates.
@@ -57,6 +58,7 @@ class Pilot:
     clock: Clock
     start: float
     steps: float
+    least_seconds: float = 0.0
     whole_step: Step | None = None
     settings: PilotSettings = DEFAULTS
     scoring: Scoring = field(default_factory=Scoring)
@@ -75,7 +77,7 @@ class Pilot:
         if len(measured) < 2:
             return inf
         self.leader_seconds = self.scoring.ranked(measured)[0].seconds
-        limit = max(self.steps * self.leader_seconds, self.settings.least_seconds)
+        limit = max(self.steps * self.leader_seconds, self.least_seconds)
         return overtime * limit - (self.clock() - self.start)
 
     def first_measurement(

@@ -25,7 +25,6 @@ class PilotSettings:
         first_share: The share of the pilot's time in which all candidates are tried with few draws.
         reference_share: The share of the time left for the unbiased estimator that biases are
             measured against.
-        least_seconds: The pilot may take this long, however short a step is.
         evaluations_per_call: Evaluations of f in one batched call, about.
         first_repeats: Repeats of the first batched call.
         least_repeats: If a batched call holds fewer repeats than this, they run one by one.
@@ -60,7 +59,6 @@ class PilotSettings:
     bias_weight: float = 25
     first_share: float = 0.5
     reference_share: float = 1 / 4
-    least_seconds: float = 5.0
     evaluations_per_call: int = 2**12
     first_repeats: int = 16
     least_repeats: int = 4
