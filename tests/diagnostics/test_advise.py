@@ -171,7 +171,7 @@ def test_enumeration_does_not_beat_the_noise_of_the_minibatch() -> None:
     assert not isinstance(advice.estimator, Exact)
     assert advice.trials[0].evaluations < 64
     assert advice.minibatch_variance > 0
-    assert "the rest is the minibatch's" in str(advice)
+    assert "times as large as that of the minibatch." in str(advice)
 
 
 def test_minibatch_variance_is_that_of_the_gradients_of_its_elements() -> None:
@@ -280,11 +280,11 @@ def test_plain_draws_are_evaluated_once() -> None:
     f = Counted(quadratic(12))
     candidates = [Candidate(RLOO()), Candidate(catlog.BBVI())]
     advice = advise(f, bits(12), budget=4, candidates=candidates, clock=f.clock)
-    replays = [trial.replays for trial in advice.trials]
-    assert min(replays) >= 2
-    assert f.points <= 4 * max(replays) + 20  # the probe, and the look at f's gradient
+    used = [trial.replayed for trial in advice.trials]
+    assert min(used) >= 8
+    assert f.points <= max(used) + 20  # the probe, and the look at f's gradient
     for trial in advice.trials:  # the time of the evaluations counts for both
-        assert trial.seconds == pytest.approx(0.24)
+        assert trial.seconds == pytest.approx(0.2 + 0.01 * trial.samples)
 
 
 def test_memory_needs_a_fixed_function() -> None:
@@ -394,8 +394,11 @@ def test_contenders_get_more_repeats() -> None:
         Candidate(Reinforce(baseline=100.0)),
     ]
     advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
-    repeats = {type(trial.estimator).__name__: trial.moments.count for trial in advice.trials}
-    assert repeats["Reinforce"] == min(repeats.values())  # far behind: not measured again
+    repeats: dict[str, int] = {}
+    for trial in advice.trials:
+        name = type(trial.estimator).__name__
+        repeats[name] = max(repeats.get(name, 0), trial.moments.count * trial.samples)
+    assert repeats["Reinforce"] == 64  # far behind: only the draws that all share
     assert max(repeats.values()) > 4 * repeats["Reinforce"]
 
 

@@ -144,11 +144,12 @@ def advise(
         trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
     generator = task.generator(seed)
     pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
-    measured = explore(pilot, trials)
+    finalists = explore(pilot, trials)
+    measured = [trial for trial in trials if trial.is_measured]
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
     if not measured:
         raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
-    best = choose(pilot, measured)
+    best = choose(pilot, finalists, measured)
     order = [best, *(trial for trial in pilot.scoring.ranked(measured) if trial is not best)]
     pilot_seconds = clock() - start
     return Advice(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import inf, sqrt
 
 from ..estimator import Kind
-from .scoring import Scoring, squared_bias
+from .scoring import Scoring
 from .structure import Structure
 from .trials import Trial
 
@@ -20,12 +20,14 @@ def explain(order: Sequence[Trial], scoring: Scoring, structure: Structure, seco
             "All categories are about equally likely here. That is true only until the first step, "
             "so the pilot added random numbers to the logits."
         )
+    families = {id(trial.candidate): trial for trial in reversed(order)}  # the best of each
+    others = [trial for trial in order if trial in families.values() and trial is not best]
     runners_up = [
-        f"{trial.name} {_ratio(scores[trial.name] / scores[best.name])}" for trial in order[1:4]
+        f"{trial.name} {_ratio(scores[trial.name] / scores[best.name])}" for trial in others[:3]
     ]
     if runners_up and best.variance < inf:
         lines.append(f"Expected training time, relative to it: {', '.join(runners_up)}.")
-    tried = f"{len(order)} candidates" if len(order) > 1 else "1 candidate"
+    tried = f"{len(families)} candidates" if len(families) > 1 else "1 candidate"
     limit = "the budget of" if structure.has_budget else "at most"
     cost = f"{_duration(seconds)}, as long as {seconds / best.usual_seconds:.0f} steps"
     lines.append(f"Pilot: {tried} within {limit} {structure.budget} evaluations, {cost}.")
@@ -69,14 +71,14 @@ def _noise(best: Trial, order: Sequence[Trial], scoring: Scoring) -> str:
     if best.variance == 0:
         text = "Its gradient has no noise."
     elif scoring.minibatch > 0:
-        share = best.variance / (best.variance + scoring.minibatch)
-        text = f"It adds {share:.0%} of the noise in the gradient; the rest is the minibatch's."
+        ratio = sqrt(best.variance / scoring.minibatch)
+        text = f"The noise of its gradient is {ratio:.2g} times as large as that of the minibatch."
     else:
         ratio = sqrt(best.variance / norm2) if norm2 > 0 else inf
         text = f"The noise of its gradient is {ratio:.2g} times as large as the gradient."
     if best.estimator.unbiased or reference is None or norm2 <= 0:
         return text
-    bias = sqrt(squared_bias(best, reference) / norm2)
+    bias = sqrt(scoring.squared_bias(best, reference) / norm2)
     size = f"about {bias:.0%}" if bias >= 0.005 else "less than 1 %"
     return f"{text} It is biased, by {size} of the gradient."
 

@@ -124,13 +124,11 @@ class GradientSampler:
         E: Estimator,
         clock: Clock = time.perf_counter,
         generator: torch.Generator | None = None,
-        whole_step: Step | None = None,
     ) -> Callable[[], tuple[float, Float[Tensor, "parameters"]]]:
         """Return a function that makes a training step and returns its seconds and the gradient.
 
         A step without the optimiser: q (if a callable makes it), the estimate, and its gradient in
-        the parameters, in those of f and in those of the estimator. With `whole_step`, its time is
-        returned instead; the parameters that it changes are restored.
+        the parameters, in those of f and in those of the estimator.
         """
         own_parameters = E.parameters() if isinstance(E, nn.Module) else []
         weights = [weight for weight in own_parameters if weight.requires_grad]
@@ -143,8 +141,6 @@ class GradientSampler:
             gradients = _gradients(value, leaves, retain=not self.rebuilds_q)
             self.synchronise()
             seconds = clock() - start
-            if whole_step is not None:
-                seconds = self.step_seconds(E, whole_step, clock)
             return seconds, _flat(gradients[: len(self.parameters)], 0)
 
         return step
@@ -176,10 +172,25 @@ class GradientSampler:
         """Return the seconds and the gradient of an estimate from draws whose values are known."""
         self.synchronise()
         start = clock()
-        value = self.loss(E(lambda _: fx, self.make_q(*self.parameters), x=x))
+        value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
         gradients = _gradients(value, self.parameters, retain=not self.rebuilds_q)
         self.synchronise()
         return clock() - start, _flat(gradients, 0)
+
+    def replayed_gradients(
+        self,
+        E: Estimator,
+        x: Float[Tensor, "n repeats *point"],
+        fx: Float[Tensor, "n repeats *batch"],
+    ) -> Float[Tensor, "repeats parameters"]:
+        """Return the gradients of estimates from draws whose values are known."""
+        if not self.vectorised or self.own_parameter is None:
+            rows = zip(x.unbind(1), fx.unbind(1), strict=True)
+            return torch.stack([self.replayed(E, *row, time.perf_counter)[1] for row in rows])
+        source = self.own_parameter
+        leaf = source.detach().expand(x.shape[1], *source.shape).clone().requires_grad_()
+        value = self.loss(E(lambda _: fx.clone(), rebuilt(self.q, leaf), x=x))
+        return self._back_propagated(_gradients(value, [leaf])[0])
 
     def synchronise(self) -> None:
         """Wait for the device."""

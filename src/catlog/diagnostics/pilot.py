@@ -2,32 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from functools import cached_property
+from math import ceil, inf, sqrt
 
 import torch
 from torch import Tensor, nn
 
-from ..evaluation.evaluate import evaluate
-from ..sampling.draw import draw
 from .gradient_samples import Clock, GradientSampler, Step
 from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
+from .plain_draws import PlainDraws
 from .scoring import Scoring
 from .sizing import fewest_draws
 from .structure import Structure
 from .trials import Trial
 
 NO_TIME = "the pilot had no time for it"
+TOO_SLOW = "its steps take too long, even if they had no noise"
 TimedStep = Callable[[], tuple[float, Tensor]]
-
-
-@dataclass(frozen=True)
-class SharedDraws:
-    """Independent draws with the values of f, and the time that these took."""
-
-    x: Tensor
-    fx: Tensor
-    seconds: float
 
 
 @dataclass
@@ -42,14 +34,16 @@ class Pilot:
         start: The clock at the start of the pilot.
         steps: The time limit, in steps of the leader.
         least_seconds: The time limit is at least this long.
-        whole_step: A training step of the user, which is timed for every candidate.
+        whole_step: A training step of the user, which is timed for promising candidates.
         settings: Further limits.
         scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
-        has_batched: A batched call was made.
         minibatch_by: The trial whose estimator measured the noise of the minibatch.
+        evaluation_seconds: The time that evaluations of f add to a step, by the number of plain
+            draws.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
-        shared: Plain draws with their values, by their number, for all estimators that use them.
+        rest_seconds: What the user's step takes beside the estimate and its gradients,
+        step_ratio: or its time relative to these, if it is shorter (when it is compiled).
     """
 
     task: GradientSampler
@@ -63,10 +57,17 @@ class Pilot:
     settings: PilotSettings = DEFAULTS
     scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
-    has_batched: bool = False
     minibatch_by: Trial | None = None
+    evaluation_seconds: dict[int, float] = field(default_factory=dict)
     batches_are_slow: bool = False
-    shared: dict[int, list[SharedDraws]] = field(default_factory=dict)
+    rest_seconds: float | None = None
+    step_ratio: float = 1.0
+
+    @cached_property
+    def plain(self) -> PlainDraws:
+        """Draws and values for all estimators that use plain draws."""
+        size = max(2, min(self.settings.set_size, self.structure.budget))
+        return PlainDraws(self.task, size, self.generator, self.clock)
 
     def time_left(self, trials: Sequence[Trial], overtime: float = 1.0) -> float:
         """Return the seconds left, and note the leader's step time, which sets the time limit.
@@ -74,76 +75,122 @@ class Pilot:
         Until two candidates are measured, there is no limit.
         """
         measured = [trial for trial in trials if trial.is_measured]
-        if len(measured) < 2:
+        if len({id(trial.candidate) for trial in measured}) < 2:
             return inf
         self.leader_seconds = self.scoring.ranked(measured)[0].seconds
         limit = max(self.steps * self.leader_seconds, self.least_seconds)
         return overtime * limit - (self.clock() - self.start)
 
-    def first_measurement(
-        self, trial: Trial, trials: Sequence[Trial], error: float, share: float = 1.0
-    ) -> None:
+    def first_measurement(self, trial: Trial, trials: Sequence[Trial]) -> list[Trial]:
         """Time a step and make a few estimates, or skip the candidate.
 
-        `share` is the part of the pilot's time that may have passed after it.
+        Return further trials: the same candidate with other numbers of draws, if it uses plain
+        draws, of which few sets serve all.
         """
-        candidate, time_left = trial.candidate, self.time_left(trials, share)
+        time_left = self.time_left(trials)
         most_seconds = self._most_seconds(trials)
-        expected = self._least_seconds(trial)
-        if expected > time_left and expected > most_seconds:
+        if self._least_seconds(trial) > most_seconds or _is_slower_than_skipped(trial, trials):
             trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
-            return
+            return []
         if time_left < self.settings.reserve_steps * self.leader_seconds:
             trial.skipped = NO_TIME
-            return
+            return []
+        if self._shares_draws(trial):
+            return self._plain_trials(trial)
+        trial.rest_seconds += self.rest_seconds or 0.0
         step = self._step(trial)
         gradient = self._time_step(trial, step)
         cannot_shrink = trial.most_samples is None or trial.samples <= 2
-        if cannot_shrink and trial.seconds > most_seconds:
-            trial.skipped = "its steps take too long, even if they had no noise"
-            return
+        if (
+            cannot_shrink
+            and trial.seconds > most_seconds
+            and not self._is_reference(trial, trials, time_left)
+        ):
+            trial.skipped = TOO_SLOW
+            return []
         if self._further_steps(trial) * trial.seconds > self.settings.usual_share * time_left:
             trial.skipped = NO_TIME
-            return
+            return []
         if trial.learns:  # the first gradient was made before anything was learned
             gradient = self._time_step(trial, step)
         if trial.is_exact:
+            self._time_step(trial, step)
             trial.add(torch.stack([gradient, gradient]))
-            for _ in range(self._further_steps(trial)):
-                self._time_step(trial, step)
-        elif candidate.coefficients and not self.task.has_loss:  # the step had other coefficients
-            self.fit_coefficients(trial, self._first_repeats(trial))
-        elif self.runs_one_by_one(trial):
-            self._first_steps(trial, step, gradient, error)
+        elif trial.candidate.coefficients and not self.task.has_loss:
+            has_many = self._entries > self.settings.many_entries
+            self.fit_coefficients(trial, 2 if has_many else self._first_repeats(trial))
         else:
-            self._first_batches(trial, gradient, error, time_left)
+            trial.add(torch.stack([gradient, self._time_step(trial, step)]))
+            self._further_estimates(trial, step)
+        if self.whole_step is not None and self.rest_seconds is None:
+            self._look_at_whole_step(trial, min(trial.times))
+            trial.times = [seconds * self.step_ratio for seconds in trial.times]
+            trial.rest_seconds = self.rest_seconds or 0.0
+        return []
 
     def measure_minibatch(self, trials: Sequence[Trial]) -> None:
         """Estimate the noise of the minibatch, with the estimator of the least variance.
 
         A bias is no hindrance: the differences between batch elements are much the same.
         """
-        measured = [trial for trial in trials if trial.is_measured and trial.variance < inf]
+        measured = [
+            trial
+            for trial in trials
+            if trial.is_measured and trial.moments.count and trial.variance < inf
+        ]
         if not measured or not self.task.shares_parameters:
             return
         best = min(measured, key=lambda trial: trial.variance)
-        if best is self.minibatch_by:
+        if self.minibatch_by is not None and best.variance > self.minibatch_by.variance / 2:
             return
         self.minibatch_by = best
         total = self.task.minibatch_variance(best.estimator, self.settings.groups, self.generator)
         self.scoring.minibatch = max(0.0, total - best.variance)
 
-    def sharpen_reference(self, trials: Sequence[Trial]) -> None:
-        """Make more estimates with an unbiased estimator if there are biased ones to judge."""
-        measured = [trial for trial in trials if trial.is_measured and trial.variance < inf]
-        unbiased = [trial for trial in measured if trial.estimator.unbiased]
+    def sharpen_biases(self, trials: Sequence[Trial]) -> None:
+        """Make more estimates with biased candidates and with the unbiased one that judges them."""
+        measured = [trial for trial in trials if trial.is_measured and trial.moments.count > 1]
+        unbiased = [
+            trial for trial in measured if trial.estimator.unbiased and trial.variance < inf
+        ]
         if len(unbiased) in (0, len(measured)) or self.task.has_loss:
             return
         best = min(unbiased, key=lambda trial: trial.variance * trial.seconds)
-        time_left = self.settings.reference_share * self.time_left(trials)
-        if time_left > 0 and best.variance > 0:
-            steps = min(self.settings.truth_repeats, int(time_left / best.seconds))
-            self.run_steps(best, self._step(best), steps)
+        scores = self.scoring.scores(measured)
+        limit = self.settings.hope_times * min(scores.values())
+        biased = [
+            trial
+            for trial in measured
+            if not trial.estimator.unbiased and self.best_hope(trial, measured)[0] < limit
+        ]
+        for trial in (best, *biased):
+            time_left = self.settings.reference_share * self.time_left(trials)
+            needed = self._repeats_for_bias(trial, measured) - trial.moments.count
+            steps = min(self.settings.truth_repeats, needed, int(time_left / trial.seconds))
+            if steps > 0:
+                self.run_steps(trial, self._step(trial), steps)
+
+    def _repeats_for_bias(self, trial: Trial, trials: Sequence[Trial]) -> int:
+        """Return how many estimates make the noise in a squared bias a small part of the score."""
+        leader = self.scoring.ranked(trials)[0]
+        total = self.scoring.scores(trials)[leader.name] / leader.seconds
+        noise = self.settings.bias_weight * trial.variance * sqrt(2 / trial.dimensions)
+        return ceil(noise / (self.settings.truth_error * total)) if noise < inf else 0
+
+    def _is_reference(self, trial: Trial, trials: Sequence[Trial], time_left: float) -> bool:
+        """Return whether a slow, unbiased candidate is needed to measure the bias of others."""
+        if not trial.estimator.unbiased or self.task.has_loss or time_left == inf:
+            return False
+        if all(entry.estimator.unbiased for entry in trials):
+            return False
+        few = self.settings.least_repeats
+        measured = [
+            entry
+            for entry in trials
+            if entry.estimator.unbiased and entry.is_measured and entry.moments.count > 1
+        ]
+        has_another = any(self._repeats_for_bias(entry, measured) <= few for entry in measured)
+        return not has_another and few * trial.seconds < self.settings.reference_share * time_left
 
     def measure_truth(self, trials: Sequence[Trial]) -> None:
         """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
@@ -153,78 +200,109 @@ class Pilot:
         noisy = [trial for trial in trials if trial.is_measured and trial.estimator.unbiased]
         best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
         if best is not None:
-            repeats = 2 if best.is_exact else self.settings.truth_repeats
+            repeats = self.settings.truth_repeats
+            time_left = self.settings.reference_share * self.time_left(trials)
+            if time_left < repeats * best.seconds:
+                repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
+            repeats = 2 if best.is_exact else repeats
             self.scoring.truth = Moments()
             self.scoring.truth.add(
                 self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
             )
 
-    def best_size(self, trial: Trial, trials: Sequence[Trial]) -> tuple[int, float]:
-        """Return the number of draws with the lowest predicted score, and that score.
-
-        The variance is taken to be inverse to the draws, the time to be affine in them.
-        """
-        most, samples = trial.most_samples, trial.samples
-        score = self.scoring.scores(trials)[trial.name]
-        if most is None or trial.is_exact or trial.variance in (0.0, inf):
-            return samples, score
+    def sizes(self, trial: Trial) -> list[int]:
+        """Return the numbers of draws to consider: powers of two, and the most in the budget."""
+        most = trial.most_samples
+        if most is None or trial.is_exact:
+            return [trial.samples]
         try:
             fewest = fewest_draws(trial.estimator, lambda E: E.evaluations(self.task.q))
         except ValueError:
-            return samples, score
-        sizes = {samples, most}
-        sizes |= {samples * 2**i for i in range(1, 12) if samples * 2**i < most}
-        sizes |= {samples // 2**i for i in range(1, 12) if samples // 2**i >= fewest}
-        other = min(most, self.settings.size_step * samples)
-        if other == samples:
-            other = min(sizes)
-        if other == samples:
-            return samples, score
-        timed = trial.resized(other, self.task)
-        step = self._step(timed)
-        for _ in range(2):
-            self._time_step(timed, step)
-        per_draw = max(0.0, (timed.seconds - trial.seconds) / (other - samples))
-        floor = self.scoring.floor(trials)
+            return [trial.samples]
+        powers = {2**i for i in range(16) if fewest <= 2**i <= most / self.settings.size_gap}
+        return sorted(powers | {trial.samples, most})
+
+    def best_hope(self, trial: Trial, trials: Sequence[Trial]) -> tuple[float, int]:
+        """Return a bound below the score with any number of draws, and the number that attains it.
+
+        The variance is taken to be inverse to the draws. A further draw takes at least the time of
+        its evaluations, and fewer draws take at least their share of the time.
+        """
         rest = self.scoring.squared_errors(trials)[trial.name] - trial.variance
+        floor = self.scoring.floor(trials) + rest
+        per_draw = self._least_seconds(trial) / trial.samples
 
-        def predicted(size: int) -> float:
-            seconds = trial.seconds + (size - samples) * per_draw
-            noise = trial.variance * samples / size
-            return (floor + rest + noise) * max(seconds, trial.seconds * fewest / samples / 2)
+        def bound(samples: int) -> float:
+            noise = trial.variance * trial.samples / samples
+            seconds = trial.seconds + (samples - trial.samples) * per_draw
+            if samples < trial.samples:
+                seconds = trial.seconds * samples / trial.samples
+            return (floor + noise) * seconds
 
-        best = min(sorted(sizes), key=predicted)
-        return best, predicted(best)
+        return min((bound(samples), samples) for samples in self.sizes(trial))
 
-    def refine(self, trial: Trial, error: float, timed_steps: int, time_left: float) -> None:
-        """Time further steps, and make estimates until the error or the time limit is reached."""
-        if time_left < timed_steps * trial.seconds:
-            return
-        step = self._step(trial)
-        if trial.is_exact:
-            for _ in range(timed_steps):
-                self._time_step(trial, step)
-            return
-        self.run_steps(trial, step, timed_steps)
-        time_left -= timed_steps * trial.seconds
-        if self.runs_one_by_one(trial):
-            repeats = min(trial.repeats_to_reach(error), time_left / trial.seconds)
-            self.run_steps(trial, step, int(repeats))
-        else:
-            self.run_until(trial, error, time_left)
+    def other_sizes(self, trial: Trial, hope: int) -> list[Trial]:
+        """Return trials of the candidate with other draws, of which one is timed.
+
+        `hope` says whether more or fewer draws seem better.
+        The others are predicted: the variance is inverse to the draws, the time affine in them.
+        """
+        sizes = [size for size in self.sizes(trial) if size != trial.samples]
+        if trial.variance == 0:  # more draws are of no use
+            sizes = [size for size in sizes if size < trial.samples]
+        if not sizes or trial.variance == inf:
+            return []
+        self._use_whole_step(trial)
+        other = min(sizes)
+        if other > trial.samples or hope > trial.samples:
+            other = min(sizes, key=lambda size: abs(size - self._next_size(trial)))
+        timed = trial.resized(other, self.task)
+        self._use_whole_step(timed)
+        self.run_steps(timed, self._step(timed), 2)
+        return [timed, *self._between(trial, timed, [size for size in sizes if size != other])]
+
+    def run_round(
+        self, contenders: Sequence[Trial], trials: Sequence[Trial], error: float, timed_steps: int
+    ) -> None:
+        """Time further steps of all in turn, then make estimates until the error is reached."""
+        steps = {}
+        for trial in contenders:
+            self._use_whole_step(trial)
+            steps[trial.name] = self._step(trial)
+        shortest = min(trial.seconds for trial in contenders)
+        quick_steps = int(self.settings.timing_seconds / max(shortest, 1e-9))
+        counts = {trial.name: len(trial.times) for trial in contenders}
+        for _ in range(min(self.settings.most_timed_steps, max(timed_steps, quick_steps))):
+            for trial in contenders:
+                if self.time_left(trials) > trial.seconds:
+                    self.run_steps(trial, steps[trial.name], 1)
+        for trial in contenders:  # times of the same minute can be compared
+            trial.times = trial.times[counts[trial.name] :] or trial.times
+        for place, trial in enumerate(contenders):
+            share = self.time_left(trials) / (len(contenders) - place)
+            if share <= 0 or trial.is_exact:
+                continue
+            # The error of the variance counts as far as the variance does.
+            ratio = trial.error / max(self.scoring.errors(trials)[trial.name], 1e-9)
+            self._estimate_until(trial, error * max(1.0, ratio), share)
 
     def confirm(self, trial: Trial, is_late: bool) -> None:
         """Time further steps of the leader and, unless it is late, add cheap batches."""
         steps = self.settings.confirming_steps
+        self._use_whole_step(trial)
         self.run_steps(trial, self._step(trial), steps)
         if not is_late and self.may_have_missed(trial):
             self.run_batched(trial, min(self.settings.rare_repeats, self._batch_limit(trial)))
         elif not self.runs_one_by_one(trial):
-            self.run_until(trial, self.settings.sure_error, steps * trial.seconds)
+            self._estimate_until(trial, self.settings.sure_error, steps * trial.seconds)
+
+    def is_timed(self, trial: Trial) -> bool:
+        """Return whether the time of a step was measured, and not only predicted."""
+        return bool(trial.times) and (self.whole_step is None or trial.is_whole)
 
     def may_have_missed(self, trial: Trial) -> bool:
         """Return whether rare values of f may not have been drawn though more repeats are cheap."""
-        has_few = trial.moments.count < self.settings.rare_repeats
+        has_few = trial.moments.count * self.structure.batch < self.settings.rare_repeats
         return has_few and trial.variance > 0 and not self.runs_one_by_one(trial)
 
     def runs_one_by_one(self, trial: Trial) -> bool:
@@ -232,22 +310,18 @@ class Pilot:
         return (
             self.batches_are_slow
             or trial.candidate.expensive
-            or self.shares_draws(trial)
+            or self._replays(trial)
             or not self.task.vectorised
             or self._batch_limit(trial) < self.settings.least_repeats
         )
 
-    def shares_draws(self, trial: Trial) -> bool:
-        """Return whether the draws and values of other estimators are used for this one."""
-        return (
-            trial.uses_plain_draws
-            and self.structure.further_seconds * trial.evaluations > self.settings.slow_evaluation
-            and not self.task.leaves_of_f
-            and self.task.f_is_independent
-        )
-
     def run_steps(self, trial: Trial, step: TimedStep, count: int) -> None:
-        """Make timed steps and add their gradients."""
+        """Make timed steps and add their gradients; the user's step does not show any."""
+        if trial.is_whole and self.whole_step is not None:
+            for _ in range(count):
+                seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+                trial.times.append(seconds)
+            return
         measured = [step() for _ in range(count)]
         if measured:
             trial.times += [seconds for seconds, _ in measured]
@@ -258,15 +332,6 @@ class Pilot:
         start = self.clock()
         trial.add(self.task.gradients(trial.estimator, repeats, self.generator)[0])
         trial.seconds_per_repeat = (self.clock() - start) / repeats
-
-    def run_until(self, trial: Trial, error: float, time_left: float) -> None:
-        """Make batched estimates until the error or the time limit is reached."""
-        repeats, limit = trial.repeats_to_reach(error), self._batch_limit(trial)
-        if trial.seconds_per_repeat > 0 and time_left < inf:
-            repeats = min(repeats, int(time_left / trial.seconds_per_repeat))
-        while repeats > 0:
-            self.run_batched(trial, min(repeats, limit))
-            repeats -= limit
 
     def fit_coefficients(self, trial: Trial, repeats: int) -> None:
         r"""Set coefficients c of :math:`g_0 + \sum_i c_i g_i` to those of the least variance.
@@ -302,33 +367,156 @@ class Pilot:
         else:
             trial.add(base + torch.einsum("i,irp->rp", solution, parts))
 
-    def _step(self, trial: Trial) -> TimedStep:
-        if not self.shares_draws(trial):
-            return self.task.timer(trial.estimator, self.clock, self.generator, self.whole_step)
+    def _estimate_until(self, trial: Trial, error: float, time_left: float) -> None:
+        """Make estimates until the error or the time limit is reached."""
+        repeats = trial.repeats_to_reach(error)
+        if self.runs_one_by_one(trial):
+            repeats = min(repeats, int(time_left / trial.seconds)) if time_left < inf else repeats
+            step = self._step(trial)
+            measured = [step() for _ in range(repeats)]
+            if measured:
+                trial.add(torch.stack([gradient for _, gradient in measured]))
+            if not trial.is_whole:
+                trial.times += [seconds for seconds, _ in measured]
+            return
+        limit = self._batch_limit(trial)
+        if trial.seconds_per_repeat == 0 and repeats > 0:
+            self.run_batched(trial, min(repeats, limit, self.settings.least_repeats))
+            time_left -= trial.seconds_per_repeat * self.settings.least_repeats
+            repeats = trial.repeats_to_reach(error)
+        if trial.seconds_per_repeat > 0 and time_left < inf:
+            repeats = min(repeats, int(time_left / trial.seconds_per_repeat))
+        while repeats > 0:
+            self.run_batched(trial, min(repeats, limit))
+            repeats -= limit
+
+    def _plain_trials(self, trial: Trial) -> list[Trial]:
+        """Measure a candidate of plain draws with all numbers of draws up to the size of a set.
+
+        More draws than that are predicted.
+        """
+        sizes = self.sizes(trial)
+        measured = [size for size in sizes if size <= self.plain.size]
+        more = [size for size in sizes if size > self.plain.size]
+        trials = {
+            size: trial.resized(size, self.task) for size in measured if size != trial.samples
+        }
+        trials[trial.samples] = trial
+        self.plain.extend(self.settings.first_sets)
+        self._replay(trial)
+        if trial.error > self.settings.first_error:
+            self.plain.extend(self.settings.most_sets)
+        for size in measured:
+            self._replay(trials[size])
+        smallest, largest = trials[measured[0]], trials[measured[-1]]
+        second = trials[max(size for size in measured if size <= self._next_size(smallest))]
+        few, many = (self._plain_seconds(entry) for entry in (smallest, second))
+        line = Line(smallest.samples, few, second.samples, many)
+        self._look_at_whole_step(smallest, few)
+        for size in measured:
+            trials[size].expected_seconds = self.step_ratio * line.at(size)
+            trials[size].rest_seconds += self.rest_seconds or 0.0
+        predicted = [
+            largest.resized(size, self.task, self.step_ratio * line.at(size)) for size in more
+        ]
+        return [*(entry for entry in trials.values() if entry is not trial), *predicted]
+
+    def _plain_seconds(self, trial: Trial) -> float:
+        """Return the time of a step of an estimator of plain draws.
+
+        The evaluations take equally long for all of them, so they are timed once.
+        """
+        x, fx = self.plain.subsets(trial.samples, 0, 1)
+        own_seconds = min(
+            self.task.replayed(trial.estimator, x[:, 0], fx[:, 0], self.clock)[0] for _ in range(2)
+        )
+        if trial.samples not in self.evaluation_seconds:
+            step = self._step(trial, is_timing=True)
+            seconds = min(step()[0] for _ in range(2)) - own_seconds
+            self.evaluation_seconds[trial.samples] = seconds
+        return max(own_seconds, own_seconds + self.evaluation_seconds[trial.samples])
+
+    def _next_size(self, trial: Trial) -> int:
+        return self.settings.size_step * trial.samples
+
+    def _between(self, first: Trial, second: Trial, sizes: Sequence[int]) -> list[Trial]:
+        few, many = sorted((first, second), key=lambda trial: trial.samples)
+        line = Line(few.samples, min(few.times), many.samples, min(many.times))
+        return [first.resized(size, self.task, line.at(size)) for size in sizes]
+
+    def _replay(self, trial: Trial) -> None:
+        """Add estimates from the shared draws that were not used yet."""
+        most = max(2, self._batch_limit(trial))
+        x, fx = self.plain.subsets(trial.samples, trial.replayed, most)
+        if x.shape[1]:
+            trial.add(self.task.replayed_gradients(trial.estimator, x, fx))
+        trial.replayed = self.plain.count
+
+    def _shares_draws(self, trial: Trial) -> bool:
+        """Return whether the draws and values of other estimators can be used for this one."""
+        return trial.uses_plain_draws and self.task.f_is_independent
+
+    def _replays(self, trial: Trial) -> bool:
+        """Return whether timed steps use known values of f, because f is expensive."""
+        return (
+            self._shares_draws(trial)
+            and trial.samples <= self.plain.size
+            and self.structure.further_seconds * trial.evaluations > self.settings.slow_evaluation
+            and not self.task.leaves_of_f
+            and not trial.is_whole
+        )
+
+    def _step(self, trial: Trial, is_timing: bool = False) -> TimedStep:
+        """Return a step of the trial; `is_timing`: its gradient is not used."""
+        if self._replays(trial):
+            return self._replayed_step(trial, is_timing)
+        step = self.task.timer(trial.estimator, self.clock, self.generator)
+
+        def timed() -> tuple[float, Tensor]:
+            seconds, gradient = step()
+            return self.step_ratio * seconds, gradient
+
+        return timed
+
+    def _replayed_step(self, trial: Trial, is_timing: bool) -> TimedStep:
+        """Return a step whose time is that of the evaluations, known, and of the rest, measured."""
+        fewer = (self.plain.size - trial.samples) * self.structure.further_seconds
 
         def step() -> tuple[float, Tensor]:
-            draws = self.shared.setdefault(trial.samples, [])
-            if trial.replays == len(draws):
-                draws.append(self._evaluated_draws(trial.samples))
-            entry = draws[trial.replays]
-            trial.replays += 1
-            seconds, gradient = self.task.replayed(trial.estimator, entry.x, entry.fx, self.clock)
-            if self.whole_step is not None:
-                seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
-            else:
-                seconds += entry.seconds
-            return seconds, gradient
+            start = 0 if is_timing else trial.replayed
+            if start + trial.samples > self.plain.count:
+                self.plain.extend(self.plain.count // self.plain.size + 1)
+            x, fx = self.plain.subsets(trial.samples, start, 1)
+            trial.replayed = max(trial.replayed, start + trial.samples)
+            E = trial.estimator
+            seconds, gradient = self.task.replayed(E, x[:, 0], fx[:, 0], self.clock)
+            return seconds + max(0.0, self.plain.seconds - fewer), gradient
 
         return step
 
-    def _evaluated_draws(self, samples: int) -> SharedDraws:
-        self.task.synchronise()
-        start = self.clock()
-        with torch.no_grad():
-            x = draw(self.task.view, samples, generator=self.generator)
-            fx = evaluate(self.task.f, x, self.task.view)
-        self.task.synchronise()
-        return SharedDraws(x, fx, self.clock() - start)
+    def _look_at_whole_step(self, trial: Trial, seconds: float) -> None:
+        """Compare the user's step with the time of the estimate and its gradients, once."""
+        if self.whole_step is None or self.rest_seconds is not None:
+            return
+        whole = self._seconds_of_whole_step(trial)
+        self.rest_seconds = max(0.0, whole - seconds)
+        self.step_ratio = min(1.0, whole / seconds) if seconds > 0 else 1.0
+
+    def _use_whole_step(self, trial: Trial) -> None:
+        """Replace the times of a promising trial by that of the user's step."""
+        if self.whole_step is not None and not trial.is_whole:
+            seconds = self._seconds_of_whole_step(trial)
+            trial.is_whole = True
+            trial.rest_seconds = 0.0
+            trial.times = [seconds]
+
+    def _seconds_of_whole_step(self, trial: Trial) -> float:
+        """Return the time of the second call. The first may compile; that is not counted."""
+        assert self.whole_step is not None
+        first = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+        second = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+        self.start += max(0.0, first - second)
+        return second
 
     def _most_seconds(self, trials: Sequence[Trial]) -> float:
         """Return the step time with which an estimator without noise is level with the leader."""
@@ -336,41 +524,28 @@ class Pilot:
         floor = self.scoring.floor(measured) if len(measured) > 1 else 0.0
         if floor <= 0:
             return inf
-        return self.settings.size_doubt * min(self.scoring.scores(measured).values()) / floor
+        return self.settings.hope_times * min(self.scoring.scores(measured).values()) / floor
 
     def _least_seconds(self, trial: Trial) -> float:
         """Return the time that f alone takes in a step, about; half of it, to be careful."""
-        if self.structure.has_own_table:
-            return 0.0
-        return self.structure.further_seconds * trial.evaluations / 2
+        return self.structure.further_seconds * trial.cost / 2
 
     def _time_step(self, trial: Trial, step: TimedStep) -> Tensor:
         seconds, gradient = step()
         trial.times.append(seconds)
         return gradient
 
-    def _first_steps(self, trial: Trial, step: TimedStep, gradient: Tensor, error: float) -> None:
-        second = self._time_step(trial, step)
-        trial.add(torch.stack([gradient, second]))
-        # If few parameters share the variance, two estimates say little about it.
-        if trial.dimensions < self.settings.least_repeats and not trial.candidate.expensive:
+    def _further_estimates(self, trial: Trial, step: TimedStep) -> None:
+        """Make a few more estimates if two say little, because few parameters share the noise."""
+        error = self.settings.first_error
+        if trial.error <= error:
+            return
+        if not self.runs_one_by_one(trial):
+            self.run_batched(trial, self._first_repeats(trial))
+            self.batches_are_slow = trial.seconds_per_repeat > trial.seconds
+        elif not trial.candidate.expensive:
             extra = min(self.settings.extra_steps, trial.repeats_to_reach(error))
             self.run_steps(trial, step, extra)
-
-    def _first_batches(
-        self, trial: Trial, gradient: Tensor, error: float, time_left: float
-    ) -> None:
-        if not self.has_batched:  # the first batched call loads modules of torch: not counted
-            start = self.clock()
-            self.run_batched(trial, 2)
-            self.start += self.clock() - start
-            self.has_batched = True
-        self.run_batched(trial, self._first_repeats(trial))
-        trial.add(gradient.unsqueeze(0))
-        self.batches_are_slow = trial.seconds_per_repeat > trial.seconds / 2
-        if not self.batches_are_slow:
-            shared = self.settings.batch_share * time_left
-            self.run_until(trial, error, min(shared, self.settings.batch_steps * trial.seconds))
 
     def _first_repeats(self, trial: Trial) -> int:
         if self.runs_one_by_one(trial):
@@ -379,9 +554,47 @@ class Pilot:
 
     def _further_steps(self, trial: Trial) -> int:
         """Return how many steps a first measurement takes after the first one, about."""
+        if trial.is_exact:
+            return 1
         return 2 * (1 + len(trial.candidate.coefficients)) + trial.learns
 
     def _batch_limit(self, trial: Trial) -> int:
         """Return how many estimates one call may make."""
         evaluations = max(1, trial.evaluations * self.task.view.batch_size)
-        return min(self.settings.most_repeats, self.settings.evaluations_per_call // evaluations)
+        return min(
+            self.settings.most_repeats,
+            self.settings.evaluations_per_call // evaluations,
+            self.settings.entries_per_call // self._entries,
+        )
+
+    @property
+    def _entries(self) -> int:
+        """The number of entries of a gradient."""
+        return sum(parameter.numel() for parameter in self.task.parameters)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The time of a step as an affine function of the number of draws, through two points."""
+
+    few: int
+    few_seconds: float
+    many: int
+    many_seconds: float
+
+    def at(self, samples: int) -> float:
+        """Return the seconds; fewer draws take at least half of their share."""
+        difference = max(0.0, self.many_seconds - self.few_seconds)
+        per_draw = difference / max(1, self.many - self.few)
+        least = self.few_seconds * samples / self.few / 2
+        return max(least, self.few_seconds + (samples - self.few) * per_draw)
+
+
+def _is_slower_than_skipped(trial: Trial, trials: Sequence[Trial]) -> bool:
+    """Return whether the same estimator was too slow with no more evaluations."""
+    return any(
+        entry.skipped == TOO_SLOW
+        and type(entry.estimator) is type(trial.estimator)
+        and entry.evaluations <= trial.evaluations
+        for entry in trials
+    )

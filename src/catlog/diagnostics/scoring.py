@@ -1,7 +1,7 @@
 """The score of an estimator: how long training takes with it, up to a common factor."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, inf, sqrt
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class Scoring:
     settings: PilotSettings = DEFAULTS
     minibatch: float = 0.0
     truth: Moments | None = None
+    _biases: dict[tuple[int, int, int, int], float] = field(default_factory=dict, repr=False)
 
     def reference(self, trials: Sequence["Trial"]) -> Moments | None:
         """Return the most precise mean of an unbiased estimator."""
@@ -103,12 +104,25 @@ class Scoring:
             return trial.variance
         if reference is None or trial.variance == inf:
             return inf
-        return trial.variance + self.settings.bias_weight * squared_bias(trial, reference)
+        bias = self.squared_bias(trial, reference)
+        return trial.variance + self.settings.bias_weight * bias
 
+    def squared_bias(self, trial: "Trial", reference: Moments) -> float:
+        """Return the squared distance of the mean from the reference, less the noise in it.
 
-def squared_bias(trial: "Trial", reference: Moments) -> float:
-    """Return the squared distance of the mean from the reference, less the noise in it."""
-    moments = trial.moments
-    gap = float((moments.mean - reference.mean).square().sum())
-    noise = trial.variance / moments.count + reference.variance / reference.count
-    return max(0.0, gap - noise)
+        One standard error of this difference is taken off as well: no bias without evidence.
+        The bias does not depend on the number of draws, so the most precise mean of the candidate
+        counts.
+        """
+        trials = (trial,) if trial.source is None else (trial, trial.source)
+        means = [entry.moments for entry in trials if entry.moments.count > 1]
+        if not means:
+            return inf
+        moments = min(means, key=lambda moments: moments.variance / moments.count)
+        key = (id(moments), moments.count, id(reference), reference.count)
+        if key not in self._biases:
+            gap = float((moments.mean - reference.mean).square().sum())
+            noise = moments.variance / moments.count + reference.variance / reference.count
+            error = noise * sqrt(2 / trial.dimensions)
+            self._biases[key] = max(0.0, gap - noise - error)
+        return self._biases[key]

@@ -26,23 +26,28 @@ from .structure import Structure
 
 @dataclass(eq=False)
 class Trial:
-    """What the pilot measured of one candidate.
+    """What the pilot measured of one candidate with one number of draws.
 
     Attributes:
         name: The estimator with its settings.
-        estimator: The estimator, with the number of draws that the budget allows.
+        estimator: The estimator.
         evaluations: Evaluations of f per estimate and batch element.
         candidate: The entry of the candidates that it comes from.
         settings: The settings of the pilot.
         moments: Mean and variance of the estimated gradients.
         times: Seconds of every timed step.
+        expected_seconds: The time of a step, predicted from other numbers of draws.
         seconds_per_repeat: Seconds per estimate of the last batched call.
         variance: The variance of the gradient, summed over parameters; infinite if unknown.
         dimensions: How many parameters share the variance.
         error: The relative standard error of the variance.
         most_samples: The most draws that the budget allows; None if the number is fixed.
         rest_seconds: The time of a training step beside the estimate, if it is known.
-        replays: How many sets of shared draws were used.
+        cost: The evaluations that count in the budget; fewer if f has its own table.
+        source: The same candidate with another number of draws. Until there are enough estimates,
+            the variance is taken to be the source's, in inverse proportion to the draws.
+        replayed: How many of the shared draws were used.
+        is_whole: The times are those of the user's training step.
         skipped: Why the candidate was given up; None if it was not.
     """
 
@@ -53,13 +58,17 @@ class Trial:
     settings: PilotSettings = field(default=DEFAULTS, repr=False)
     moments: Moments = field(default_factory=Moments)
     times: list[float] = field(default_factory=list)
+    expected_seconds: float = inf
     seconds_per_repeat: float = 0.0
     variance: float = inf
     dimensions: float = 1.0
     error: float = 1.0
     most_samples: int | None = None
     rest_seconds: float = 0.0
-    replays: int = 0
+    cost: int = 0
+    source: "Trial | None" = field(default=None, repr=False)
+    replayed: int = 0
+    is_whole: bool = False
     skipped: str | None = None
 
     @property
@@ -75,18 +84,18 @@ class Trial:
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is at least one timed step, and the candidate was not given up."""
-        return bool(self.times) and self.skipped is None
+        """Whether the time of a step is known, and the candidate was not given up."""
+        return self.seconds < inf and self.skipped is None
 
     @property
     def seconds(self) -> float:
         """The time of the fastest step: disturbances only make steps slower."""
-        return min(self.times) + self.rest_seconds
+        return min(self.times, default=self.expected_seconds) + self.rest_seconds
 
     @property
     def usual_seconds(self) -> float:
         """The median time of a step."""
-        return median(self.times) + self.rest_seconds
+        return (median(self.times) if self.times else self.expected_seconds) + self.rest_seconds
 
     @property
     def samples(self) -> int:
@@ -100,46 +109,70 @@ class Trial:
         return (
             E.randomness == ("x",)
             and not E.differentiates_f
+            and not self.learns
             and self.evaluations == getattr(E, "samples", None)
             and getattr(E, "draws", "independent") == "independent"
         )
 
-    def resized(self, samples: int, task: GradientSampler) -> "Trial":
-        """Return a trial of the same candidate with another number of draws."""
+    def resized(self, samples: int, task: GradientSampler, seconds: float = inf) -> "Trial":
+        """Return a trial of the same candidate with other draws; a step may take `seconds`."""
         E = with_samples(self.estimator, samples)
-        return Trial(
+        trial = Trial(
             label(E),
             E,
             E.evaluations(task.q),
             self.candidate,
             self.settings,
+            expected_seconds=seconds,
             most_samples=self.most_samples,
             rest_seconds=self.rest_seconds,
+            cost=ceil(self.cost * samples / self.samples),
+            source=self if self.moments.count else None,
         )
+        trial.update()
+        return trial
 
     def add(self, gradients: Tensor) -> None:
         """Add estimated gradients, one per row."""
         self.moments.add(gradients)
-        self.variance = self.moments.variance
-        self.dimensions = self.moments.dimensions
-        mean = self.moments.mean
-        if not bool(mean.isfinite().all()) or not (bool(mean.any()) or self.is_exact):
-            self.variance = inf  # only zeros: no informative value of f was drawn; or a loss of inf
-        self.error = self._relative_error()
+        self.update()
 
-    def _relative_error(self) -> float:
-        count = self.moments.count
+    def update(self) -> None:
+        """Compute variance and error from the estimates or, if these are few, from the source."""
+        if self.moments.count:
+            self.variance, self.error = self._own_variance()
+            self.dimensions = self._dimensions
+        source = self.source
+        if source is None or (self.moments.count and self.variance == inf):
+            return
+        if not self.moments.count or self.error > max(self.settings.first_error, source.error):
+            self.variance = source.variance * source.samples / self.samples
+            self.dimensions = source.dimensions
+            self.error = source.error
+
+    @property
+    def _dimensions(self) -> float:
+        return min(self.moments.dimensions, self.settings.most_dimensions)
+
+    def _own_variance(self) -> tuple[float, float]:
+        """Return the variance of the estimates and its relative error."""
+        count, mean = self.moments.count, self.moments.mean
+        if not bool(mean.isfinite().all()) or not (bool(mean.any()) or self.is_exact):
+            return inf, 1.0  # only zeros: no informative value of f was drawn; or a loss of inf
+        variance = self.moments.variance
         has_spread = count >= self.settings.repeats_for_spread
-        if self.variance == 0:  # few estimates may be equal by chance
-            return 0.0 if has_spread or self.is_exact else 1.0
-        if count < 2 or self.variance == inf:
-            return 1.0
-        if_normal = sqrt(2 / (self.dimensions * (count - 1)))
-        return max(if_normal, self.moments.error) if has_spread else if_normal
+        if variance == 0:  # few estimates may be equal by chance
+            return 0.0, 0.0 if has_spread or self.is_exact else 1.0
+        if count < 2:
+            return inf, 1.0
+        if_normal = sqrt(2 / (self._dimensions * (count - 1)))
+        return variance, max(if_normal, self.moments.error) if has_spread else if_normal
 
     def repeats_to_reach(self, error: float) -> int:
         """Return how many more estimates would bring the error of the variance down to `error`."""
         count = self.moments.count
+        if count < 2:
+            return self.settings.least_repeats
         needed = ceil((count - 1) * (self.error / error) ** 2) + 1
         return max(0, min(self.settings.most_repeats, needed) - count)
 
@@ -171,6 +204,7 @@ def shortlist(
                 name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, E.evaluations(task.q), candidate, settings)
                 trial.most_samples = most
+                trial.cost = cost(E)
                 trials.setdefault(name, trial)
         except (ValueError, TypeError) as error:  # raised by the estimator's own checks
             reason = str(error)
