@@ -371,15 +371,17 @@ def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> N
     assert all(trial.evaluations <= budget for trial in advice.trials)
     assert advice.estimator.evaluations(bits(20)) <= budget
     assert advice.seconds == counted.now
-    assert advice.seconds < 75 * advice.step_seconds
+    assert advice.seconds < 50 * advice.step_seconds
+    scores = Scoring().scores(advice.trials)
+    assert scores[advice.trials[0].name] <= 1.5 * min(scores.values())
 
 
 def test_time_is_limited_if_f_is_expensive() -> None:
     """The pilot ends in time, with candidates left untried, but the first two are tried."""
     f = Counted(quadratic(30))
-    advice = advise(f, bits(30), budget=200, steps=8, clock=f.clock)
-    assert len(advice.trials) >= 2
-    assert advice.seconds < 1.8 * max(5, 8 * advice.step_seconds)  # untried candidates cost nothing
+    advice = advise(f, bits(30), budget=200, steps=8, seconds=0, clock=f.clock)
+    assert 2 <= len({id(trial.candidate) for trial in advice.trials}) < 6
+    assert advice.seconds < 23 * advice.step_seconds  # untried candidates cost nothing
     assert "the pilot had no time for it" in advice.skipped.values()
     more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
     assert len(more.trials) > len(advice.trials)
@@ -394,12 +396,12 @@ def test_contenders_get_more_repeats() -> None:
         Candidate(Reinforce(baseline=100.0)),
     ]
     advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
-    repeats: dict[str, int] = {}
+    timed: dict[str, int] = {}
     for trial in advice.trials:
         name = type(trial.estimator).__name__
-        repeats[name] = max(repeats.get(name, 0), trial.moments.count * trial.samples)
-    assert repeats["Reinforce"] == 64  # far behind: only the draws that all share
-    assert max(repeats.values()) > 4 * repeats["Reinforce"]
+        timed[name] = timed.get(name, 0) + len(trial.times)
+    assert timed["Reinforce"] == 0  # far behind: judged from the draws that all share
+    assert max(timed.values()) > 4
 
 
 def test_same_seed_gives_the_same_advice() -> None:
@@ -429,9 +431,8 @@ def test_biased_estimators_need_permission() -> None:
     assert by_name["StraightThrough"].variance < by_name["RLOO"].variance
     assert isinstance(allowed.estimator, RLOO)
     f = Counted(quadratic(12))  # linear in each bit: straight-through is unbiased
-    assert not advise(
-        f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock
-    ).estimator.unbiased
+    options = {"budget": 64, "biased": True, "candidates": candidates, "clock": f.clock}
+    assert not advise(f, bits(12), steps=300, **options).estimator.unbiased
     alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
     assert set(Scoring().squared_errors(alone.trials).values()) == {inf}  # there is no reference
 

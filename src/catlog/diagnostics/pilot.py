@@ -115,12 +115,12 @@ class Pilot:
             gradient = self._time_step(trial, step)
         if trial.is_exact:
             self._time_step(trial, step)
-            trial.add(torch.stack([gradient, gradient]))
+            self._add(trial, torch.stack([gradient, gradient]))
         elif trial.candidate.coefficients and not self.task.has_loss:
             has_many = self._entries > self.settings.many_entries
             self.fit_coefficients(trial, 2 if has_many else self._first_repeats(trial))
         else:
-            trial.add(torch.stack([gradient, self._time_step(trial, step)]))
+            self._add(trial, torch.stack([gradient, self._time_step(trial, step)]))
             self._further_estimates(trial, step)
         if self.whole_step is not None and self.rest_seconds is None:
             self._look_at_whole_step(trial, min(trial.times))
@@ -166,9 +166,7 @@ class Pilot:
         for trial in (best, *biased):
             time_left = self.settings.reference_share * self.time_left(trials)
             needed = self._repeats_for_bias(trial, measured) - trial.moments.count
-            steps = min(self.settings.truth_repeats, needed, int(time_left / trial.seconds))
-            if steps > 0:
-                self.run_steps(trial, self._step(trial), steps)
+            self._estimate(trial, min(self.settings.most_repeats, needed), time_left)
 
     def _repeats_for_bias(self, trial: Trial, trials: Sequence[Trial]) -> int:
         """Return how many estimates make the noise in a squared bias a small part of the score."""
@@ -207,7 +205,9 @@ class Pilot:
             repeats = 2 if best.is_exact else repeats
             self.scoring.truth = Moments()
             self.scoring.truth.add(
-                self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
+                self._selected(
+                    self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
+                )
             )
 
     def sizes(self, trial: Trial) -> list[int]:
@@ -325,12 +325,27 @@ class Pilot:
         measured = [step() for _ in range(count)]
         if measured:
             trial.times += [seconds for seconds, _ in measured]
-            trial.add(torch.stack([gradient for _, gradient in measured]))
+            self._add(trial, torch.stack([gradient for _, gradient in measured]))
+
+    def _add(self, trial: Trial, gradients: Tensor) -> None:
+        trial.add(self._selected(gradients))
+
+    def _selected(self, gradients: Tensor) -> Tensor:
+        """Return some entries of the gradients, scaled to the norm of all, if there are many."""
+        if self._entries <= self.settings.selected_entries:
+            return gradients
+        return gradients[..., self._selection] * sqrt(self._entries / len(self._selection))
+
+    @cached_property
+    def _selection(self) -> Tensor:
+        generator = self.task.generator(0)
+        device, count = self.task.view.device, self.settings.selected_entries
+        return torch.randint(self._entries, (count,), device=device, generator=generator)
 
     def run_batched(self, trial: Trial, repeats: int) -> None:
         """Make estimates in one batched call."""
         start = self.clock()
-        trial.add(self.task.gradients(trial.estimator, repeats, self.generator)[0])
+        self._add(trial, self.task.gradients(trial.estimator, repeats, self.generator)[0])
         trial.seconds_per_repeat = (self.clock() - start) / repeats
 
     def fit_coefficients(self, trial: Trial, repeats: int) -> None:
@@ -365,30 +380,31 @@ class Pilot:
         if repeats < self.settings.repeats_for_spread:  # few draws fit too well: draw again
             self.run_steps(trial, self._step(trial), 2)
         else:
-            trial.add(base + torch.einsum("i,irp->rp", solution, parts))
+            self._add(trial, base + torch.einsum("i,irp->rp", solution, parts))
 
     def _estimate_until(self, trial: Trial, error: float, time_left: float) -> None:
         """Make estimates until the error or the time limit is reached."""
-        repeats = trial.repeats_to_reach(error)
+        self._estimate(trial, trial.repeats_to_reach(error), time_left)
+
+    def _estimate(self, trial: Trial, repeats: int, time_left: float) -> None:
+        """Make this many estimates, or as many as the time allows."""
+        if repeats <= 0 or time_left <= 0:
+            return
         if self.runs_one_by_one(trial):
-            repeats = min(repeats, int(time_left / trial.seconds)) if time_left < inf else repeats
             step = self._step(trial)
-            measured = [step() for _ in range(repeats)]
+            possible = repeats if time_left == inf else int(time_left / trial.seconds)
+            measured = [step() for _ in range(min(repeats, possible))]
             if measured:
-                trial.add(torch.stack([gradient for _, gradient in measured]))
+                self._add(trial, torch.stack([gradient for _, gradient in measured]))
             if not trial.is_whole:
                 trial.times += [seconds for seconds, _ in measured]
             return
-        limit = self._batch_limit(trial)
-        if trial.seconds_per_repeat == 0 and repeats > 0:
-            self.run_batched(trial, min(repeats, limit, self.settings.least_repeats))
-            time_left -= trial.seconds_per_repeat * self.settings.least_repeats
-            repeats = trial.repeats_to_reach(error)
-        if trial.seconds_per_repeat > 0 and time_left < inf:
-            repeats = min(repeats, int(time_left / trial.seconds_per_repeat))
-        while repeats > 0:
+        limit, end = self._batch_limit(trial), self.clock() + time_left
+        expected = trial.seconds_per_repeat or trial.seconds
+        while repeats > 0 and self.clock() + expected * min(repeats, limit) < end:
             self.run_batched(trial, min(repeats, limit))
             repeats -= limit
+            expected = trial.seconds_per_repeat
 
     def _plain_trials(self, trial: Trial) -> list[Trial]:
         """Measure a candidate of plain draws with all numbers of draws up to the size of a set.
@@ -449,7 +465,7 @@ class Pilot:
         most = max(2, self._batch_limit(trial))
         x, fx = self.plain.subsets(trial.samples, trial.replayed, most)
         if x.shape[1]:
-            trial.add(self.task.replayed_gradients(trial.estimator, x, fx))
+            self._add(trial, self.task.replayed_gradients(trial.estimator, x, fx))
         trial.replayed = self.plain.count
 
     def _shares_draws(self, trial: Trial) -> bool:

@@ -29,12 +29,15 @@ class PilotSettings:
         slow_evaluation: The time of f at one point from which on few points are used to time it. If
             the points of an estimate take longer, timed steps use values of f that are known.
         groups: The batch is divided into this many groups to estimate the noise of the minibatch.
-        truth_repeats: The most further estimates of a gradient that a bias is computed from.
-        truth_error: They end if their noise, counted as a bias, is this share of the score.
-        reference_share: They take at most this share of the time left.
+        truth_repeats: Estimates of the gradient of a loss, at most, that others are compared with.
+        truth_error: Estimates for a bias end if their noise, counted as a bias, is this share of
+            the score.
+        reference_share: All these take at most this share of the time left.
         evaluations_per_call: Evaluations of f in one batched call, about.
         entries_per_call: Entries of the gradients of one batched call, about.
         many_entries: If a gradient has more entries, two estimates show its variance.
+        selected_entries: Mean and variance are computed for at most this many entries, chosen at
+            random.
         first_repeats: Repeats of a first batched call.
         least_repeats: If a batched call holds fewer repeats than this, they run one by one.
         most_repeats: The most repeats that a target error may ask for.
@@ -59,6 +62,7 @@ class PilotSettings:
         rare_repeats: Fewer repeats than this may have missed rare, large values of f.
         doubt_errors: A candidate stays in the race unless it is worse by this many standard errors
         doubt_times: and by this factor, which allows for the error of the times.
+        level_times: Candidates whose scores differ by less than this factor are level.
         hope_times: A candidate is too slow if its time alone, without any noise, makes its score
             this many times the best.
     """
@@ -78,11 +82,12 @@ class PilotSettings:
     slow_evaluation: float = 0.01
     groups: int = 8
     truth_repeats: int = 32
-    truth_error: float = 0.1
+    truth_error: float = 0.05
     reference_share: float = 1 / 4
     evaluations_per_call: int = 2**12
     entries_per_call: int = 2**20
     many_entries: int = 1000
+    selected_entries: int = 2**15
     first_repeats: int = 4
     least_repeats: int = 4
     most_repeats: int = 256
@@ -104,6 +109,7 @@ class PilotSettings:
     rare_repeats: int = 64
     doubt_errors: float = 2
     doubt_times: float = 1.3
+    level_times: float = 1.15
     hope_times: float = 1.5
 
 

@@ -64,9 +64,27 @@ def choose(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) ->
         if pilot.is_timed(leader) and (leader.is_exact or is_done):
             break
         pilot.confirm(leader, is_late)
+    return _least_biased(pilot, [trial for trial in finalists if pilot.is_timed(trial)], trials)
+
+
+def _least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
+    """Return the finalist with the best score or, of candidates that are level, the least bias.
+
+    Bias hurts more later, when the gradient is smaller.
+    """
+    scoring = pilot.scoring
     scores, errors = scoring.scores(trials), scoring.errors(trials)
-    timed = [trial for trial in finalists if pilot.is_timed(trial)]
-    return min(timed, key=lambda trial: scores[trial.name] * exp(errors[trial.name]))
+    careful = {trial.name: scores[trial.name] * exp(errors[trial.name]) for trial in finalists}
+    order = sorted(finalists, key=lambda trial: careful[trial.name])
+    limit = pilot.settings.level_times * careful[order[0].name]
+    best = {id(trial.candidate): trial for trial in reversed(order)}
+    level = [trial for trial in best.values() if careful[trial.name] <= limit]
+    squared_errors = scoring.squared_errors(trials)
+
+    def bias(trial: Trial) -> float:
+        return squared_errors[trial.name] - trial.variance if trial.variance < inf else inf
+
+    return min(level, key=lambda trial: (bias(trial), careful[trial.name]))
 
 
 def _measured(trials: Sequence[Trial]) -> list[Trial]:

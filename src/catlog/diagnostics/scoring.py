@@ -110,7 +110,6 @@ class Scoring:
     def squared_bias(self, trial: "Trial", reference: Moments) -> float:
         """Return the squared distance of the mean from the reference, less the noise in it.
 
-        One standard error of this difference is taken off as well: no bias without evidence.
         The bias does not depend on the number of draws, so the most precise mean of the candidate
         counts.
         """
@@ -123,6 +122,5 @@ class Scoring:
         if key not in self._biases:
             gap = float((moments.mean - reference.mean).square().sum())
             noise = moments.variance / moments.count + reference.variance / reference.count
-            error = noise * sqrt(2 / trial.dimensions)
-            self._biases[key] = max(0.0, gap - noise - error)
+            self._biases[key] = max(0.0, gap - noise)
         return self._biases[key]
