@@ -32,7 +32,8 @@ class Advice:
         step_seconds: The time of a step with this estimator: q, estimate and gradients, or what
             `step` says.
         minibatch_variance: The variance that the choice of the minibatch gives to the gradient.
-        trials: What was measured of every candidate, best first.
+        trials: What was measured or predicted of every candidate and number of draws, the choice
+            first, then by score.
         skipped: Why other candidates were not tried.
         structure: What was known about f and q beforehand.
     """
@@ -68,24 +69,27 @@ def advise(
 ) -> Advice:
     r"""Find the estimator that trains soonest on f and q, in a short pilot.
 
-    For a given progress, training needs time in proportion to
+    For a given progress, training takes a time that is about proportional to
 
     .. math::
-        \bigl(10\, \lVert g \rVert^2 + 25\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
+        \bigl(10\, \lVert g \rVert^2 + 100\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
     with the gradient g, summed over the batch, the noise :math:`\sigma^2` that the choice of the
-    minibatch puts into it, and bias and variance of the estimator. A momentum of 0.9 averages about
-    10 gradients; their noise averages out, signal and bias do not. So more precision than a step
-    can use is worth nothing. Where the estimator's variance exceeds all else, this is variance x
-    time.
+    minibatch puts into it, and bias and variance of the estimator. The first term stands for
+    progress that less noise cannot buy: a step without noise still takes its time. So precision
+    beyond the gradient's own length, or beyond the noise of the minibatch, is worth nothing. If f
+    has parameters of its own, such as a decoder, they train as well, so these two terms count
+    twice. If the estimator's variance exceeds all else, the score is variance x time. Both factors
+    are rough: momentum averages the noise of about 10 steps, and no bias.
 
-    The pilot measures every candidate that fits q, f and the budget: first with few draws, then
-    with the number of draws that promises the best score. It makes more repeats for those that may
-    still win. Repeats are one more batch dimension, so many of them take little longer than one if
-    f is cheap. If f is an expensive black box, estimators that use the same independent draws are
-    judged by the same evaluations. If all categories are about equally likely, symmetries can hide
-    the noise of an estimator until the first step, so the pilot adds noise to the logits.
+    The pilot measures every candidate that fits q, f and the budget with few draws. It predicts
+    other numbers of draws (1, 2, 4, 8, 16, ... within the budget): the variance falls as 1 / draws,
+    the time of a step is affine in them. Estimators that use the same independent draws (RLOO,
+    CritiCateR, BBVI, Reinforce) are judged from one set of evaluations. The best few are then timed
+    in turn. If they are level, the least biased wins. If all categories are about equally likely,
+    symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
+    the logits.
 
     Args:
         f, q, parameters: As in :func:`catlog.compare`. Noise of the minibatch is counted if the
@@ -99,13 +103,15 @@ def advise(
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the
             value then counts as well.
         step: Your training step. Either a callable that makes one step with the estimator that it
-            gets: it is timed, and the parameters of q and f are restored after it, but not the
-            state of your optimiser, so give it one that you do not need. Or the seconds that a step
-            takes beside the estimate and its gradients. None: only these are timed.
+            gets: it is timed for promising candidates, after one call that is not counted, since it
+            may compile. The parameters of q and f are restored, but not the state of your
+            optimiser, so give it one that you do not need. Or the seconds that a step takes beside
+            the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
         steps: The pilot takes at most about as long as this many training steps,
-        seconds: or this long, if that is longer. The first two candidates are tried in any case.
+        seconds: or this long, if that is longer. The first two candidates are tried in any case,
+            and the leader is measured again if few estimates may have flattered it.
         candidates: What to try; None: ``catlog.diagnostics.CANDIDATES``. To add yours, give
             ``[*CANDIDATES, Candidate(Mine())]``.
         seed: The seed of the pilot's draws.
@@ -144,6 +150,7 @@ def advise(
         trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
     generator = task.generator(seed)
     pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
+    pilot.scoring.trains_f = bool(task.leaves_of_f)
     finalists = explore(pilot, trials)
     measured = [trial for trial in trials if trial.is_measured]
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}

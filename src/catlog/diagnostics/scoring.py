@@ -19,26 +19,30 @@ class Scoring:
     r"""Scores of trials, the lower the better.
 
     .. math::
-        \bigl(10\, \lVert g \rVert^2 + 25\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
+        \bigl(10\, \lVert g \rVert^2 + 100\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
     g is the gradient and :math:`\sigma^2` the noise that the choice of the minibatch puts into it.
     At its best length, a step along a noisy gradient makes progress in proportion to
     :math:`\lVert g \rVert^2 / (\lVert g \rVert^2 + \text{noise})`, so the score is the time for a
-    given progress. The usual momentum (0.9, also Adam's) averages about 10 gradients, and so their
-    noise. Bias is not averaged, not even over many steps. Precision beyond the gradient's own
-    length, or beyond the noise of the minibatch, is worth nothing.
+    given progress. Momentum averages about 10 gradients, and so their noise; it does not average
+    the signal or the bias. Precision beyond the gradient's own length, or beyond the noise of the
+    minibatch, is worth nothing. If f has parameters of its own, such as a decoder, they train as
+    well, with little of the estimator's noise. This counts as much as the progress of q: terms that
+    are no fault of the estimator count twice.
 
     Reference: McCandlish et al., "An empirical model of large-batch training", 2018, section 2.2.
 
     Attributes:
         settings: The settings of the pilot.
         minibatch: :math:`\sigma^2`; 0 if the distributions of the batch share no parameters.
+        trains_f: Whether f has parameters of its own.
         truth: The gradient to compare with if a loss makes all estimators biased.
     """
 
     settings: PilotSettings = DEFAULTS
     minibatch: float = 0.0
+    trains_f: bool = False
     truth: Moments | None = None
     _biases: dict[tuple[int, int, int, int], float] = field(default_factory=dict, repr=False)
 
@@ -57,7 +61,8 @@ class Scoring:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
         reference = self.reference(trials)
         signal = 0.0 if reference is None else reference.norm2
-        return self.settings.momentum_steps * signal + self.minibatch
+        floor = self.settings.momentum_steps * signal + self.minibatch
+        return 2 * floor if self.trains_f else floor
 
     def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
         """Return the variance and, unless the estimator is unbiased, the weighted squared bias."""
