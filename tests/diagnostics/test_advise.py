@@ -24,7 +24,9 @@ from catlog import (
 )
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.pilot import Pilot
+from catlog.diagnostics.pilot import Line, Pilot
+from catlog.diagnostics.pilot_settings import PilotSettings
+from catlog.diagnostics.plain_draws import PlainDraws
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
@@ -285,6 +287,80 @@ def test_plain_draws_are_evaluated_once() -> None:
     assert f.points <= max(used) + 20  # the probe, and the look at f's gradient
     for trial in advice.trials:  # the time of the evaluations counts for both
         assert trial.seconds == pytest.approx(0.2 + 0.01 * trial.samples)
+
+
+def test_subsets_of_shared_draws_are_estimates() -> None:
+    """Six draws are three estimates of RLOO(2), each with two of the draws."""
+    logits = randn(3, 5).requires_grad_()
+    f, q = quadratic(5), Independent(Bernoulli(logits=logits), 1)
+    task = GradientSampler(f, q)
+    draws = PlainDraws(task, 3, task.generator(0), lambda: 0.0)
+    draws.extend(2)
+    assert draws.count == 6
+    x, fx = draws.subsets(2, 0, 10)
+    assert x.shape == (2, 3, 3, 5)
+    rows = task.replayed_gradients(RLOO(2), x, fx)
+    for row, points in zip(rows, x.unbind(1), strict=True):
+        (gradient,) = torch.autograd.grad(RLOO(2)(f, q, x=points).sum(), logits)
+        assert torch.allclose(row, gradient.flatten(), rtol=1e-12, atol=0)
+    assert len({tuple(points.flatten().tolist()) for points in x.unbind(1)}) == 3
+    later = draws.subsets(2, 4, 10)[0]
+    assert torch.equal(later[:, 0], x[:, 2])
+
+
+def test_numbers_of_draws() -> None:
+    """Powers of two and the most that the budget allows; the variance is inverse to the draws."""
+    task = GradientSampler(quadratic(6), bits(6))
+    structure = probe(task, 60, lambda: 0.0)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
+    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
+    assert pilot.sizes(trial) == [2, 4, 8, 16, 32, 60]
+    trial.add(randn(20, 6))
+    more = trial.resized(16, task, seconds=3.0)
+    assert more.variance == pytest.approx(trial.variance / 4)
+    assert more.seconds == 3.0
+    line = Line(2, 1.0, 8, 4.0)
+    assert [line.at(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
+
+
+def test_some_entries_stand_for_all() -> None:
+    logits = torch.zeros(40, 100, requires_grad=True)
+    task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
+    settings = PilotSettings(selected_entries=50)
+    structure = probe(task, 60, lambda: 0.0)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30, settings=settings)
+    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
+    rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
+    pilot.add(trial, rows)
+    assert len(trial.moments.mean) == 50
+    assert trial.variance == pytest.approx(8000)  # of all 4000 entries, each with variance 2
+
+
+def test_first_call_of_the_step_may_compile() -> None:
+    """The time of its first call with an estimator is neither its step time nor the pilot's."""
+    f, seen = Counted(quadratic(6)), set[str]()
+
+    def step(E: catlog.Estimator) -> None:
+        f.now += 1.0 if repr(E) in seen else 1000.0
+        seen.add(repr(E))
+
+    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS()), Candidate(IndeCateR())]
+    advice = advise(f, bits(6), step=step, candidates=candidates, clock=f.clock)
+    assert len({id(trial.candidate) for trial in advice.trials}) == 3
+    assert advice.step_seconds < 2
+    assert advice.seconds > 1000
+
+
+def test_level_candidates_are_decided_by_bias() -> None:
+    """f is nearly linear: both are quick, so the score is level, but one is biased."""
+    f = Counted(lambda x: x.sum(-1) + 0.05 * (torch.pi * x).sin().sum(-1))
+    candidates = [Candidate(catlog.StraightThrough()), Candidate(IndeCateR(draws="latin"))]
+    advice = advise(
+        f, bits(6), biased=True, candidates=candidates, step=10.0, steps=300, clock=f.clock
+    )
+    assert advice.estimator.unbiased
+    scores = Scoring().scores(advice.trials)
+    assert scores[advice.trials[0].name] <= 1.2 * min(scores.values())
 
 
 def test_memory_needs_a_fixed_function() -> None:

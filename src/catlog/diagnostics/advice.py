@@ -78,10 +78,9 @@ def advise(
     with the gradient g, summed over the batch, the noise :math:`\sigma^2` that the choice of the
     minibatch puts into it, and bias and variance of the estimator. The first term stands for
     progress that less noise cannot buy: a step without noise still takes its time. So precision
-    beyond the gradient's own length, or beyond the noise of the minibatch, is worth nothing. If f
-    has parameters of its own, such as a decoder, they train as well, so these two terms count
-    twice. If the estimator's variance exceeds all else, the score is variance x time. Both factors
-    are rough: momentum averages the noise of about 10 steps, and no bias.
+    beyond the gradient's own length, or beyond the noise of the minibatch, is worth nothing. If the
+    estimator's variance exceeds all else, the score is variance x time. Both factors are rough:
+    momentum averages the noise of about 10 steps, and no bias.
 
     The pilot measures every candidate that fits q, f and the budget with few draws. It predicts
     other numbers of draws (1, 2, 4, 8, 16, ... within the budget): the variance falls as 1 / draws,
@@ -150,7 +149,6 @@ def advise(
         trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
     generator = task.generator(seed)
     pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
-    pilot.scoring.trains_f = bool(task.leaves_of_f)
     finalists = explore(pilot, trials)
     measured = [trial for trial in trials if trial.is_measured]
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}

@@ -84,6 +84,8 @@ def _noise(best: Trial, order: Sequence[Trial], scoring: Scoring) -> str:
 
 
 def _ratio(ratio: float) -> str:
+    if 0.95 <= ratio < 1.05:
+        return "about equal"
     return f"{ratio:.2g} times" if ratio < 1000 else "over 1000 times"
 
 

@@ -115,12 +115,12 @@ class Pilot:
             gradient = self._time_step(trial, step)
         if trial.is_exact:
             self._time_step(trial, step)
-            self._add(trial, torch.stack([gradient, gradient]))
+            self.add(trial, torch.stack([gradient, gradient]))
         elif trial.candidate.coefficients and not self.task.has_loss:
             has_many = self._entries > self.settings.many_entries
             self.fit_coefficients(trial, 2 if has_many else self._first_repeats(trial))
         else:
-            self._add(trial, torch.stack([gradient, self._time_step(trial, step)]))
+            self.add(trial, torch.stack([gradient, self._time_step(trial, step)]))
             self._further_estimates(trial, step)
         if self.whole_step is not None and self.rest_seconds is None:
             self._look_at_whole_step(trial, min(trial.times))
@@ -325,9 +325,10 @@ class Pilot:
         measured = [step() for _ in range(count)]
         if measured:
             trial.times += [seconds for seconds, _ in measured]
-            self._add(trial, torch.stack([gradient for _, gradient in measured]))
+            self.add(trial, torch.stack([gradient for _, gradient in measured]))
 
-    def _add(self, trial: Trial, gradients: Tensor) -> None:
+    def add(self, trial: Trial, gradients: Tensor) -> None:
+        """Add estimated gradients, one per row; of long ones, only some entries."""
         trial.add(self._selected(gradients))
 
     def _selected(self, gradients: Tensor) -> Tensor:
@@ -345,7 +346,7 @@ class Pilot:
     def run_batched(self, trial: Trial, repeats: int) -> None:
         """Make estimates in one batched call."""
         start = self.clock()
-        self._add(trial, self.task.gradients(trial.estimator, repeats, self.generator)[0])
+        self.add(trial, self.task.gradients(trial.estimator, repeats, self.generator)[0])
         trial.seconds_per_repeat = (self.clock() - start) / repeats
 
     def fit_coefficients(self, trial: Trial, repeats: int) -> None:
@@ -380,7 +381,7 @@ class Pilot:
         if repeats < self.settings.repeats_for_spread:  # few draws fit too well: draw again
             self.run_steps(trial, self._step(trial), 2)
         else:
-            self._add(trial, base + torch.einsum("i,irp->rp", solution, parts))
+            self.add(trial, base + torch.einsum("i,irp->rp", solution, parts))
 
     def _estimate_until(self, trial: Trial, error: float, time_left: float) -> None:
         """Make estimates until the error or the time limit is reached."""
@@ -395,7 +396,7 @@ class Pilot:
             possible = repeats if time_left == inf else int(time_left / trial.seconds)
             measured = [step() for _ in range(min(repeats, possible))]
             if measured:
-                self._add(trial, torch.stack([gradient for _, gradient in measured]))
+                self.add(trial, torch.stack([gradient for _, gradient in measured]))
             if not trial.is_whole:
                 trial.times += [seconds for seconds, _ in measured]
             return
@@ -465,7 +466,7 @@ class Pilot:
         most = max(2, self._batch_limit(trial))
         x, fx = self.plain.subsets(trial.samples, trial.replayed, most)
         if x.shape[1]:
-            self._add(trial, self.task.replayed_gradients(trial.estimator, x, fx))
+            self.add(trial, self.task.replayed_gradients(trial.estimator, x, fx))
         trial.replayed = self.plain.count
 
     def _shares_draws(self, trial: Trial) -> bool:

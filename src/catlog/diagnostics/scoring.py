@@ -27,22 +27,18 @@ class Scoring:
     :math:`\lVert g \rVert^2 / (\lVert g \rVert^2 + \text{noise})`, so the score is the time for a
     given progress. Momentum averages about 10 gradients, and so their noise; it does not average
     the signal or the bias. Precision beyond the gradient's own length, or beyond the noise of the
-    minibatch, is worth nothing. If f has parameters of its own, such as a decoder, they train as
-    well, with little of the estimator's noise. This counts as much as the progress of q: terms that
-    are no fault of the estimator count twice.
+    minibatch, is worth nothing.
 
     Reference: McCandlish et al., "An empirical model of large-batch training", 2018, section 2.2.
 
     Attributes:
         settings: The settings of the pilot.
         minibatch: :math:`\sigma^2`; 0 if the distributions of the batch share no parameters.
-        trains_f: Whether f has parameters of its own.
         truth: The gradient to compare with if a loss makes all estimators biased.
     """
 
     settings: PilotSettings = DEFAULTS
     minibatch: float = 0.0
-    trains_f: bool = False
     truth: Moments | None = None
     _biases: dict[tuple[int, int, int, int], float] = field(default_factory=dict, repr=False)
 
@@ -61,8 +57,7 @@ class Scoring:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
         reference = self.reference(trials)
         signal = 0.0 if reference is None else reference.norm2
-        floor = self.settings.momentum_steps * signal + self.minibatch
-        return 2 * floor if self.trains_f else floor
+        return self.settings.momentum_steps * signal + self.minibatch
 
     def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
         """Return the variance and, unless the estimator is unbiased, the weighted squared bias."""
