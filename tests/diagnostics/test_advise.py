@@ -27,6 +27,7 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.pilot import Line, Pilot
 from catlog.diagnostics.pilot_settings import PilotSettings
 from catlog.diagnostics.plain_draws import PlainDraws
+from catlog.diagnostics.race import least_biased
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
@@ -351,16 +352,20 @@ def test_first_call_of_the_step_may_compile() -> None:
     assert advice.seconds > 1000
 
 
-def test_level_candidates_are_decided_by_bias() -> None:
-    """f is nearly linear: both are quick, so the score is level, but one is biased."""
-    f = Counted(lambda x: x.sum(-1) + 0.05 * (torch.pi * x).sin().sum(-1))
-    candidates = [Candidate(catlog.StraightThrough()), Candidate(IndeCateR(draws="latin"))]
-    advice = advise(
-        f, bits(6), biased=True, candidates=candidates, step=10.0, steps=300, clock=f.clock
-    )
-    assert advice.estimator.unbiased
-    scores = Scoring().scores(advice.trials)
-    assert scores[advice.trials[0].name] <= 1.2 * min(scores.values())
+@pytest.mark.parametrize(("seconds", "name"), [(1.1, "RLOO(2)"), (1.5, "StraightThrough(1)")])
+def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None:
+    """A biased estimator must be clearly faster, not just a little."""
+    task = GradientSampler(quadratic(6), bits(6))
+    pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    noise = randn(64, 6) / 8
+    trials = []
+    for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
+        trial = Trial(repr(E), E, E.evaluations(task.q), Candidate(E), times=[time])
+        trial.add(1 + shift + noise - noise.mean(0))
+        trials.append(trial)
+    scores = pilot.scoring.scores(trials)
+    assert scores["StraightThrough(1)"] < scores["RLOO(2)"]
+    assert least_biased(pilot, trials, trials).name == name
 
 
 def test_memory_needs_a_fixed_function() -> None:
@@ -418,6 +423,23 @@ def test_failing_candidates_are_skipped() -> None:
         advice = advise(f, numbers(12, 3), candidates=order, clock=f.clock)
         assert advice.estimator == IndeCateR(1, draws="latin")
         assert advice.skipped == {"Broken(4)": "out of memory"}
+
+
+def test_failing_steps_are_skipped() -> None:
+    """A step of the user that fails with one estimator leaves the others in the race."""
+    f = Counted(quadratic(8))
+
+    def step(E: catlog.Estimator) -> None:
+        if isinstance(E, catlog.ARMS):
+            raise RuntimeError("cannot be captured")
+        E(f, bits(8)).sum().backward()
+
+    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS())]
+    advice = advise(f, bits(8), step=step, candidates=candidates, clock=f.clock)
+    assert isinstance(advice.estimator, RLOO)
+    assert "cannot be captured" in advice.skipped.values()
+    with pytest.raises(ValueError, match=r"no candidate could be used\. ARMS\(2\): cannot be cap"):
+        advise(f, bits(8), budget=2, step=step, candidates=candidates[1:], clock=f.clock)
 
 
 def test_names_and_modules_do_not_clash() -> None:

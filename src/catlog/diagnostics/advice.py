@@ -150,11 +150,11 @@ def advise(
     generator = task.generator(seed)
     pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
     finalists = explore(pilot, trials)
-    measured = [trial for trial in trials if trial.is_measured]
+    best = choose(pilot, finalists, trials)
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
-    if not measured:
+    if best is None:
         raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
-    best = choose(pilot, finalists, measured)
+    measured = [trial for trial in trials if trial.is_measured]
     order = [best, *(trial for trial in pilot.scoring.ranked(measured) if trial is not best)]
     pilot_seconds = clock() - start
     return Advice(

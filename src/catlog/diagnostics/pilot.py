@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from math import ceil, inf, sqrt
 
 import torch
@@ -17,6 +18,7 @@ from .sizing import fewest_draws
 from .structure import Structure
 from .trials import Trial
 
+ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 NO_TIME = "the pilot had no time for it"
 TOO_SLOW = "its steps take too long, even if they had no noise"
 TimedStep = Callable[[], tuple[float, Tensor]]
@@ -265,30 +267,41 @@ class Pilot:
         self, contenders: Sequence[Trial], trials: Sequence[Trial], error: float, timed_steps: int
     ) -> None:
         """Time further steps of all in turn, then make estimates until the error is reached."""
-        steps = {}
-        for trial in contenders:
-            self._use_whole_step(trial)
-            steps[trial.name] = self._step(trial)
         shortest = min(trial.seconds for trial in contenders)
         quick_steps = int(self.settings.timing_seconds / max(shortest, 1e-9))
-        counts = {trial.name: len(trial.times) for trial in contenders}
-        for _ in range(min(self.settings.most_timed_steps, max(timed_steps, quick_steps))):
-            for trial in contenders:
-                if self.time_left(trials) > trial.seconds:
-                    self.run_steps(trial, steps[trial.name], 1)
-        for trial in contenders:  # times of the same minute can be compared
-            trial.times = trial.times[counts[trial.name] :] or trial.times
+        count = min(self.settings.most_timed_steps, max(timed_steps, quick_steps))
+        old_times: dict[str, int] = {}
+        for _, trial in product(range(count), contenders):
+            if trial.skipped is not None or self.time_left(trials) < trial.seconds:
+                continue
+            try:
+                self._use_whole_step(trial)
+                old_times.setdefault(trial.name, len(trial.times))
+                self.run_steps(trial, self._step(trial), 1)
+            except ERRORS as problem:
+                trial.skipped = first_line(problem)
+        for trial in contenders:  # only times of the same minute can be compared
+            trial.times = trial.times[old_times.get(trial.name, 0) :]
         for place, trial in enumerate(contenders):
             share = self.time_left(trials) / (len(contenders) - place)
-            if share <= 0 or trial.is_exact:
+            if share <= 0 or trial.is_exact or not trial.is_measured:
                 continue
             # The error of the variance counts as far as the variance does.
-            ratio = trial.error / max(self.scoring.errors(trials)[trial.name], 1e-9)
-            self._estimate_until(trial, error * max(1.0, ratio), share)
+            errors = self.scoring.errors([entry for entry in trials if entry.is_measured])
+            ratio = trial.error / max(errors[trial.name], 1e-9)
+            try:
+                self._estimate_until(trial, error * max(1.0, ratio), share)
+            except ERRORS as problem:
+                trial.skipped = first_line(problem)
 
-    def confirm(self, trial: Trial, is_late: bool) -> None:
-        """Time further steps of the leader and, unless it is late, add cheap batches."""
+    def confirm(self, trial: Trial, is_late: bool, is_new: bool) -> None:
+        """Time further steps of the leader and, unless it is late, add cheap batches.
+
+        Times of a new leader are old, so they are replaced.
+        """
         steps = self.settings.confirming_steps
+        if is_new:
+            trial.times = []
         self._use_whole_step(trial)
         self.run_steps(trial, self._step(trial), steps)
         if not is_late and self.may_have_missed(trial):
@@ -615,3 +628,8 @@ def _is_slower_than_skipped(trial: Trial, trials: Sequence[Trial]) -> bool:
         and entry.evaluations <= trial.evaluations
         for entry in trials
     )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, without its full stop."""
+    return str(error).split("\n")[0].rstrip(".")

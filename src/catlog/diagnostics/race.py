@@ -4,10 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import exp, inf
 
-from .pilot import Pilot
+from .pilot import ERRORS, Pilot, first_line
 from .trials import Trial
-
-ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 
 
 def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
@@ -24,7 +22,7 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
             if pilot.scoring.minibatch == 0:
                 pilot.measure_minibatch(trials)
         except ERRORS as problem:
-            trial.skipped = _first_line(problem)
+            trial.skipped = first_line(problem)
     pilot.sharpen_biases(trials)
     pilot.measure_truth(trials)
     pilot.measure_minibatch(trials)
@@ -34,7 +32,7 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
         try:
             trials += pilot.other_sizes(trial, hope)
         except ERRORS as problem:
-            trial.skipped = _first_line(problem)
+            trial.skipped = first_line(problem)
     remaining = _contenders(pilot, _measured(trials), trials, pilot.settings.contenders)
     finalists = remaining
     for error, timed_steps in pilot.settings.rounds:
@@ -45,15 +43,18 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     return finalists
 
 
-def choose(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
-    """Confirm the leader of the finalists and return the best.
+def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Trial | None:
+    """Confirm the leader and return the best finalist; None if all failed.
 
-    With few repeats the apparent minimum is biased low, so the leader is measured again.
+    With few repeats the apparent minimum is biased low, so the leader is measured again. If it is
+    none of the finalists, it becomes one, with new times.
     """
     settings, scoring = pilot.settings, pilot.scoring
     for _ in range(settings.confirmations):
-        scores, errors = scoring.scores(trials), scoring.errors(trials)
-        leader = min(finalists, key=lambda trial: scores[trial.name])
+        trials = _measured(trials)
+        if not trials:
+            break
+        errors, leader = scoring.errors(trials), scoring.ranked(trials)[0]
         is_late = pilot.time_left(trials, settings.overtime) < 0
         has_repeats = leader.moments.count >= settings.least_repeats
         is_sure = has_repeats and (
@@ -61,13 +62,22 @@ def choose(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) ->
             or len(scoring.surely_worse(leader, trials)) == len(trials) - 1
         )
         is_done = is_sure and (is_late or not pilot.may_have_missed(leader))
-        if pilot.is_timed(leader) and (leader.is_exact or is_done):
+        is_timed = leader in finalists and pilot.is_timed(leader)
+        if is_timed and (leader.is_exact or is_done):
             break
-        pilot.confirm(leader, is_late)
-    return _least_biased(pilot, [trial for trial in finalists if pilot.is_timed(trial)], trials)
+        is_new = leader not in finalists
+        try:
+            pilot.confirm(leader, is_late, is_new)
+        except ERRORS as problem:
+            leader.skipped = first_line(problem)
+        if is_new:
+            finalists.append(leader)
+    finalists = _measured(finalists)
+    timed = [trial for trial in finalists if pilot.is_timed(trial)]
+    return least_biased(pilot, timed, _measured(trials)) if timed else None
 
 
-def _least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
+def least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
     """Return the finalist with the best score or, of candidates that are level, the least bias.
 
     Bias hurts more later, when the gradient is smaller.
@@ -122,7 +132,3 @@ def _contenders(
         if trial.name not in worse and not is_alike:
             contenders.append(trial)
     return contenders[: max(1, most)]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0].rstrip(".")
