@@ -1,5 +1,8 @@
 """Which estimator, with which settings? A short pilot on f and q decides."""
 
+# Keeps the signature short in `help`: names of types, not what they stand for.
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -43,6 +43,7 @@ class Candidate:
             the draws of the pilot.
         expensive: Its own arithmetic may cost more than f and grows faster than its draws, so its
             repeats are not batched.
+        warm_up: The steps for which it learns, if it does, before its estimates count.
         otherwise: The reason that is reported if the condition is not met.
     """
 
@@ -50,6 +51,7 @@ class Candidate:
     when: Condition = _always
     coefficients: tuple[str, ...] = ()
     expensive: bool = False
+    warm_up: int = 1
     otherwise: str = "it is not worth a try here"
 
 
@@ -93,7 +95,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(RAM(), _is_structured),
     Candidate(LEG(), _is_structured),
     Candidate(BBVI()),
-    Candidate(MemoryCateR(), _is_fixed, expensive=True, otherwise=NOT_FIXED),
+    Candidate(MemoryCateR(), _is_fixed, expensive=True, warm_up=8, otherwise=NOT_FIXED),
     Candidate(StraightThrough()),
     Candidate(MuProp(), _is_relaxable),
     Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),

@@ -113,8 +113,8 @@ class Pilot:
         if self._further_steps(trial) * trial.seconds > self.settings.usual_share * time_left:
             trial.skipped = NO_TIME
             return []
-        if trial.learns:  # the first gradient was made before anything was learned
-            gradient = self._time_step(trial, step)
+        for _ in range(trial.candidate.warm_up if trial.learns else 0):
+            gradient = self._time_step(trial, step)  # the first was made before it learned anything
         if trial.is_exact:
             self._time_step(trial, step)
             self.add(trial, torch.stack([gradient, gradient]))
@@ -586,7 +586,8 @@ class Pilot:
         """Return how many steps a first measurement takes after the first one, about."""
         if trial.is_exact:
             return 1
-        return 2 * (1 + len(trial.candidate.coefficients)) + trial.learns
+        warm_up = trial.candidate.warm_up if trial.learns else 0
+        return 2 * (1 + len(trial.candidate.coefficients)) + warm_up
 
     def _batch_limit(self, trial: Trial) -> int:
         """Return how many estimates one call may make."""

@@ -109,7 +109,7 @@ class PilotSettings:
     rare_repeats: int = 64
     doubt_errors: float = 2
     doubt_times: float = 1.3
-    level_times: float = 1.2
+    level_times: float = 1.25
     hope_times: float = 1.5
 
 
