@@ -1,6 +1,6 @@
 """How good is the advice of `catlog.advise`, compared with everything it could have chosen?
 
-    python -m benchmarks.advice     # an hour of one quiet core; writes results/quality/advise.csv
+    python -m benchmarks.advice     # hours of one quiet core; writes results/quality/advise.csv
     python -m benchmarks.advice --sizes small --repeats 50 --rounds 5 --output advise.csv  # minutes
 
 On every problem, three pilots with seeds 500, 501 and 502 choose an estimator. Then

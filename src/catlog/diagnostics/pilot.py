@@ -617,7 +617,7 @@ class Line:
         """Return the seconds; fewer draws take at least half of their share."""
         difference = max(0.0, self.many_seconds - self.few_seconds)
         per_draw = difference / max(1, self.many - self.few)
-        least = self.few_seconds * samples / self.few / 2
+        least = self.few_seconds * min(1.0, samples / self.few / 2)
         return max(least, self.few_seconds + (samples - self.few) * per_draw)
 
 
