@@ -323,6 +323,7 @@ def test_numbers_of_draws() -> None:
     line = Line(2, 1.0, 8, 4.0)
     assert [line.at(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
     assert Line(2, 1.0, 8, 1.6).at(32) == pytest.approx(4.0)
+    assert Line(2, 1.0, 8, 0.9, 0.1).at(32) == pytest.approx(4.0)
     assert Line(4, 1.0, 16, 5.0).at(1) == 0.125  # a line through noisy times may fall below zero
 
 

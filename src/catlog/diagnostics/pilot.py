@@ -441,7 +441,8 @@ class Pilot:
         smallest, largest = trials[measured[0]], trials[measured[-1]]
         second = trials[max(size for size in measured if size <= self._next_size(smallest))]
         few, many = (self._plain_seconds(entry) for entry in (smallest, second))
-        line = Line(smallest.samples, few, second.samples, many)
+        per_draw = self._least_seconds(trial) / trial.samples
+        line = Line(smallest.samples, few, second.samples, many, per_draw)
         self._look_at_whole_step(smallest, few)
         for size in measured:
             trials[size].expected_seconds = self.step_ratio * line.at(size)
@@ -471,7 +472,8 @@ class Pilot:
 
     def _between(self, first: Trial, second: Trial, sizes: Sequence[int]) -> list[Trial]:
         few, many = sorted((first, second), key=lambda trial: trial.samples)
-        line = Line(few.samples, min(few.times), many.samples, min(many.times))
+        per_draw = self.step_ratio * self._least_seconds(first) / first.samples
+        line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
         return [first.resized(size, self.task, line.at(size)) for size in sizes]
 
     def _replay(self, trial: Trial) -> None:
@@ -606,17 +608,26 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Line:
-    """The time of a step as an affine function of the number of draws, through two points."""
+    """The time of a step as an affine function of the number of draws, through two points.
+
+    Attributes:
+        few: The number of draws of the first point.
+        few_seconds: Its time.
+        many: The number of draws of the second point.
+        many_seconds: Its time.
+        least_per_draw: What a further draw takes at least, however the two times are disturbed.
+    """
 
     few: int
     few_seconds: float
     many: int
     many_seconds: float
+    least_per_draw: float = 0.0
 
     def at(self, samples: int) -> float:
         """Return the seconds; fewer draws take at least half of their share."""
-        difference = max(0.0, self.many_seconds - self.few_seconds)
-        per_draw = difference / max(1, self.many - self.few)
+        difference = self.many_seconds - self.few_seconds
+        per_draw = max(self.least_per_draw, difference / max(1, self.many - self.few))
         least = self.few_seconds * min(1.0, samples / self.few / 2)
         return max(least, self.few_seconds + (samples - self.few) * per_draw)
 
