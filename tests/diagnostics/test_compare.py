@@ -679,4 +679,4 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert len(rows) == 8
     exec(blocks[1], names)
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
