@@ -64,11 +64,22 @@ def advice(rows: list[Row]) -> str:
     return table(head, lines)
 
 
+def advice_measure(rows: list[Row]) -> str:
+    """Return what the ratios of the file are."""
+    if "variance_ratio" in rows[0]:
+        return "The score of the choice, relative to the best of them:"
+    return (
+        "These are choices of an earlier version, which minimised variance x time. In variance x "
+        "time, relative to the best of them:"
+    )
+
+
 def values() -> dict[str, object]:
     comparison, explanation = executed()[0]
     return {
         "comparison": comparison,
         "explanation": explanation,
+        "advice_measure": advice_measure(read("quality/advise")),
         "advice": advice(read("quality/advise")),
     }
 

@@ -24,7 +24,11 @@ from catlog import (
 )
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.pilot import Pilot
+from catlog.diagnostics.pilot import Line, Pilot
+from catlog.diagnostics.pilot_settings import PilotSettings
+from catlog.diagnostics.plain_draws import PlainDraws
+from catlog.diagnostics.race import least_biased
+from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
 
@@ -42,7 +46,7 @@ def numbers(d: int, k: int) -> Independent:
 
 
 class Counted:
-    """f with a clock: a call takes 20 microseconds, and 1 more for every point."""
+    """f with a clock: a call takes 0.2 seconds, and 0.01 more for every point."""
 
     def __init__(self, f: Callable[[Tensor], Tensor], dims: int = 1) -> None:
         self.f = f
@@ -53,7 +57,7 @@ class Counted:
     def __call__(self, x: Tensor) -> Tensor:
         points = x.shape[: x.dim() - self.dims].numel()
         self.points += points
-        self.now += 20e-6 + 1e-6 * points
+        self.now += 0.2 + 0.01 * points
         return self.f(x)
 
     def clock(self) -> float:
@@ -62,7 +66,7 @@ class Counted:
 
 class CountedTable(Counted):
     def neighbours(self, *arguments: Tensor) -> Tensor:
-        self.now += 20e-6 + 2e-6 * len(arguments[0])
+        self.now += 0.2 + 0.02 * len(arguments[0])
         return self.f.neighbours(*arguments)
 
 
@@ -73,63 +77,308 @@ def quadratic(d: int) -> Callable[[Tensor], Tensor]:
 
 
 def test_additive_black_box() -> None:
-    """IndeCateR has no variance with one draw, so more draws are of no use."""
+    """IndeCateR has no variance with one draw, so more draws are not tried."""
     costs = randn(12, 3, seed=1)
     f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
-    advice = advise(f, numbers(12, 3), clock=f.clock)
+    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    advice = advise(f, numbers(12, 3), candidates=candidates, step=10.0, clock=f.clock)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.trials[0].variance == 0
     assert advice.structure.has_slope is False
-    assert "no variance at all" in str(advice)
+    assert "Its gradient has no noise." in str(advice)
     assert "12 independent variables of 3 categories" in str(advice)
+    assert not any("IndeCateR(2" in trial.name for trial in advice.trials)
 
 
 def test_additive_with_its_own_table() -> None:
     """The table is cheap, so a budget far below its entries allows it, and it is exact."""
     f = CountedTable(Additive(randn(40, 3, seed=1)))
-    advice = advise(f, numbers(40, 3), budget=20, clock=f.clock)
+    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    options = {"budget": 20, "candidates": candidates, "step": 1.0}
+    advice = advise(f, numbers(40, 3), clock=f.clock, **options)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.structure.has_own_table
     assert "has its own neighbour table" in str(advice)
     pairs = CountedTable(catlog.functions.Potts(randn(40, 40), randn(40, 3)))
-    sized = next(
-        trial
-        for trial in advise(pairs, numbers(40, 3), budget=20, clock=pairs.clock).trials
-        if "Inde" in trial.name
-    )
-    assert sized.estimator == IndeCateR(5, draws="latin")  # a draw counts as 1 + k evaluations
+    trials = advise(pairs, numbers(40, 3), clock=pairs.clock, **options).trials
+    sized = next(trial for trial in trials if "Inde" in trial.name)
+    assert sized.most_samples == 5  # a draw counts as 1 + k evaluations
     black_box = Counted(f.f)
-    without_table = advise(black_box, numbers(40, 3), budget=20, clock=black_box.clock)
-    assert not any(
-        isinstance(trial.estimator, IndeCateR) and trial.estimator.variables is None
-        for trial in without_table.trials
-    )
+    without_table = advise(black_box, numbers(40, 3), clock=black_box.clock, **options)
     assert (
         without_table.skipped["IndeCateR(1, draws=latin)"]
         == "it needs at least 81 evaluations, more than the budget of 20"
     )
 
 
-def test_few_points_are_enumerated() -> None:
+def test_precision_is_worth_its_time_only() -> None:
+    """The longer the rest of a step takes, the more evaluations are worth their time."""
     f = Counted(quadratic(10))
-    assert isinstance(advise(f, bits(10), clock=f.clock).estimator, Exact)
+    quick = advise(f, bits(10), clock=f.clock)
+    assert quick.trials[0].evaluations < 64
+    slow = advise(f, bits(10), step=1000.0, clock=f.clock)
+    assert slow.trials[0].evaluations > quick.trials[0].evaluations
+    assert slow.step_seconds > 1000
+    assert slow.trials[0].variance < quick.trials[0].variance
     budgeted = advise(f, bits(10), budget=100, clock=f.clock)
     assert "needs 1024 evaluations, more than the budget of 100" in budgeted.skipped["Exact()"]
 
 
+def test_default_budget_is_never_exceeded() -> None:
+    """Exact has the budget of all others, and the number is printed."""
+    for d, budget in ((4, 64), (8, 256), (40, 82)):
+        f = Counted(quadratic(d))
+        advice = advise(f, bits(d), step=1000.0, clock=f.clock)
+        assert advice.structure.budget == budget
+        assert all(trial.evaluations <= budget for trial in advice.trials)
+        assert f"within at most {budget} evaluations" in str(advice)
+
+
 def test_differentiable_pairwise() -> None:
-    """f is linear in each bit, so slopes give every difference. With m = 1 there are most draws."""
+    """f is linear in each bit, so slopes give every difference."""
     f = Counted(quadratic(20))
     advice = advise(f, bits(20), budget=100, clock=f.clock)
-    assert {trial.name for trial in advice.trials[:2]} == {
-        "SlopeCateR(60)",
-        "IndeCateR(50, draws=latin, variables=1)",
-    }
-    rest = [entry for entry in CANDIDATES if not isinstance(entry.estimator, SlopeCateR)]
-    second = advise(f, bits(20), budget=100, candidates=rest, clock=f.clock)
-    assert second.estimator == IndeCateR(50, draws="latin", variables=1)
+    assert advice.estimator.differentiates_f
     assert advice.structure.is_relaxable
     assert "f is differentiable, also between categories" in str(advice)
+
+
+class Attention(torch.nn.Module):
+    """Two glimpses of 16 places, chosen by a network, and a classifier of what is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.policy = torch.nn.Linear(16, 32).double()
+            self.reader = torch.nn.Linear(32, 10).double()
+        self.images = torch.randn(32, 16, dtype=torch.float64, generator=generator)
+        self.labels = torch.randint(10, (32,), generator=generator)
+
+    def q(self) -> Independent:
+        return Independent(Categorical(logits=self.policy(self.images).view(-1, 2, 16)), 1)
+
+    def f(self, x: Tensor) -> Tensor:
+        seen = torch.zeros(*x.shape[:-1], 16, dtype=torch.float64).scatter(-1, x, 1.0)
+        scores = self.reader(torch.cat([seen, seen * self.images], -1))
+        return -scores.log_softmax(-1)[..., torch.arange(32), self.labels]
+
+
+def test_enumeration_does_not_beat_the_noise_of_the_minibatch() -> None:
+    """Two glimpses of 16 places: Exact is free of noise, but the minibatch is not."""
+    model = Attention()
+    f = Counted(model.f)
+    advice = advise(f, model.q(), clock=f.clock)
+    assert advice.structure.budget == 256
+    assert not isinstance(advice.estimator, Exact)
+    assert advice.trials[0].evaluations < 64
+    assert advice.minibatch_variance > 0
+    assert "times as large as that of the minibatch." in str(advice)
+
+
+def test_minibatch_variance_is_that_of_the_gradients_of_its_elements() -> None:
+    model = Attention()
+    q = model.q()
+    task = GradientSampler(model.f, q)
+    assert task.shares_parameters
+    values = Exact()(model.f, q)
+    rows = []
+    for value in values:
+        gradients = torch.autograd.grad(value, list(model.policy.parameters()), retain_graph=True)
+        rows.append(torch.cat([part.flatten() for part in gradients]))
+    expected = 32 * torch.stack(rows).var(0).sum().item()
+    order = [tuple(parameter.shape) for parameter in task.parameters]
+    assert sorted(order) == sorted(tuple(part.shape) for part in model.policy.parameters())
+    assert task.minibatch_variance(Exact(), 32) == pytest.approx(expected, rel=1e-9)
+    assert 0.3 < task.minibatch_variance(Exact(), 8) / expected < 3
+    logits = randn(5, 3).requires_grad_()
+    separate = GradientSampler(quadratic(3), Independent(Bernoulli(logits=logits), 1))
+    assert not separate.shares_parameters  # every element has logits of its own
+
+
+def test_relaxations_win_if_bias_is_allowed() -> None:
+    """A decoder of 20 one-hot variables of 10 categories."""
+    generator = torch.Generator().manual_seed(0)
+    weights = randn(200, 30, seed=1) / 8
+    images = torch.rand(16, 30, dtype=torch.float64, generator=generator)
+    encoder = (randn(30, 200, seed=2) / 5).requires_grad_()
+    f = Counted(lambda x: ((x.flatten(-2) @ weights).tanh() - images).square().sum(-1), dims=2)
+    q = Independent(OneHotCategorical(logits=(images @ encoder).view(16, 20, 10)), 1)
+    relaxed = advise(f, q, biased=True, clock=f.clock)
+    assert isinstance(
+        relaxed.estimator, catlog.ReinMax | catlog.GumbelSoftmax | catlog.StraightThrough
+    )
+    assert "It is biased, by " in str(relaxed)
+    assert advise(f, q, clock=f.clock).estimator.unbiased
+
+
+def test_equal_logits_are_moved() -> None:
+    """At logits 0, Latin draws of a quadratic f have no variance, but only until the first step."""
+    f = Counted(quadratic(12))
+    logits = torch.zeros(12, dtype=torch.float64, requires_grad=True)
+    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    for q in (Bernoulli(logits=logits), Bernoulli(probs=logits + 0.5)):
+        advice = advise(f, Independent(q, 1), step=10.0, candidates=candidates, clock=f.clock)
+        assert advice.structure.is_moved
+        assert all(trial.variance > 0 for trial in advice.trials)
+        assert "so the pilot added random numbers to the logits" in str(advice)
+    chain = advise(
+        lambda x: (x[..., 1:] == x[..., :-1]).double().sum(-1),
+        lambda a, b: MarkovChain(a, b, length=4),
+        [torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)],
+        candidates=candidates[1:],
+    )
+    assert chain.structure.is_moved
+    assert not advise(f, bits(12), candidates=candidates, clock=f.clock).structure.is_moved
+
+
+def test_loss_counts_the_noise_of_the_value() -> None:
+    """Under -log E[f], draws that all score zero give no finite loss, so Exact wins."""
+    weights = torch.zeros(2, 7, dtype=torch.float64)
+    logits = (weights + randn(2, 7)).requires_grad_()
+    f = Counted(lambda x: (x.prod(-1) == 12).double())
+    q = Independent(Categorical(logits=logits), 1)
+    candidates = [Candidate(RLOO()), Candidate(Exact())]
+    options = {"candidates": candidates, "step": 0.1, "clock": f.clock}
+    advice = advise(f, q, loss=lambda value: -value.log(), **options)
+    assert isinstance(advice.estimator, Exact)
+    assert max(trial.variance for trial in advice.trials) == inf
+    linear = advise(f, q, loss=lambda value: 3 * value, **options)
+    assert all(trial.variance < inf for trial in linear.trials)
+
+
+def test_whole_step_is_timed_and_undone() -> None:
+    images = randn(8, 5, seed=4)
+    encoder = torch.nn.Sequential(
+        torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6)
+    ).double()
+    before = [parameter.detach().clone() for parameter in encoder.parameters()]
+    optimiser = torch.optim.SGD(encoder.parameters(), lr=1.0)
+    f = Counted(quadratic(6))
+
+    def make_q() -> Independent:
+        return Independent(Bernoulli(logits=encoder(images)), 1)
+
+    seen = []
+
+    def step(E: catlog.Estimator) -> None:
+        seen.append(E)
+        optimiser.zero_grad()
+        E(f, make_q()).sum().backward()
+        optimiser.step()
+        f.now += 7.0
+
+    candidates = [Candidate(RLOO()), Candidate(IndeCateR())]
+    advice = advise(f, make_q(), step=step, candidates=candidates, clock=f.clock)
+    assert len(seen) >= 4
+    assert advice.step_seconds > 7
+    for parameter, value in zip(encoder.parameters(), before, strict=True):
+        assert torch.equal(parameter, value)
+        assert parameter.grad is None
+
+
+def test_plain_draws_are_evaluated_once() -> None:
+    """RLOO and BBVI use the same independent draws, so f is not evaluated for each of them."""
+    f = Counted(quadratic(12))
+    candidates = [Candidate(RLOO()), Candidate(catlog.BBVI())]
+    advice = advise(f, bits(12), budget=4, candidates=candidates, clock=f.clock)
+    used = [trial.replayed for trial in advice.trials]
+    assert min(used) >= 8
+    assert f.points <= max(used) + 20  # the probe, and the look at f's gradient
+    for trial in advice.trials:  # the time of the evaluations counts for both
+        assert trial.seconds == pytest.approx(0.2 + 0.01 * trial.samples)
+
+
+def test_subsets_of_shared_draws_are_estimates() -> None:
+    """Six draws are three estimates of RLOO(2), each with two of the draws."""
+    logits = randn(3, 5).requires_grad_()
+    f, q = quadratic(5), Independent(Bernoulli(logits=logits), 1)
+    task = GradientSampler(f, q)
+    draws = PlainDraws(task, 3, task.generator(0), lambda: 0.0)
+    draws.extend(2)
+    assert draws.count == 6
+    x, fx = draws.subsets(2, 0, 10)
+    assert x.shape == (2, 3, 3, 5)
+    rows = task.replayed_gradients(RLOO(2), x, fx)
+    for row, points in zip(rows, x.unbind(1), strict=True):
+        (gradient,) = torch.autograd.grad(RLOO(2)(f, q, x=points).sum(), logits)
+        assert torch.allclose(row, gradient.flatten(), rtol=1e-12, atol=0)
+    assert len({tuple(points.flatten().tolist()) for points in x.unbind(1)}) == 3
+    later = draws.subsets(2, 4, 10)[0]
+    assert torch.equal(later[:, 0], x[:, 2])
+
+
+def test_numbers_of_draws() -> None:
+    """Powers of two and the most that the budget allows; the variance is inverse to the draws."""
+    task = GradientSampler(quadratic(6), bits(6))
+    structure = probe(task, 60, lambda: 0.0)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
+    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
+    assert pilot.sizes(trial) == [2, 4, 8, 16, 32, 60]
+    trial.add(randn(20, 6))
+    more = trial.resized(16, task, seconds=3.0)
+    assert more.variance == pytest.approx(trial.variance / 4)
+    assert more.seconds == 3.0
+    line = Line(2, 1.0, 8, 4.0)
+    assert [line.at(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
+    assert Line(2, 1.0, 8, 1.6).at(32) == pytest.approx(4.0)
+    assert Line(2, 1.0, 8, 0.9, 0.1).at(32) == pytest.approx(4.0)
+    assert Line(4, 1.0, 16, 5.0).at(1) == 0.125  # a line through noisy times may fall below zero
+
+
+def test_some_entries_stand_for_all() -> None:
+    logits = torch.zeros(40, 100, requires_grad=True)
+    task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
+    settings = PilotSettings(selected_entries=50)
+    structure = probe(task, 60, lambda: 0.0)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30, settings=settings)
+    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
+    rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
+    pilot.add(trial, rows)
+    assert len(trial.moments.mean) == 50
+    assert trial.variance == pytest.approx(8000)  # of all 4000 entries, each with variance 2
+
+
+def test_first_call_of_the_step_may_compile() -> None:
+    """The time of its first call with an estimator is neither its step time nor the pilot's."""
+    f, seen = Counted(quadratic(6)), set[str]()
+
+    def step(E: catlog.Estimator) -> None:
+        f.now += 1.0 if repr(E) in seen else 1000.0
+        seen.add(repr(E))
+
+    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS()), Candidate(IndeCateR())]
+    advice = advise(f, bits(6), step=step, candidates=candidates, clock=f.clock)
+    assert len({id(trial.candidate) for trial in advice.trials}) == 3
+    assert advice.step_seconds < 2
+    assert advice.seconds > 1000
+
+
+@pytest.mark.parametrize(("seconds", "name"), [(1.1, "RLOO(2)"), (1.5, "StraightThrough(1)")])
+def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None:
+    """A biased estimator must be clearly faster, not just a little."""
+    task = GradientSampler(quadratic(6), bits(6))
+    pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    noise = randn(64, 6) / 8
+    trials = []
+    for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
+        trial = Trial(repr(E), E, E.evaluations(task.q), Candidate(E), times=[time])
+        trial.add(1 + shift + noise - noise.mean(0))
+        trials.append(trial)
+    scores = pilot.scoring.scores(trials)
+    assert scores["StraightThrough(1)"] < scores["RLOO(2)"]
+    assert least_biased(pilot, trials, trials).name == name
+
+
+def test_memory_needs_a_fixed_function() -> None:
+    f = Counted(quadratic(12))
+    without = advise(f, bits(12), clock=f.clock)
+    assert "fixed=True" in without.skipped["MemoryCateR(16)"]
+    fixed = advise(f, bits(12), fixed=True, steps=200, clock=f.clock)
+    names = [trial.name for trial in fixed.trials] + list(fixed.skipped)
+    assert any(name.startswith("MemoryCateR") for name in names)
+    assert "fixed=True" not in str(fixed.skipped)
 
 
 def test_sparse_black_box() -> None:
@@ -148,20 +397,16 @@ def test_gradients_of_zero_are_not_taken_for_exact() -> None:
     f = Counted(lambda x: (x.sum(-1) == 30).double())
     advice = advise(f, q, budget=64, clock=f.clock)
     assert "saw no gradient other than zero, so this is a guess" in str(advice)
-    assert "no variance" not in str(advice)
+    assert "no noise" not in str(advice)
 
 
 def test_equal_estimates_are_not_taken_for_exact() -> None:
     """Latin draws of few bits have few outcomes: the first two estimates are equal by chance."""
     f = Counted(quadratic(10))
     rest = [entry for entry in CANDIDATES if not isinstance(entry.estimator, SlopeCateR)]
-    advice = advise(f, bits(10), budget=64, candidates=rest, clock=f.clock)
+    advice = advise(f, bits(10), budget=64, candidates=rest, step=10.0, clock=f.clock)
     assert advice.trials[0].variance > 0
-    assert any(
-        trial.moments.count > 2
-        for trial in advice.trials
-        if trial.estimator == IndeCateR(12, draws="latin", variables=4)
-    )
+    assert advice.trials[0].moments.count > 2
 
 
 @dataclass(frozen=True)
@@ -180,13 +425,32 @@ def test_failing_candidates_are_skipped() -> None:
     for order in (candidates, candidates[::-1]):
         advice = advise(f, numbers(12, 3), candidates=order, clock=f.clock)
         assert advice.estimator == IndeCateR(1, draws="latin")
-        assert advice.skipped == {"Broken(64)": "out of memory"}
+        assert advice.skipped == {"Broken(4)": "out of memory"}
+
+
+def test_failing_steps_are_skipped() -> None:
+    """A step of the user that fails with one estimator leaves the others in the race."""
+    f = Counted(quadratic(8))
+
+    def step(E: catlog.Estimator) -> None:
+        if isinstance(E, catlog.ARMS):
+            raise RuntimeError("cannot be captured")
+        E(f, bits(8)).sum().backward()
+
+    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS())]
+    advice = advise(f, bits(8), step=step, candidates=candidates, clock=f.clock)
+    assert isinstance(advice.estimator, RLOO)
+    assert "cannot be captured" in advice.skipped.values()
+    with pytest.raises(ValueError, match=r"no candidate could be used\. ARMS\(2\): cannot be cap"):
+        advise(f, bits(8), budget=2, step=step, candidates=candidates[1:], clock=f.clock)
 
 
 def test_names_and_modules_do_not_clash() -> None:
     assert isinstance(catlog.diagnostics, ModuleType)
     assert catlog.diagnostics.advise is catlog.advise
-    assert len(str(signature(catlog.advise))) < 1000
+    text = str(signature(catlog.advise))
+    assert text.startswith("(f: 'Function', q: 'DistributionLike', parameters: ")
+    assert len(text) < 500
 
 
 def test_structured_distribution() -> None:
@@ -211,17 +475,17 @@ def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> N
     assert advice.estimator.evaluations(bits(20)) <= budget
     assert advice.seconds == counted.now
     assert advice.seconds < 50 * advice.step_seconds
-    merits = [trial.variance * trial.seconds for trial in advice.trials]
-    assert merits[0] <= 1.5 * min(merits)
+    scores = Scoring().scores(advice.trials)
+    assert scores[advice.trials[0].name] <= 1.5 * min(scores.values())
 
 
 def test_time_is_limited_if_f_is_expensive() -> None:
     """The pilot ends in time, with candidates left untried, but the first two are tried."""
     f = Counted(quadratic(30))
-    advice = advise(f, bits(30), budget=200, steps=8, clock=f.clock)
-    assert 2 <= len(advice.trials) < 6
+    advice = advise(f, bits(30), budget=200, steps=8, seconds=0, clock=f.clock)
+    assert 2 <= len({id(trial.candidate) for trial in advice.trials}) < 6
     assert advice.seconds < 23 * advice.step_seconds  # untried candidates cost nothing
-    assert advice.skipped["CritiCateR(200)"] == "the pilot had no time for it"
+    assert "the pilot had no time for it" in advice.skipped.values()
     more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
     assert len(more.trials) > len(advice.trials)
 
@@ -235,9 +499,12 @@ def test_contenders_get_more_repeats() -> None:
         Candidate(Reinforce(baseline=100.0)),
     ]
     advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
-    repeats = {type(trial.estimator).__name__: trial.moments.count for trial in advice.trials}
-    assert repeats["Reinforce"] == min(repeats.values())  # far behind: not measured again
-    assert max(repeats.values()) > 4 * repeats["Reinforce"]
+    timed: dict[str, int] = {}
+    for trial in advice.trials:
+        name = type(trial.estimator).__name__
+        timed[name] = timed.get(name, 0) + len(trial.times)
+    assert timed["Reinforce"] == 0  # far behind: judged from the draws that all share
+    assert max(timed.values()) > 4
 
 
 def test_same_seed_gives_the_same_advice() -> None:
@@ -265,26 +532,26 @@ def test_biased_estimators_need_permission() -> None:
     allowed = advise(f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock)
     by_name = {type(trial.estimator).__name__: trial for trial in allowed.trials}
     assert by_name["StraightThrough"].variance < by_name["RLOO"].variance
-    assert allowed.estimator == RLOO(64)
+    assert isinstance(allowed.estimator, RLOO)
     f = Counted(quadratic(12))  # linear in each bit: straight-through is unbiased
-    assert not advise(
-        f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock
-    ).estimator.unbiased
+    options = {"budget": 64, "biased": True, "candidates": candidates, "clock": f.clock}
+    assert not advise(f, bits(12), steps=300, **options).estimator.unbiased
     alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
-    assert alone.trials[0].squared_error(None) == inf  # there is no reference
+    assert set(Scoring().squared_errors(alone.trials).values()) == {inf}  # there is no reference
 
 
 def test_candidates_of_the_user() -> None:
     f = Counted(quadratic(20))
     mine = Candidate(IndeCateR(draws="antithetic", variables=2))
-    advice = advise(f, bits(20), budget=60, candidates=[Candidate(RLOO()), mine], clock=f.clock)
+    options = {"budget": 60, "step": 1000.0, "clock": f.clock}
+    advice = advise(f, bits(20), candidates=[Candidate(RLOO()), mine], **options)
     assert advice.estimator == IndeCateR(20, draws="antithetic", variables=2)
     never = Candidate(
         IndeCateR(draws="antithetic", variables=2), when=lambda structure: structure.d > 20
     )
-    assert advise(
-        f, bits(20), budget=60, candidates=[Candidate(RLOO()), never], clock=f.clock
-    ).estimator == RLOO(60)
+    second = advise(f, bits(20), candidates=[Candidate(RLOO()), never], **options)
+    assert second.estimator == RLOO(60)
+    assert second.skipped == {"IndeCateR(1, draws=antithetic, variables=2)": never.otherwise}
 
 
 def test_fitted_coefficient_has_the_least_variance() -> None:
@@ -293,7 +560,8 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     task = GradientSampler(quadratic(6), q)
     E = DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
-    pilot = Pilot(task, task.generator(0), lambda: 0.0, 0.0, 50)
+    structure = probe(task, 64, lambda: 0.0)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 50)
     pilot.fit_coefficients(trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
@@ -308,6 +576,19 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     assert 0.2 < fitted < 2
     lowest = variance(fitted)
     assert all(lowest < variance(fitted + step) for step in (-0.1, -0.01, 0.01, 0.1))
+
+
+def test_coefficient_of_few_draws_is_not_judged_by_them() -> None:
+    """A coefficient that is fitted to two estimates makes them equal."""
+    q = bits(6)
+    task = GradientSampler(quadratic(6), q)
+    E = DoubleCV(8)
+    trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
+    pilot = Pilot(task, probe(task, 64, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 50)
+    pilot.fit_coefficients(trial, 2)
+    same_draws = task.gradients(E, 2, task.generator(0))[0].double()
+    assert trial.moments.count == 2
+    assert not torch.allclose(trial.moments.mean, same_draws.mean(0))
 
 
 def test_prototypes_and_arguments_are_left_alone() -> None:
@@ -343,16 +624,15 @@ def test_f_that_rejects_relaxed_points() -> None:
 
 def test_explanation() -> None:
     f = Counted(quadratic(20))
-    lines = str(advise(f, bits(20), budget=100, clock=f.clock)).split("\n")
-    assert lines[0].startswith(
-        (
-            "SlopeCateR(60): 100 evaluations, ",
-            "IndeCateR(50, draws=latin, variables=1): 100 evaluations, ",
-        )
-    )
-    assert lines[2].startswith("Next in variance x time: ")
-    assert "within the budget of 100 evaluations" in lines[3]
-    assert lines[3].endswith(" steps.")
+    advice = advise(f, bits(20), budget=100, clock=f.clock)
+    lines = str(advice).split("\n")
+    assert lines[0].startswith(f"{advice.estimator}: {advice.trials[0].evaluations} evaluations of")
+    assert lines[0].endswith(" per step.")
+    assert lines[1].startswith("The noise of its gradient is ")
+    assert lines[2].startswith("q: 20 independent bits.")
+    assert lines[3].startswith("Expected training time, relative to it: ")
+    assert "within the budget of 100 evaluations" in lines[4]
+    assert lines[4].endswith(" steps.")
 
 
 def test_errors() -> None:
@@ -360,6 +640,8 @@ def test_errors() -> None:
         advise(quadratic(4), bits(4), budget=0)
     with pytest.raises(ValueError, match="`steps` must be positive"):
         advise(quadratic(4), bits(4), steps=0)
+    with pytest.raises(ValueError, match="`step` must be a callable or seconds of at least 0"):
+        advise(quadratic(4), bits(4), step=-1.0)
     with pytest.raises(
         ValueError,
         match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",
@@ -367,6 +649,6 @@ def test_errors() -> None:
         advise(quadratic(4), bits(4), budget=1, candidates=[Candidate(Exact()), Candidate(RLOO())])
     with pytest.raises(
         ValueError,
-        match=r"no candidate could be used\. RLOO\(64\): f must return one value per point",
+        match=r"no candidate could be used\. RLOO\(4\): f must return one value per point",
     ):
         advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])

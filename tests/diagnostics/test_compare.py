@@ -645,7 +645,7 @@ def test_command(
     assert main(f"{mine}:plain --estimators RLOO --samples 3 {quick}".split()) == 0
     assert "RLOO(3)" in capsys.readouterr().out
     assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
-    assert capsys.readouterr().out.startswith("Exact(): 16 evaluations")
+    assert "q: 4 independent bits." in capsys.readouterr().out
     for command, message in (
         (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
         (f"{mine}:missing", "has no function 'missing'"),
@@ -681,4 +681,4 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert len(rows) == 8
     exec(blocks[1], names)
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5

@@ -12,7 +12,15 @@ from ..diagnostics import advise, compare
 from ..estimator import Estimator
 from ..estimators import ESTIMATORS
 from ..experiments.named_estimators import make_estimator
-from ..experiments.ranges import AtLeastTwo, Checked, Count, Counted, Seed, did_you_mean
+from ..experiments.ranges import (
+    AtLeastTwo,
+    Checked,
+    Count,
+    Counted,
+    NotNegative,
+    Seed,
+    did_you_mean,
+)
 from ..experiments.run_folder import refuse_run_file
 
 Size = Literal["small", "large"]
@@ -77,14 +85,19 @@ class Compare(Checked):
 
 @dataclass(frozen=True)
 class Advise(Checked):
-    """Find the estimator with the lowest variance x time on f and q, in a short pilot."""
+    """Find the estimator that trains soonest on f and q, in a short pilot."""
 
     problem: str
     """As for `catlog compare`."""
     budget: Count | None = None
-    """The most evaluations of f per step; default: two draws of IndeCateR, at least 64."""
+    """The most evaluations of f per step; default: two draws of IndeCateR, at least 64, or all
+    outcomes of q, up to 4096."""
     biased: bool = False
-    """Allow biased estimators."""
+    """Allow biased estimators, such as ReinMax."""
+    step_seconds: NotNegative = 0.0
+    """Seconds that a training step takes beside the estimate and its gradients."""
+    fixed: bool = False
+    """f never changes between steps, so MemoryCateR is a candidate."""
     size: Size = "small"
     """The size of a problem of the suite."""
     seed: Seed = 0
@@ -92,7 +105,17 @@ class Advise(Checked):
 
     def __call__(self) -> int:
         f, q, parameters, _ = load_problem(self.problem, self.size)
-        print(advise(f, q, parameters, budget=self.budget, biased=self.biased, seed=self.seed))
+        advice = advise(
+            f,
+            q,
+            parameters,
+            budget=self.budget,
+            biased=self.biased,
+            step=self.step_seconds,
+            fixed=self.fixed,
+            seed=self.seed,
+        )
+        print(advice)
         return 0
 
 

@@ -1,23 +1,27 @@
 """Which estimator, with which settings? A short pilot on f and q decides."""
 
+# Keeps the signature short in `help`: names of types, not what they stand for.
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass, field, replace
+from numbers import Real
 
 from torch import Tensor
 
 from ..checks import check_count
 from ..estimator import Estimator, Function
+from ..estimators import MemoryCateR
 from .candidates import CANDIDATES, Candidate
+from .degenerate import is_degenerate, moved
 from .explanation import explain
-from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Step
 from .pilot import Pilot
-from .pilot_settings import DEFAULTS
 from .race import choose, explore
 from .sizing import joined_reasons
 from .structure import Structure, probe
-from .trials import Trial, ranked, shortlist
+from .trials import Trial, shortlist
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,11 @@ class Advice:
         estimator: Ready to be used. If it learns, it starts from what the pilot found.
         explanation: A few lines, also given by ``print(advice)``.
         seconds: The time that the pilot took.
-        step_seconds: The time of a step with this estimator: q, estimate and gradients.
-        trials: What was measured of every candidate, best first.
+        step_seconds: The time of a step with this estimator: q, estimate and gradients, or what
+            `step` says.
+        minibatch_variance: The variance that the choice of the minibatch gives to the gradient.
+        trials: What was measured or predicted of every candidate and number of draws, the choice
+            first, then by score.
         skipped: Why other candidates were not tried.
         structure: What was known about f and q beforehand.
     """
@@ -38,6 +45,7 @@ class Advice:
     explanation: str
     seconds: float
     step_seconds: float
+    minibatch_variance: float
     trials: tuple[Trial, ...] = field(repr=False)
     skipped: dict[str, str] = field(repr=False)
     structure: Structure
@@ -53,33 +61,61 @@ def advise(
     *,
     budget: int | None = None,
     biased: bool = False,
+    loss: Loss | None = None,
+    step: Step | float | None = None,
+    fixed: bool = False,
     steps: float = 30,
+    seconds: float = 5.0,
     candidates: Sequence[Candidate] | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Advice:
-    r"""Find the estimator with the lowest variance x time on f and q, in a short pilot.
+    r"""Find the estimator that trains soonest on f and q, in a short pilot.
 
-    The cost of reaching a given precision is variance x time: twice the draws, or twice the steps,
-    halve the one and double the other. The pilot measures both for every candidate that fits q, f
-    and the budget. It begins with few repeats and makes more for those that may still win. After
-    every round at most half of the candidates continue, and none that is surely worse than the
-    best. The pilot ends when one remains, or when it has taken as long as ``steps`` training steps
-    with the best so far. Repeats are one more batch dimension, so many of them take little longer
-    than one if f is cheap.
+    For a given progress, training takes a time that is about proportional to
+
+    .. math::
+        \bigl(10\, \lVert g \rVert^2 + 100\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
+        \times \text{seconds per step}
+
+    with the gradient g, summed over the batch, the noise :math:`\sigma^2` that the choice of the
+    minibatch puts into it, and bias and variance of the estimator. The first term stands for
+    progress that less noise cannot buy: a step without noise still takes its time. So precision
+    beyond the gradient's own length, or beyond the noise of the minibatch, is worth nothing. If the
+    estimator's variance exceeds all else, the score is variance x time. Both factors are rough:
+    momentum averages the noise of about 10 steps, and no bias.
+
+    The pilot measures every candidate that fits q, f and the budget with few draws. It predicts
+    other numbers of draws (1, 2, 4, 8, 16, ... within the budget): the variance falls as 1 / draws,
+    the time of a step is affine in them. Estimators that use the same independent draws (RLOO,
+    CritiCateR, BBVI, Reinforce) are judged from one set of evaluations. The best few are then timed
+    in turn. If they are level, the least biased wins. If all categories are about equally likely,
+    symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
+    the logits.
 
     Args:
-        f, q, parameters: As in :func:`catlog.compare`.
+        f, q, parameters: As in :func:`catlog.compare`. Noise of the minibatch is counted if the
+            batch of q is computed from shared parameters, as by a network.
         budget: The most evaluations of f per step and batch element. A function with its own
             neighbour table (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of
-            IndeCateR. None: what IndeCateR needs for two draws, at least 64, and up to 4096 for
-            :class:`Exact`.
-        biased: Allow biased estimators, judged by mean squared error x time.
-        steps: The pilot takes about as long as this many training steps; the default is under 5 %
-            of a run of 1000. The first two candidates are tried in any case. The leader is
-            measured again if few estimates may have flattered it.
-        candidates: What to try, in this order; None: ``catlog.diagnostics.CANDIDATES``. To add
-            yours, give ``[*CANDIDATES, Candidate(Mine())]``.
+            IndeCateR. None: what IndeCateR needs for two draws, at least 64, or all points of q, up
+            to 4096.
+        biased: Allow biased estimators, such as :class:`ReinMax`.
+        loss: What you do with the value, if the loss is no weighted sum of values, such as
+            ``lambda value: -value.log()``. It maps tensors element by element. The noise of the
+            value then counts as well.
+        step: Your training step. Either a callable that makes one step with the estimator that it
+            gets: it is timed for promising candidates, after one call that is not counted, since it
+            may compile. The parameters of q and f are restored, but not the state of your
+            optimiser, so give it one that you do not need. Or the seconds that a step takes beside
+            the estimate and its gradients. None: only these are timed.
+        fixed: f never changes between steps (no network in training, no new data), so
+            :class:`MemoryCateR` is a candidate.
+        steps: The pilot takes at most about as long as this many training steps,
+        seconds: or this long, if that is longer. The first two candidates are tried in any case,
+            and the leader is measured again if few estimates may have flattered it.
+        candidates: What to try; None: ``catlog.diagnostics.CANDIDATES``. To add yours, give
+            ``[*CANDIDATES, Candidate(Mine())]``.
         seed: The seed of the pilot's draws.
         clock: A function that returns seconds.
 
@@ -89,32 +125,58 @@ def advise(
     >>> f = Additive(torch.arange(60.0).view(20, 3))
     >>> advice = advise(f, Independent(Categorical(logits=torch.zeros(20, 3)), 1))
     >>> E = advice.estimator
-    >>> type(E).__name__, advice.trials[0].variance
-    ('IndeCateR', 0.0)
+    >>> advice.trials[0].evaluations <= advice.structure.budget
+    True
     """
     if budget is not None:
         check_count("advise", "budget", budget)
     if not steps > 0:
         raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
+    if not seconds >= 0:
+        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
+    if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
+        raise ValueError(
+            f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
+        )
     start = clock()
-    task = GradientSampler(f, q, parameters)
-    structure = probe(task, budget, clock)
-    candidates = CANDIDATES if candidates is None else candidates
+    task = GradientSampler(f, q, parameters, loss)
+    if is_moved := is_degenerate(task):
+        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss)
+    structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
+    candidates = [
+        _fitted(entry, structure) for entry in (CANDIDATES if candidates is None else candidates)
+    ]
     trials, skipped = shortlist(task, structure, candidates, biased)
-    pilot = Pilot(task, task.generator(seed), clock, start, steps)
-    measured = explore(pilot, trials)
+    whole_step = step if callable(step) else None
+    for trial in trials:
+        trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
+    generator = task.generator(seed)
+    pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
+    finalists = explore(pilot, trials)
+    best = choose(pilot, finalists, trials)
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
-    if not measured:
+    if best is None:
         raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
-    best = choose(pilot, measured)
-    order = [best, *(trial for trial in ranked(measured) if trial is not best)]
-    seconds = clock() - start
+    measured = [trial for trial in trials if trial.is_measured]
+    order = [best, *(trial for trial in pilot.scoring.ranked(measured) if trial is not best)]
+    pilot_seconds = clock() - start
     return Advice(
         estimator=best.estimator,
-        explanation=explain(order, structure, seconds, DEFAULTS),
-        seconds=seconds,
-        step_seconds=median(best.times),
+        explanation=explain(order, pilot.scoring, structure, pilot_seconds),
+        seconds=pilot_seconds,
+        step_seconds=best.usual_seconds,
+        minibatch_variance=pilot.scoring.minibatch,
         trials=tuple(order),
         skipped=skipped,
         structure=structure,
     )
+
+
+def _fitted(candidate: Candidate, structure: Structure) -> Candidate:
+    """Return the candidate; MemoryCateR gets a critic per batch element, if f is fixed."""
+    E = candidate.estimator
+    if not (isinstance(E, MemoryCateR) and structure.is_fixed):
+        return candidate
+    variables = max(E.max_variables, structure.d)
+    E = MemoryCateR(E.samples, E.size, structure.batch, variables, E.validate)
+    return replace(candidate, estimator=E)

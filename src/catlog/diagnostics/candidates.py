@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..estimator import Estimator, Kind
 from ..estimators import (
     ARMS,
+    BBVI,
     DARN,
     LEG,
     RAM,
@@ -15,6 +16,7 @@ from ..estimators import (
     Exact,
     GumbelSoftmax,
     IndeCateR,
+    MemoryCateR,
     MuProp,
     ReinMax,
     SlopeCateR,
@@ -39,17 +41,18 @@ class Candidate:
         when: A further condition on f and q under which it is worth a try.
         coefficients: Names of scalar parameters in which its gradient is affine. They are fitted to
             the draws of the pilot.
-        expensive: Its own arithmetic may cost more than f and grows faster than its draws. It is
-            timed with an eighth of its draws first, and skipped if that takes longer than half a
-            step of the leader.
-        promising: Its first measurement may take all of the pilot's time.
+        expensive: Its own arithmetic may cost more than f and grows faster than its draws, so its
+            repeats are not batched.
+        warm_up: The steps for which it learns, if it does, before its estimates count.
+        otherwise: The reason that is reported if the condition is not met.
     """
 
     estimator: Estimator
     when: Condition = _always
     coefficients: tuple[str, ...] = ()
     expensive: bool = False
-    promising: bool = False
+    warm_up: int = 1
+    otherwise: str = "it is not worth a try here"
 
 
 def _more_variables_than(m: int) -> Condition:
@@ -69,26 +72,34 @@ def _is_structured(structure: Structure) -> bool:
     return structure.kind == Kind.STRUCTURED
 
 
-# In the order in which they are tried.
+def _is_fixed(structure: Structure) -> bool:
+    return structure.is_fixed
+
+
+NOT_FIXED = "it needs an f that never changes between steps; fixed=True says that yours does not"
+
+# In the order in which they are tried, but for those that need many evaluations, which come last.
+# GumbelSoftmax without `hard` is not among them: it trains the parameters of f at relaxed points.
 CANDIDATES: tuple[Candidate, ...] = (
-    Candidate(Exact()),
-    Candidate(IndeCateR(draws="latin")),
-    Candidate(SlopeCateR(), promising=True),
-    Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
     Candidate(RLOO()),
-    Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
+    Candidate(ReinMax(), _is_relaxable),
+    Candidate(SlopeCateR()),
+    Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
+    Candidate(GumbelSoftmax(temperature=1.0, hard=True), _is_relaxable),
+    Candidate(IndeCateR(draws="latin")),
+    Candidate(Exact()),
     Candidate(DoubleCV(), coefficients=("alpha",)),
+    Candidate(IndeCateR(draws="latin", variables=4), _more_variables_than(4)),
+    Candidate(CritiCateR(), expensive=True),
+    Candidate(ARMS()),
+    Candidate(RAM(), _is_structured),
+    Candidate(LEG(), _is_structured),
+    Candidate(BBVI()),
+    Candidate(MemoryCateR(), _is_fixed, expensive=True, warm_up=8, otherwise=NOT_FIXED),
+    Candidate(StraightThrough()),
     Candidate(MuProp(), _is_relaxable),
     Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
     Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
     Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
-    Candidate(ARMS()),
-    Candidate(RAM(), _is_structured),
-    Candidate(LEG(), _is_structured),
-    Candidate(CritiCateR(), expensive=True),
-    Candidate(StraightThrough()),
-    Candidate(GumbelSoftmax(temperature=0.5), _is_relaxable),
-    Candidate(GumbelSoftmax(temperature=0.5, hard=True), _is_relaxable),
-    Candidate(ReinMax(), _is_relaxable),
     Candidate(DARN(), _is_relaxable),
 )

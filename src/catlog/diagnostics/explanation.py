@@ -1,35 +1,36 @@
 """The explanation that comes with an advice."""
 
 from collections.abc import Sequence
-from math import inf
-from statistics import median
+from math import inf, sqrt
 
 from ..estimator import Kind
-from .pilot_settings import PilotSettings
+from .scoring import Scoring
 from .structure import Structure
-from .trials import Trial, merits
+from .trials import Trial
 
 KINDS = {Kind.BITS: "independent bits", Kind.STRUCTURED: "dependent variables"}
 
 
-def explain(
-    order: Sequence[Trial], structure: Structure, seconds: float, settings: PilotSettings
-) -> str:
+def explain(order: Sequence[Trial], scoring: Scoring, structure: Structure, seconds: float) -> str:
     """Return a few lines on the choice, which comes first in `order`, and on the pilot."""
-    best, merit = order[0], merits(order)
-    step = median(best.times)
-    lines = [_choice(best, step), describe(structure)]
+    best, scores = order[0], scoring.scores(order)
+    lines = [_choice(best), _noise(best, order, scoring), describe(structure)]
+    if structure.is_moved:
+        lines.append(
+            "All categories are about equally likely here. That is true only until the first step, "
+            "so the pilot added random numbers to the logits."
+        )
+    families = {id(trial.candidate): trial for trial in reversed(order)}  # the best of each
+    others = [trial for trial in order if trial in families.values() and trial is not best]
     runners_up = [
-        f"{trial.name} at {_ratio(merit[trial.name] / merit[best.name])}" for trial in order[1:4]
+        f"{trial.name} {_ratio(scores[trial.name] / scores[best.name])}" for trial in others[:3]
     ]
     if runners_up and best.variance < inf:
-        lines.append(f"Next in variance x time: {', '.join(runners_up)}.")
-    tried = f"{len(order)} candidates" if len(order) > 1 else "1 candidate"
-    limit = f"the budget of {structure.budget} evaluations"
-    if not structure.has_budget:
-        limit = f"{structure.budget} evaluations ({settings.exact_points} for Exact)"
-    cost = f"{_duration(seconds)}, as long as {seconds / step:.0f} steps"
-    lines.append(f"Pilot: {tried} within {limit}, {cost}.")
+        lines.append(f"Expected training time, relative to it: {', '.join(runners_up)}.")
+    tried = f"{len(families)} candidates" if len(families) > 1 else "1 candidate"
+    limit = "the budget of" if structure.has_budget else "at most"
+    cost = f"{_duration(seconds)}, as long as {seconds / best.usual_seconds:.0f} steps"
+    lines.append(f"Pilot: {tried} within {limit} {structure.budget} evaluations, {cost}.")
     return "\n".join(lines)
 
 
@@ -52,19 +53,39 @@ def describe(structure: Structure) -> str:
     return f"q: {q}. f {f}; one evaluation takes {_duration(structure.evaluation_seconds)}."
 
 
-def _choice(best: Trial, step_seconds: float) -> str:
-    reason = f"variance {best.variance:.3g}" if best.variance else "no variance at all"
+def _choice(best: Trial) -> str:
+    plural = "s" if best.evaluations != 1 else ""
+    cost = f"{best.evaluations} evaluation{plural} of f, {_duration(best.usual_seconds)} per step"
+    return f"{best.name}: {cost}."
+
+
+def _noise(best: Trial, order: Sequence[Trial], scoring: Scoring) -> str:
+    """Return a sentence on the noise of the choice, and one on its bias."""
     if best.variance == inf:
-        reason = (
-            "but the pilot saw no gradient other than zero, so this is a guess: "
-            "give it a larger budget or more steps"
+        return (
+            "The pilot saw no gradient other than zero, so this is a guess: "
+            "give it a larger budget or more steps."
         )
-    bias = "" if best.estimator.unbiased else ", biased"
-    cost = f"{best.evaluations} evaluations, {_duration(step_seconds)} per step"
-    return f"{best.name}: {cost}, {reason}{bias}."
+    reference = scoring.reference(order)
+    norm2 = best.moments.norm2 if reference is None else reference.norm2
+    if best.variance == 0:
+        text = "Its gradient has no noise."
+    elif scoring.minibatch > 0:
+        ratio = sqrt(best.variance / scoring.minibatch)
+        text = f"The noise of its gradient is {ratio:.2g} times as large as that of the minibatch."
+    else:
+        ratio = sqrt(best.variance / norm2) if norm2 > 0 else inf
+        text = f"The noise of its gradient is {ratio:.2g} times as large as the gradient."
+    if best.estimator.unbiased or reference is None or norm2 <= 0:
+        return text
+    bias = sqrt(scoring.squared_bias(best, reference) / norm2)
+    size = f"about {bias:.0%}" if bias >= 0.005 else "less than 1 %"
+    return f"{text} It is biased, by {size} of the gradient."
 
 
 def _ratio(ratio: float) -> str:
+    if 0.95 <= ratio < 1.05:
+        return "about equal"
     return f"{ratio:.2g} times" if ratio < 1000 else "over 1000 times"
 
 

@@ -7,6 +7,7 @@ from math import prod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 
 from ..distributions.conditionals import view
@@ -18,6 +19,8 @@ from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 
 DistributionLike = Distribution | Callable[..., Distribution]
 Clock = Callable[[], float]
+Loss = Callable[[Tensor], Tensor]
+Step = Callable[[Estimator], object]
 
 
 class GradientSampler:
@@ -34,6 +37,7 @@ class GradientSampler:
             every call.
         parameters: Leaves with ``requires_grad``; None: those that q was computed from or, if there
             are none, the logits (or probabilities) of q.
+        loss: Applied to every estimate of E[f], element by element, before the sum over the batch.
 
     Attributes:
         q: The distribution.
@@ -44,12 +48,19 @@ class GradientSampler:
         own_parameter: The logits (or probabilities) of q; None for structured distributions.
         rebuilds_q: Whether a step includes building q.
         f_is_independent: Whether f does not depend on the parameters.
+        has_loss: Whether a loss is applied to the estimates.
     """
 
     def __init__(
-        self, f: Function, q: DistributionLike, parameters: Sequence[Tensor] | None = None
+        self,
+        f: Function,
+        q: DistributionLike,
+        parameters: Sequence[Tensor] | None = None,
+        loss: Loss | None = None,
     ) -> None:
         self.f = f
+        self.loss: Loss = loss or _identity
+        self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
         leaves = None if parameters is None else list(parameters)
         if isinstance(q, Distribution):
@@ -95,7 +106,7 @@ class GradientSampler:
         if not self.vectorised:
             return torch.stack([self._gradient(E, generator) for _ in range(repeats)]), None
         value, leaves = self._batched(E, repeats, generator)
-        gradients = _gradients(value, leaves)
+        gradients = _gradients(self.loss(value), leaves)
         if self.own_parameter is None:
             return _flat(gradients, 1), None
         return self._back_propagated(gradients[0]), gradients[0].flatten(1)
@@ -122,19 +133,120 @@ class GradientSampler:
         own_parameters = E.parameters() if isinstance(E, nn.Module) else []
         weights = [weight for weight in own_parameters if weight.requires_grad]
         leaves = [*self.parameters, *self.leaves_of_f, *weights]
-        is_cuda = self.view.device.type == "cuda"
 
         def step() -> tuple[float, Tensor]:
-            if is_cuda:
-                torch.cuda.synchronize()
+            self.synchronise()
             start = clock()
-            value = E(self.f, self.make_q(*self.parameters), generator=generator)
+            value = self.loss(E(self.f, self.make_q(*self.parameters), generator=generator))
             gradients = _gradients(value, leaves, retain=not self.rebuilds_q)
-            if is_cuda:
-                torch.cuda.synchronize()
-            return clock() - start, _flat(gradients[: len(self.parameters)], 0)
+            self.synchronise()
+            seconds = clock() - start
+            return seconds, _flat(gradients[: len(self.parameters)], 0)
 
         return step
+
+    def step_seconds(self, E: Estimator, whole_step: Step, clock: Clock) -> float:
+        """Return the time of the user's training step, and restore the parameters after it."""
+        leaves = (*self.parameters, *self.leaves_of_f)
+        values = [leaf.detach().clone() for leaf in leaves]
+        gradients = [leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
+        # The graph of q is used again, so the versions of its leaves must not change.
+        with _unsafe_preserve_version_counter(leaves):
+            self.synchronise()
+            start = clock()
+            whole_step(E)
+            self.synchronise()
+            seconds = clock() - start
+            with torch.no_grad():
+                for leaf, value in zip(leaves, values, strict=True):
+                    leaf.copy_(value)
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
+        return seconds
+
+    def replayed(
+        self, E: Estimator, x: Tensor, fx: Tensor, clock: Clock
+    ) -> tuple[float, Float[Tensor, "parameters"]]:
+        """Return the seconds and the gradient of an estimate from draws whose values are known."""
+        self.synchronise()
+        start = clock()
+        value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
+        gradients = _gradients(value, self.parameters, retain=not self.rebuilds_q)
+        self.synchronise()
+        return clock() - start, _flat(gradients, 0)
+
+    def replayed_gradients(
+        self,
+        E: Estimator,
+        x: Float[Tensor, "n repeats *point"],
+        fx: Float[Tensor, "n repeats *batch"],
+    ) -> Float[Tensor, "repeats parameters"]:
+        """Return the gradients of estimates from draws whose values are known."""
+        if not self.vectorised or self.own_parameter is None:
+            rows = zip(x.unbind(1), fx.unbind(1), strict=True)
+            return torch.stack([self.replayed(E, *row, time.perf_counter)[1] for row in rows])
+        source = self.own_parameter
+        leaf = source.detach().expand(x.shape[1], *source.shape).clone().requires_grad_()
+        value = self.loss(E(lambda _: fx.clone(), rebuilt(self.q, leaf), x=x))
+        return self._back_propagated(_gradients(value, [leaf])[0])
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.view.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether the distributions of the batch depend on the same parameters.
+
+        If the parameters are the logits, the batch is no sample of anything.
+        """
+        shapes = [parameter.shape for parameter in self.parameters]
+        own_shape = None if self.own_parameter is None else self.own_parameter.shape
+        return self.view.batch_size > 1 and own_shape not in shapes
+
+    def minibatch_variance(
+        self, E: Estimator, groups: int, generator: torch.Generator | None = None
+    ) -> float:
+        r"""Estimate the variance that the choice of the minibatch gives to the gradient.
+
+        The batch is divided into groups. With B elements, :math:`n_m` of them in group m, and
+        :math:`g_m` the mean gradient of its elements, it is
+        :math:`\tfrac{B}{M - 1} \sum_m n_m \lVert g_m - \bar g \rVert^2`. The variance of E itself
+        is included.
+        """
+        q = self.make_q(*self.parameters)
+        losses = self.loss(E(self.f, q, generator=generator)).flatten()
+        count = losses.numel()
+        groups = min(groups, count)
+        parts = [
+            _flat(_gradients(losses[m::groups], self.parameters, retain=True), 0).double()
+            for m in range(groups)
+        ]
+        mean = torch.stack(parts).sum(0) / count
+        sizes = [len(losses[m::groups]) for m in range(groups)]
+        spread = sum(
+            float((part - size * mean).square().sum()) / size
+            for part, size in zip(parts, sizes, strict=True)
+        )
+        return count * spread / (groups - 1)
+
+    def gradients_at_mean_value(
+        self, E: Estimator, repeats: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "repeats parameters"]:
+        """Return estimates of the gradient of the loss at E[f], without the noise of its value.
+
+        The derivative of the loss is taken at the mean of all repeats.
+        """
+        estimates = [
+            E(self.f, self.make_q(*self.parameters), generator=generator) for _ in range(repeats)
+        ]
+        mean = torch.stack([estimate.detach() for estimate in estimates]).mean(0).requires_grad_()
+        (slope,) = torch.autograd.grad(self.loss(mean).sum(), mean)
+        rows = [_gradients(estimate, self.parameters, slope, True) for estimate in estimates]
+        return torch.stack([_flat(row, 0) for row in rows])
 
     def exact(self, limit: int) -> Tensor | None:
         """Return the gradient by enumeration, or None if q has more than ``limit`` points."""
@@ -142,7 +254,7 @@ class GradientSampler:
 
     def _gradient(self, E: Estimator, generator: torch.Generator | None = None) -> Tensor:
         """Return one estimate in the parameters."""
-        value = E(self.f, self.make_q(*self.parameters), generator=generator)
+        value = self.loss(E(self.f, self.make_q(*self.parameters), generator=generator))
         return _flat(_gradients(value, self.parameters, retain=not self.rebuilds_q), 0)
 
     def _batched(
@@ -191,6 +303,10 @@ class GradientSampler:
         with torch.enable_grad():
             fx = self.f(draw(self.view, 1, generator=self.generator(0)))
         return _graph_leaves(fx) if isinstance(fx, Tensor) else []  # else the estimator raises
+
+
+def _identity(value: Tensor) -> Tensor:
+    return value
 
 
 def _from_all_parameters(q: Distribution) -> Tensor:

@@ -1,5 +1,6 @@
 """Mean and variance of vectors that are added in parts, with the error of the variance."""
 
+from functools import cached_property
 from math import inf, sqrt
 
 import torch
@@ -30,6 +31,8 @@ class Moments:
 
     def add(self, vectors: Float[Tensor, "r entries"]) -> None:
         """Add vectors, one per row."""
+        for name in ("mean", "variances", "variance", "norm2", "dimensions", "error"):
+            self.__dict__.pop(name, None)
         vectors_64 = vectors.detach().double()
         if self.count == 0:
             self.rounding = ROUNDING * torch.finfo(vectors.dtype).eps
@@ -43,38 +46,38 @@ class Moments:
         self._squares += squares.sum(0)
         self._lengths.append(squares.sum(-1))
 
-    @property
+    @cached_property
     def mean(self) -> Float[Tensor, "entries"]:
         """The mean of all vectors."""
         return self._centre + self._total / self.count
 
-    @property
+    @cached_property
     def variances(self) -> Float[Tensor, "entries"]:
         """The variance of every entry."""
         if self.count < 2:
             return torch.full_like(self._total, inf)
         return (self._squares - self._total.square() / self.count).clamp(min=0) / (self.count - 1)
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """The sum of the variances of all entries; 0 if it is no more than rounding."""
         total = float(self.variances.sum())
         rounding = self.rounding**2 * float(self.mean.square().sum())
         return 0.0 if total <= rounding else total
 
-    @property
+    @cached_property
     def norm2(self) -> float:
         """The squared norm of the mean, less the noise in it."""
         return max(0.0, float(self.mean.square().sum()) - self.variance / self.count)
 
-    @property
+    @cached_property
     def dimensions(self) -> float:
         """How many entries share the variance: its square over the sum of the squared variances."""
         variances = self.variances
         squares = float(variances.square().sum())
         return float(variances.sum()) ** 2 / squares if squares > 0 else 1.0
 
-    @property
+    @cached_property
     def error(self) -> float:
         """The standard error of the variance, relative to it."""
         if self.count < 2:

@@ -1,20 +1,27 @@
 """Measurements of one candidate after another, in limited time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import ceil, inf, sqrt
 
 import torch
 from torch import Tensor, nn
 
-from ..estimator import label
-from .gradient_samples import Clock, GradientSampler
+from .gradient_samples import Clock, GradientSampler, Step
+from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
-from .sizing import why_over_budget, with_samples, within_budget
-from .trials import Trial, ranked
+from .plain_draws import PlainDraws
+from .scoring import Scoring
+from .sizing import fewest_draws
+from .structure import Structure
+from .trials import Trial
 
+ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 NO_TIME = "the pilot had no time for it"
-Step = Callable[[], tuple[float, Tensor]]
+TOO_SLOW = "its steps take too long, even if they had no noise"
+TimedStep = Callable[[], tuple[float, Tensor]]
 
 
 @dataclass
@@ -23,23 +30,46 @@ class Pilot:
 
     Attributes:
         task: The gradient to estimate.
+        structure: What is known about f and q.
         generator: The source of all draws.
         clock: A function that returns seconds.
         start: The clock at the start of the pilot.
         steps: The time limit, in steps of the leader.
+        least_seconds: The time limit is at least this long.
+        whole_step: A training step of the user, which is timed for promising candidates.
         settings: Further limits.
+        scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
+        minibatch_by: The trial whose estimator measured the noise of the minibatch.
+        evaluation_seconds: The time that evaluations of f add to a step, by the number of plain
+            draws.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
+        rest_seconds: What the user's step takes beside the estimate and its gradients,
+        step_ratio: or its time relative to these, if it is shorter (when it is compiled).
     """
 
     task: GradientSampler
+    structure: Structure
     generator: torch.Generator
     clock: Clock
     start: float
     steps: float
+    least_seconds: float = 0.0
+    whole_step: Step | None = None
     settings: PilotSettings = DEFAULTS
+    scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
+    minibatch_by: Trial | None = None
+    evaluation_seconds: dict[int, float] = field(default_factory=dict)
     batches_are_slow: bool = False
+    rest_seconds: float | None = None
+    step_ratio: float = 1.0
+
+    @cached_property
+    def plain(self) -> PlainDraws:
+        """Draws and values for all estimators that use plain draws."""
+        size = max(2, min(self.settings.set_size, self.structure.budget))
+        return PlainDraws(self.task, size, self.generator, self.clock)
 
     def time_left(self, trials: Sequence[Trial], overtime: float = 1.0) -> float:
         """Return the seconds left, and note the leader's step time, which sets the time limit.
@@ -47,119 +77,290 @@ class Pilot:
         Until two candidates are measured, there is no limit.
         """
         measured = [trial for trial in trials if trial.is_measured]
-        if len(measured) < 2:
+        if len({id(trial.candidate) for trial in measured}) < 2:
             return inf
-        self.leader_seconds = ranked(measured)[0].seconds
-        return overtime * self.steps * self.leader_seconds - (self.clock() - self.start)
+        self.leader_seconds = self.scoring.ranked(measured)[0].seconds
+        limit = max(self.steps * self.leader_seconds, self.least_seconds)
+        return overtime * limit - (self.clock() - self.start)
 
-    def first_measurement(self, trial: Trial, error: float, time_left: float) -> None:
-        """Time a step and make a few estimates, or skip the candidate for lack of time."""
-        candidate = trial.candidate
-        if time_left < self.settings.reserve_steps * self.leader_seconds or (
-            candidate.expensive and not self._is_quick(trial)
-        ):
+    def first_measurement(self, trial: Trial, trials: Sequence[Trial]) -> list[Trial]:
+        """Time a step and make a few estimates, or skip the candidate.
+
+        Return further trials: the same candidate with other numbers of draws, if it uses plain
+        draws, of which few sets serve all.
+        """
+        time_left = self.time_left(trials)
+        most_seconds = self._most_seconds(trials)
+        if self._least_seconds(trial) > most_seconds or _is_slower_than_skipped(trial, trials):
+            trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
+            return []
+        if time_left < self.settings.reserve_steps * self.leader_seconds:
             trial.skipped = NO_TIME
-            return
+            return []
+        if self._shares_draws(trial):
+            return self._plain_trials(trial)
+        trial.rest_seconds += self.rest_seconds or 0.0
         step = self._step(trial)
         gradient = self._time_step(trial, step)
-        share = 1.0 if candidate.promising else self.settings.usual_share
-        if self._further_steps(trial) * trial.seconds > share * time_left:
+        cannot_shrink = trial.most_samples is None or trial.samples <= 2
+        if (
+            cannot_shrink
+            and trial.seconds > most_seconds
+            and not self._is_reference(trial, trials, time_left)
+        ):
+            trial.skipped = TOO_SLOW
+            return []
+        if self._further_steps(trial) * trial.seconds > self.settings.usual_share * time_left:
             trial.skipped = NO_TIME
-            return
-        if trial.learns:  # the first gradient was made before anything was learned
-            gradient = self._time_step(trial, step)
+            return []
+        for _ in range(trial.candidate.warm_up if trial.learns else 0):
+            gradient = self._time_step(trial, step)  # the first was made before it learned anything
         if trial.is_exact:
-            trial.add(torch.stack([gradient, gradient]))
-        elif candidate.coefficients:  # the step had other coefficients
-            self.fit_coefficients(trial, self._first_repeats(trial))
-        elif self.runs_one_by_one(trial):
-            self._first_steps(trial, step, gradient, error)
+            self._time_step(trial, step)
+            self.add(trial, torch.stack([gradient, gradient]))
+        elif trial.candidate.coefficients and not self.task.has_loss:
+            has_many = self._entries > self.settings.many_entries
+            self.fit_coefficients(trial, 2 if has_many else self._first_repeats(trial))
         else:
-            self._first_batches(trial, gradient, error, time_left)
+            self.add(trial, torch.stack([gradient, self._time_step(trial, step)]))
+            self._further_estimates(trial, step)
+        if self.whole_step is not None and self.rest_seconds is None:
+            self._look_at_whole_step(trial, min(trial.times))
+            trial.times = [seconds * self.step_ratio for seconds in trial.times]
+            trial.rest_seconds = self.rest_seconds or 0.0
+        return []
 
-    def refine(self, trial: Trial, error: float, timed_steps: int, time_left: float) -> None:
-        """Time further steps, and make estimates until the error or the time limit is reached."""
-        if time_left < timed_steps * trial.seconds or trial.is_exact:
+    def measure_minibatch(self, trials: Sequence[Trial]) -> None:
+        """Estimate the noise of the minibatch, with the estimator of the least variance.
+
+        A bias is no hindrance: the differences between batch elements are much the same.
+        """
+        measured = [
+            trial
+            for trial in trials
+            if trial.is_measured and trial.moments.count and trial.variance < inf
+        ]
+        if not measured or not self.task.shares_parameters:
             return
-        step = self._step(trial)
-        self.run_steps(trial, step, timed_steps)
-        time_left -= timed_steps * trial.seconds
-        if self.runs_one_by_one(trial):
-            repeats = min(trial.repeats_to_reach(error), time_left / trial.seconds)
-            self.run_steps(trial, step, int(repeats))
-        else:
-            self.run_until(trial, error, time_left)
+        best = min(measured, key=lambda trial: trial.variance)
+        if self.minibatch_by is not None and best.variance > self.minibatch_by.variance / 2:
+            return
+        self.minibatch_by = best
+        total = self.task.minibatch_variance(best.estimator, self.settings.groups, self.generator)
+        self.scoring.minibatch = max(0.0, total - best.variance)
 
-    def confirm(self, trial: Trial, is_late: bool) -> None:
-        """Time further steps of the leader and, unless it is late, add cheap batches."""
+    def sharpen_biases(self, trials: Sequence[Trial]) -> None:
+        """Make more estimates with biased candidates and with the unbiased one that judges them."""
+        measured = [trial for trial in trials if trial.is_measured and trial.moments.count > 1]
+        unbiased = [
+            trial for trial in measured if trial.estimator.unbiased and trial.variance < inf
+        ]
+        if len(unbiased) in (0, len(measured)) or self.task.has_loss:
+            return
+        best = min(unbiased, key=lambda trial: trial.variance * trial.seconds)
+        scores = self.scoring.scores(measured)
+        limit = self.settings.hope_times * min(scores.values())
+        biased = [
+            trial
+            for trial in measured
+            if not trial.estimator.unbiased and self.best_hope(trial, measured)[0] < limit
+        ]
+        for trial in (best, *biased):
+            time_left = self.settings.reference_share * self.time_left(trials)
+            needed = self._repeats_for_bias(trial, measured) - trial.moments.count
+            self._estimate(trial, min(self.settings.most_repeats, needed), time_left)
+
+    def _repeats_for_bias(self, trial: Trial, trials: Sequence[Trial]) -> int:
+        """Return how many estimates make the noise in a squared bias a small part of the score."""
+        leader = self.scoring.ranked(trials)[0]
+        total = self.scoring.scores(trials)[leader.name] / leader.seconds
+        noise = self.settings.bias_weight * trial.variance * sqrt(2 / trial.dimensions)
+        return ceil(noise / (self.settings.truth_error * total)) if noise < inf else 0
+
+    def _is_reference(self, trial: Trial, trials: Sequence[Trial], time_left: float) -> bool:
+        """Return whether a slow, unbiased candidate is needed to measure the bias of others."""
+        if not trial.estimator.unbiased or self.task.has_loss or time_left == inf:
+            return False
+        if all(entry.estimator.unbiased for entry in trials):
+            return False
+        few = self.settings.least_repeats
+        measured = [
+            entry
+            for entry in trials
+            if entry.estimator.unbiased and entry.is_measured and entry.moments.count > 1
+        ]
+        has_another = any(self._repeats_for_bias(entry, measured) <= few for entry in measured)
+        return not has_another and few * trial.seconds < self.settings.reference_share * time_left
+
+    def measure_truth(self, trials: Sequence[Trial]) -> None:
+        """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
+        if not self.task.has_loss:
+            return
+        exact = [trial for trial in trials if trial.is_measured and trial.is_exact]
+        noisy = [trial for trial in trials if trial.is_measured and trial.estimator.unbiased]
+        best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
+        if best is not None:
+            repeats = self.settings.truth_repeats
+            time_left = self.settings.reference_share * self.time_left(trials)
+            if time_left < repeats * best.seconds:
+                repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
+            repeats = 2 if best.is_exact else repeats
+            self.scoring.truth = Moments()
+            self.scoring.truth.add(
+                self._selected(
+                    self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
+                )
+            )
+
+    def sizes(self, trial: Trial) -> list[int]:
+        """Return the numbers of draws to consider: powers of two, and the most in the budget."""
+        most = trial.most_samples
+        if most is None or trial.is_exact:
+            return [trial.samples]
+        try:
+            fewest = fewest_draws(trial.estimator, lambda E: E.evaluations(self.task.q))
+        except ValueError:
+            return [trial.samples]
+        powers = {2**i for i in range(16) if fewest <= 2**i <= most / self.settings.size_gap}
+        return sorted(powers | {trial.samples, most})
+
+    def best_hope(self, trial: Trial, trials: Sequence[Trial]) -> tuple[float, int]:
+        """Return a bound below the score with any number of draws, and the number that attains it.
+
+        The variance is taken to be inverse to the draws. A further draw takes at least the time of
+        its evaluations, and fewer draws take at least their share of the time.
+        """
+        rest = self.scoring.squared_errors(trials)[trial.name] - trial.variance
+        floor = self.scoring.floor(trials) + rest
+        per_draw = self._least_seconds(trial) / trial.samples
+
+        def bound(samples: int) -> float:
+            noise = trial.variance * trial.samples / samples
+            seconds = trial.seconds + (samples - trial.samples) * per_draw
+            if samples < trial.samples:
+                seconds = trial.seconds * samples / trial.samples
+            return (floor + noise) * seconds
+
+        return min((bound(samples), samples) for samples in self.sizes(trial))
+
+    def other_sizes(self, trial: Trial, hope: int) -> list[Trial]:
+        """Return trials of the candidate with other draws, of which one is timed.
+
+        `hope` says whether more or fewer draws seem better.
+        The others are predicted: the variance is inverse to the draws, the time affine in them.
+        """
+        sizes = [size for size in self.sizes(trial) if size != trial.samples]
+        if trial.variance == 0:  # more draws are of no use
+            sizes = [size for size in sizes if size < trial.samples]
+        if not sizes or trial.variance == inf:
+            return []
+        self._use_whole_step(trial)
+        other = min(sizes)
+        if other > trial.samples or hope > trial.samples:
+            other = min(sizes, key=lambda size: abs(size - self._next_size(trial)))
+        timed = trial.resized(other, self.task)
+        self._use_whole_step(timed)
+        self.run_steps(timed, self._step(timed), 2)
+        return [timed, *self._between(trial, timed, [size for size in sizes if size != other])]
+
+    def run_round(
+        self, contenders: Sequence[Trial], trials: Sequence[Trial], error: float, timed_steps: int
+    ) -> None:
+        """Time further steps of all in turn, then make estimates until the error is reached."""
+        shortest = min(trial.seconds for trial in contenders)
+        quick_steps = int(self.settings.timing_seconds / max(shortest, 1e-9))
+        count = min(self.settings.most_timed_steps, max(timed_steps, quick_steps))
+        old_times: dict[str, int] = {}
+        for _, trial in product(range(count), contenders):
+            if trial.skipped is not None or self.time_left(trials) < trial.seconds:
+                continue
+            try:
+                self._use_whole_step(trial)
+                old_times.setdefault(trial.name, len(trial.times))
+                self.run_steps(trial, self._step(trial), 1)
+            except ERRORS as problem:
+                trial.skipped = first_line(problem)
+        for trial in contenders:  # only times of the same minute can be compared
+            trial.times = trial.times[old_times.get(trial.name, 0) :]
+        for place, trial in enumerate(contenders):
+            share = self.time_left(trials) / (len(contenders) - place)
+            if share <= 0 or trial.is_exact or not trial.is_measured:
+                continue
+            # The error of the variance counts as far as the variance does.
+            errors = self.scoring.errors([entry for entry in trials if entry.is_measured])
+            ratio = trial.error / max(errors[trial.name], 1e-9)
+            try:
+                self._estimate_until(trial, error * max(1.0, ratio), share)
+            except ERRORS as problem:
+                trial.skipped = first_line(problem)
+
+    def confirm(self, trial: Trial, is_late: bool, is_new: bool) -> None:
+        """Time further steps of the leader and, unless it is late, add cheap batches.
+
+        Times of a new leader are old, so they are replaced.
+        """
         steps = self.settings.confirming_steps
+        if is_new:
+            trial.times = []
+        self._use_whole_step(trial)
         self.run_steps(trial, self._step(trial), steps)
         if not is_late and self.may_have_missed(trial):
             self.run_batched(trial, min(self.settings.rare_repeats, self._batch_limit(trial)))
         elif not self.runs_one_by_one(trial):
-            self.run_until(trial, self.settings.sure_error, steps * trial.seconds)
+            self._estimate_until(trial, self.settings.sure_error, steps * trial.seconds)
+
+    def is_timed(self, trial: Trial) -> bool:
+        """Return whether the time of a step was measured, and not only predicted."""
+        return bool(trial.times) and (self.whole_step is None or trial.is_whole)
 
     def may_have_missed(self, trial: Trial) -> bool:
         """Return whether rare values of f may not have been drawn though more repeats are cheap."""
-        has_few = trial.moments.count < self.settings.rare_repeats
+        has_few = trial.moments.count * self.structure.batch < self.settings.rare_repeats
         return has_few and trial.variance > 0 and not self.runs_one_by_one(trial)
-
-    def with_fewest_draws(self, trial: Trial, most_seconds: float = inf) -> Trial | None:
-        """Return the candidate with its fewest draws, if it has no variance with those either.
-
-        Without variance more draws are of no use. `most_seconds` limits the time of a step.
-        """
-        E, q = trial.estimator, self.task.q
-        if trial.is_exact or isinstance(E, nn.Module):
-            return None
-        per_draw = E.evaluations(q) // max(1, getattr(E, "samples", 1))
-        # Some estimators need two draws at least.
-        budgets = [b for b in (per_draw, 2 * per_draw) if why_over_budget(E, q, b) is None]
-        if not budgets:
-            return None
-        E = within_budget(E, q, budgets[0])
-        fewer = Trial(label(E), E, E.evaluations(q), trial.candidate, self.settings)
-        step = self._step(fewer)
-        self.run_steps(fewer, step, 2)
-        if fewer.variance > 0 or fewer.seconds > most_seconds:
-            return None
-        repeats = self.settings.repeats_for_spread
-        if self.runs_one_by_one(fewer):
-            self.run_steps(fewer, step, repeats - 2)
-        else:
-            self.run_batched(fewer, repeats)
-        return fewer if fewer.variance == 0 else None
 
     def runs_one_by_one(self, trial: Trial) -> bool:
         """Return whether the estimates of this candidate are not batched."""
         return (
             self.batches_are_slow
             or trial.candidate.expensive
+            or self._replays(trial)
             or not self.task.vectorised
             or self._batch_limit(trial) < self.settings.least_repeats
         )
 
-    def run_steps(self, trial: Trial, step: Step, count: int) -> None:
-        """Make timed steps and add their gradients."""
+    def run_steps(self, trial: Trial, step: TimedStep, count: int) -> None:
+        """Make timed steps and add their gradients; the user's step does not show any."""
+        if trial.is_whole and self.whole_step is not None:
+            for _ in range(count):
+                seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+                trial.times.append(seconds)
+            return
         measured = [step() for _ in range(count)]
         if measured:
             trial.times += [seconds for seconds, _ in measured]
-            trial.add(torch.stack([gradient for _, gradient in measured]))
+            self.add(trial, torch.stack([gradient for _, gradient in measured]))
+
+    def add(self, trial: Trial, gradients: Tensor) -> None:
+        """Add estimated gradients, one per row; of long ones, only some entries."""
+        trial.add(self._selected(gradients))
+
+    def _selected(self, gradients: Tensor) -> Tensor:
+        """Return some entries of the gradients, scaled to the norm of all, if there are many."""
+        if self._entries <= self.settings.selected_entries:
+            return gradients
+        return gradients[..., self._selection] * sqrt(self._entries / len(self._selection))
+
+    @cached_property
+    def _selection(self) -> Tensor:
+        generator = self.task.generator(0)
+        device, count = self.task.view.device, self.settings.selected_entries
+        return torch.randint(self._entries, (count,), device=device, generator=generator)
 
     def run_batched(self, trial: Trial, repeats: int) -> None:
         """Make estimates in one batched call."""
         start = self.clock()
-        trial.add(self.task.gradients(trial.estimator, repeats, self.generator)[0])
+        self.add(trial, self.task.gradients(trial.estimator, repeats, self.generator)[0])
         trial.seconds_per_repeat = (self.clock() - start) / repeats
-
-    def run_until(self, trial: Trial, error: float, time_left: float) -> None:
-        """Make batched estimates until the error or the time limit is reached."""
-        repeats, limit = trial.repeats_to_reach(error), self._batch_limit(trial)
-        if trial.seconds_per_repeat > 0 and time_left < inf:
-            repeats = min(repeats, int(time_left / trial.seconds_per_repeat))
-        while repeats > 0:
-            self.run_batched(trial, min(repeats, limit))
-            repeats -= limit
 
     def fit_coefficients(self, trial: Trial, repeats: int) -> None:
         r"""Set coefficients c of :math:`g_0 + \sum_i c_i g_i` to those of the least variance.
@@ -189,34 +390,194 @@ class Pilot:
         right = -torch.einsum("irp,rp->i", centred, noise)
         solution = torch.linalg.lstsq(gram, right.unsqueeze(-1)).solution.squeeze(-1)
         assign(solution.tolist())
-        trial.add(base + torch.einsum("i,irp->rp", solution, parts))
         trial.seconds_per_repeat = (self.clock() - start) / (repeats * (1 + len(names)))
+        if repeats < self.settings.repeats_for_spread:  # few draws fit too well: draw again
+            self.run_steps(trial, self._step(trial), 2)
+        else:
+            self.add(trial, base + torch.einsum("i,irp->rp", solution, parts))
 
-    def _step(self, trial: Trial) -> Step:
-        return self.task.timer(trial.estimator, self.clock, self.generator)
+    def _estimate_until(self, trial: Trial, error: float, time_left: float) -> None:
+        """Make estimates until the error or the time limit is reached."""
+        self._estimate(trial, trial.repeats_to_reach(error), time_left)
 
-    def _time_step(self, trial: Trial, step: Step) -> Tensor:
+    def _estimate(self, trial: Trial, repeats: int, time_left: float) -> None:
+        """Make this many estimates, or as many as the time allows."""
+        if repeats <= 0 or time_left <= 0:
+            return
+        if self.runs_one_by_one(trial):
+            step = self._step(trial)
+            possible = repeats if time_left == inf else int(time_left / trial.seconds)
+            measured = [step() for _ in range(min(repeats, possible))]
+            if measured:
+                self.add(trial, torch.stack([gradient for _, gradient in measured]))
+            if not trial.is_whole:
+                trial.times += [seconds for seconds, _ in measured]
+            return
+        limit, end = self._batch_limit(trial), self.clock() + time_left
+        expected = trial.seconds_per_repeat or trial.seconds
+        while repeats > 0 and self.clock() + expected * min(repeats, limit) < end:
+            self.run_batched(trial, min(repeats, limit))
+            repeats -= limit
+            expected = trial.seconds_per_repeat
+
+    def _plain_trials(self, trial: Trial) -> list[Trial]:
+        """Measure a candidate of plain draws with all numbers of draws up to the size of a set.
+
+        More draws than that are predicted.
+        """
+        sizes = self.sizes(trial)
+        measured = [size for size in sizes if size <= self.plain.size]
+        more = [size for size in sizes if size > self.plain.size]
+        trials = {
+            size: trial.resized(size, self.task) for size in measured if size != trial.samples
+        }
+        trials[trial.samples] = trial
+        self.plain.extend(self.settings.first_sets)
+        self._replay(trial)
+        if trial.error > self.settings.first_error:
+            self.plain.extend(self.settings.most_sets)
+        for size in measured:
+            self._replay(trials[size])
+        smallest, largest = trials[measured[0]], trials[measured[-1]]
+        second = trials[max(size for size in measured if size <= self._next_size(smallest))]
+        few, many = (self._plain_seconds(entry) for entry in (smallest, second))
+        per_draw = self._least_seconds(trial) / trial.samples
+        line = Line(smallest.samples, few, second.samples, many, per_draw)
+        self._look_at_whole_step(smallest, few)
+        for size in measured:
+            trials[size].expected_seconds = self.step_ratio * line.at(size)
+            trials[size].rest_seconds += self.rest_seconds or 0.0
+        predicted = [
+            largest.resized(size, self.task, self.step_ratio * line.at(size)) for size in more
+        ]
+        return [*(entry for entry in trials.values() if entry is not trial), *predicted]
+
+    def _plain_seconds(self, trial: Trial) -> float:
+        """Return the time of a step of an estimator of plain draws.
+
+        The evaluations take equally long for all of them, so they are timed once.
+        """
+        x, fx = self.plain.subsets(trial.samples, 0, 1)
+        own_seconds = min(
+            self.task.replayed(trial.estimator, x[:, 0], fx[:, 0], self.clock)[0] for _ in range(2)
+        )
+        if trial.samples not in self.evaluation_seconds:
+            step = self._step(trial, is_timing=True)
+            seconds = min(step()[0] for _ in range(2)) - own_seconds
+            self.evaluation_seconds[trial.samples] = seconds
+        return max(own_seconds, own_seconds + self.evaluation_seconds[trial.samples])
+
+    def _next_size(self, trial: Trial) -> int:
+        return self.settings.size_step * trial.samples
+
+    def _between(self, first: Trial, second: Trial, sizes: Sequence[int]) -> list[Trial]:
+        few, many = sorted((first, second), key=lambda trial: trial.samples)
+        per_draw = self.step_ratio * self._least_seconds(first) / first.samples
+        line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
+        return [first.resized(size, self.task, line.at(size)) for size in sizes]
+
+    def _replay(self, trial: Trial) -> None:
+        """Add estimates from the shared draws that were not used yet."""
+        most = max(2, self._batch_limit(trial))
+        x, fx = self.plain.subsets(trial.samples, trial.replayed, most)
+        if x.shape[1]:
+            self.add(trial, self.task.replayed_gradients(trial.estimator, x, fx))
+        trial.replayed = self.plain.count
+
+    def _shares_draws(self, trial: Trial) -> bool:
+        """Return whether the draws and values of other estimators can be used for this one."""
+        return trial.uses_plain_draws and self.task.f_is_independent
+
+    def _replays(self, trial: Trial) -> bool:
+        """Return whether timed steps use known values of f, because f is expensive."""
+        return (
+            self._shares_draws(trial)
+            and trial.samples <= self.plain.size
+            and self.structure.further_seconds * trial.evaluations > self.settings.slow_evaluation
+            and not self.task.leaves_of_f
+            and not trial.is_whole
+        )
+
+    def _step(self, trial: Trial, is_timing: bool = False) -> TimedStep:
+        """Return a step of the trial; `is_timing`: its gradient is not used."""
+        if self._replays(trial):
+            return self._replayed_step(trial, is_timing)
+        step = self.task.timer(trial.estimator, self.clock, self.generator)
+
+        def timed() -> tuple[float, Tensor]:
+            seconds, gradient = step()
+            return self.step_ratio * seconds, gradient
+
+        return timed
+
+    def _replayed_step(self, trial: Trial, is_timing: bool) -> TimedStep:
+        """Return a step whose time is that of the evaluations, known, and of the rest, measured."""
+        fewer = (self.plain.size - trial.samples) * self.structure.further_seconds
+
+        def step() -> tuple[float, Tensor]:
+            start = 0 if is_timing else trial.replayed
+            if start + trial.samples > self.plain.count:
+                self.plain.extend(self.plain.count // self.plain.size + 1)
+            x, fx = self.plain.subsets(trial.samples, start, 1)
+            trial.replayed = max(trial.replayed, start + trial.samples)
+            E = trial.estimator
+            seconds, gradient = self.task.replayed(E, x[:, 0], fx[:, 0], self.clock)
+            return seconds + max(0.0, self.plain.seconds - fewer), gradient
+
+        return step
+
+    def _look_at_whole_step(self, trial: Trial, seconds: float) -> None:
+        """Compare the user's step with the time of the estimate and its gradients, once."""
+        if self.whole_step is None or self.rest_seconds is not None:
+            return
+        whole = self._seconds_of_whole_step(trial)
+        self.rest_seconds = max(0.0, whole - seconds)
+        self.step_ratio = min(1.0, whole / seconds) if seconds > 0 else 1.0
+
+    def _use_whole_step(self, trial: Trial) -> None:
+        """Replace the times of a promising trial by that of the user's step."""
+        if self.whole_step is not None and not trial.is_whole:
+            seconds = self._seconds_of_whole_step(trial)
+            trial.is_whole = True
+            trial.rest_seconds = 0.0
+            trial.times = [seconds]
+
+    def _seconds_of_whole_step(self, trial: Trial) -> float:
+        """Return the time of the second call. The first may compile; that is not counted."""
+        assert self.whole_step is not None
+        first = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+        second = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+        self.start += max(0.0, first - second)
+        return second
+
+    def _most_seconds(self, trials: Sequence[Trial]) -> float:
+        """Return the step time with which an estimator without noise is level with the leader."""
+        measured = [trial for trial in trials if trial.is_measured]
+        floor = self.scoring.floor(measured) if len(measured) > 1 else 0.0
+        if floor <= 0:
+            return inf
+        return self.settings.hope_times * min(self.scoring.scores(measured).values()) / floor
+
+    def _least_seconds(self, trial: Trial) -> float:
+        """Return the time that f alone takes in a step, about; half of it, to be careful."""
+        return self.structure.further_seconds * trial.cost / 2
+
+    def _time_step(self, trial: Trial, step: TimedStep) -> Tensor:
         seconds, gradient = step()
         trial.times.append(seconds)
         return gradient
 
-    def _first_steps(self, trial: Trial, step: Step, gradient: Tensor, error: float) -> None:
-        second = self._time_step(trial, step)
-        trial.add(torch.stack([gradient, second]))
-        # If few parameters share the variance, two estimates say little about it.
-        if trial.dimensions < self.settings.least_repeats and not trial.candidate.expensive:
+    def _further_estimates(self, trial: Trial, step: TimedStep) -> None:
+        """Make a few more estimates if two say little, because few parameters share the noise."""
+        error = self.settings.first_error
+        if trial.error <= error:
+            return
+        if not self.runs_one_by_one(trial):
+            self.run_batched(trial, self._first_repeats(trial))
+            self.batches_are_slow = trial.seconds_per_repeat > trial.seconds
+        elif not trial.candidate.expensive:
             extra = min(self.settings.extra_steps, trial.repeats_to_reach(error))
             self.run_steps(trial, step, extra)
-
-    def _first_batches(
-        self, trial: Trial, gradient: Tensor, error: float, time_left: float
-    ) -> None:
-        self.run_batched(trial, self._first_repeats(trial))
-        trial.add(gradient.unsqueeze(0))
-        self.batches_are_slow = trial.seconds_per_repeat > trial.seconds / 2
-        if not self.batches_are_slow:
-            shared = self.settings.batch_share * time_left
-            self.run_until(trial, error, min(shared, self.settings.batch_steps * trial.seconds))
 
     def _first_repeats(self, trial: Trial) -> int:
         if self.runs_one_by_one(trial):
@@ -226,17 +587,61 @@ class Pilot:
     def _further_steps(self, trial: Trial) -> int:
         """Return how many steps a first measurement takes after the first one, about."""
         if trial.is_exact:
-            return 0
-        return 2 * (1 + len(trial.candidate.coefficients)) + trial.learns
+            return 1
+        warm_up = trial.candidate.warm_up if trial.learns else 0
+        return 2 * (1 + len(trial.candidate.coefficients)) + warm_up
 
     def _batch_limit(self, trial: Trial) -> int:
         """Return how many estimates one call may make."""
         evaluations = max(1, trial.evaluations * self.task.view.batch_size)
-        return min(self.settings.most_repeats, self.settings.evaluations_per_call // evaluations)
+        return min(
+            self.settings.most_repeats,
+            self.settings.evaluations_per_call // evaluations,
+            self.settings.entries_per_call // self._entries,
+        )
 
-    def _is_quick(self, trial: Trial) -> bool:
-        """Return whether a step with fewer draws takes only a part of the leader's step."""
-        draws = getattr(trial.estimator, "samples", 2) // self.settings.timing_divisor
-        E = with_samples(trial.estimator, max(2, draws))
-        step = self.task.timer(E, self.clock, self.generator)
-        return min(step()[0], step()[0]) <= self.settings.timing_share * self.leader_seconds
+    @property
+    def _entries(self) -> int:
+        """The number of entries of a gradient."""
+        return sum(parameter.numel() for parameter in self.task.parameters)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The time of a step as an affine function of the number of draws, through two points.
+
+    Attributes:
+        few: The number of draws of the first point.
+        few_seconds: Its time.
+        many: The number of draws of the second point.
+        many_seconds: Its time.
+        least_per_draw: What a further draw takes at least, however the two times are disturbed.
+    """
+
+    few: int
+    few_seconds: float
+    many: int
+    many_seconds: float
+    least_per_draw: float = 0.0
+
+    def at(self, samples: int) -> float:
+        """Return the seconds; fewer draws take at least half of their share."""
+        difference = self.many_seconds - self.few_seconds
+        per_draw = max(self.least_per_draw, difference / max(1, self.many - self.few))
+        least = self.few_seconds * min(1.0, samples / self.few / 2)
+        return max(least, self.few_seconds + (samples - self.few) * per_draw)
+
+
+def _is_slower_than_skipped(trial: Trial, trials: Sequence[Trial]) -> bool:
+    """Return whether the same estimator was too slow with no more evaluations."""
+    return any(
+        entry.skipped == TOO_SLOW
+        and type(entry.estimator) is type(trial.estimator)
+        and entry.evaluations <= trial.evaluations
+        for entry in trials
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, without its full stop."""
+    return str(error).split("\n")[0].rstrip(".")

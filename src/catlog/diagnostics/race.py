@@ -1,117 +1,134 @@
 """The race between candidates: rounds of measurements, each for those that may still win."""
 
+from collections import Counter
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 
-from .pilot import Pilot
-from .trials import Trial, doubt, merits, ranked
-
-ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
+from .pilot import ERRORS, Pilot, first_line
+from .trials import Trial
 
 
-def explore(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
-    """Measure candidates in rounds and return those that could be measured.
+def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
+    """Measure candidates in rounds and return the finalists, all timed in turn.
 
-    After every round at most half of them continue, and none that is surely worse than the leader.
-    A candidate that fails, or that there is no time for, has the reason in ``skipped``.
+    First every candidate with few draws, then the promising ones with other numbers of draws; these
+    are added to `trials`. After every further round at most half of them continue, and none that is
+    surely worse than the leader. A candidate that fails, or that there is no time for, has the
+    reason in ``skipped``.
     """
-    exact = _first_round(pilot, trials)
-    measured = [trial for trial in trials if trial.is_measured]
-    if exact or not measured:
-        return measured + exact
-    remaining = _contenders(trials, measured)
-    rounds = pilot.settings.rounds
-    for number, (error, timed_steps) in enumerate(rounds[1:], start=1):
-        if len(remaining) == 1 or not measured:
+    for trial in list(trials):
+        try:
+            trials += pilot.first_measurement(trial, trials)
+            if pilot.scoring.minibatch == 0:
+                pilot.measure_minibatch(trials)
+        except ERRORS as problem:
+            trial.skipped = first_line(problem)
+    pilot.sharpen_biases(trials)
+    pilot.measure_truth(trials)
+    pilot.measure_minibatch(trials)
+    for trial, hope in _promising(pilot, trials):
+        if pilot.time_left(trials) < pilot.settings.reserve_steps * trial.seconds:
             break
-        for place, trial in enumerate(remaining):
-            shares = (len(remaining) - place) * (len(rounds) - number)
-            try:
-                pilot.refine(trial, error, timed_steps, pilot.time_left(trials) / shares)
-            except ERRORS as problem:
-                trial.skipped = _first_line(problem)
-        measured = [trial for trial in trials if trial.is_measured]
-        remaining = _contenders(remaining, measured) if measured else []
-    return measured
+        try:
+            trials += pilot.other_sizes(trial, hope)
+        except ERRORS as problem:
+            trial.skipped = first_line(problem)
+    remaining = _contenders(pilot, _measured(trials), trials, pilot.settings.contenders)
+    finalists = remaining
+    for error, timed_steps in pilot.settings.rounds:
+        if len(remaining) > 1:
+            pilot.run_round(remaining, trials, error, timed_steps)
+            finalists = remaining
+            remaining = _contenders(pilot, remaining, trials, (len(remaining) + 1) // 2)
+    return finalists
 
 
-def choose(pilot: Pilot, trials: Sequence[Trial]) -> Trial:
-    """Confirm the leader and return the best.
+def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Trial | None:
+    """Confirm the leader and return the best finalist; None if all failed.
 
-    With few repeats the apparent minimum is biased low, so the leader is measured again.
+    With few repeats the apparent minimum is biased low, so the leader is measured again. If it is
+    none of the finalists, it becomes one, with new times.
     """
-    settings = pilot.settings
+    settings, scoring = pilot.settings, pilot.scoring
     for _ in range(settings.confirmations):
-        leader = ranked(trials)[0]
+        trials = _measured(trials)
+        if not trials:
+            break
+        errors, leader = scoring.errors(trials), scoring.ranked(trials)[0]
         is_late = pilot.time_left(trials, settings.overtime) < 0
         has_repeats = leader.moments.count >= settings.least_repeats
-        is_sure = leader.error <= settings.sure_error or (
-            has_repeats and _is_clearly_ahead(leader, trials)
+        is_sure = has_repeats and (
+            errors[leader.name] <= settings.sure_error
+            or len(scoring.surely_worse(leader, trials)) == len(trials) - 1
         )
-        if leader.is_exact or (is_sure and (is_late or not pilot.may_have_missed(leader))):
+        is_done = is_sure and (is_late or not pilot.may_have_missed(leader))
+        is_timed = leader in finalists and pilot.is_timed(leader)
+        if is_timed and (leader.is_exact or is_done):
             break
-        pilot.confirm(leader, is_late)
-    merit = merits(trials)
-    return min(trials, key=lambda trial: merit[trial.name] * exp(trial.error))
-
-
-def _first_round(pilot: Pilot, trials: Sequence[Trial]) -> list[Trial]:
-    """Measure every candidate once; return those without variance, which end the race."""
-    error, _ = pilot.settings.rounds[0]
-    for place, trial in enumerate(trials):
-        exact = None
+        is_new = leader not in finalists
         try:
-            pilot.first_measurement(trial, error, pilot.time_left(trials))
-            if trial.is_measured and trial.variance == 0:
-                exact = pilot.with_fewest_draws(trial)
+            pilot.confirm(leader, is_late, is_new)
         except ERRORS as problem:
-            trial.skipped = _first_line(problem)
-        if exact is not None:
-            return [exact, *_cheaper(pilot, trials[place + 1 :], exact)]
-    return []
+            leader.skipped = first_line(problem)
+        if is_new:
+            finalists.append(leader)
+    finalists = _measured(finalists)
+    timed = [trial for trial in finalists if pilot.is_timed(trial)]
+    return least_biased(pilot, timed, _measured(trials)) if timed else None
 
 
-def _cheaper(pilot: Pilot, rest: Sequence[Trial], exact: Trial) -> list[Trial]:
-    """Skip the rest of the candidates, but for those without variance that are faster than `exact`.
+def least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
+    """Return the finalist with the best score or, of candidates that are level, the least bias.
 
-    Each has its fewest draws. The search ends with the pilot's time.
+    Bias hurts more later, when the gradient is smaller.
     """
-    found = []
-    for trial in rest:
-        trial.skipped = f"{exact.name} has no variance"
-        if pilot.clock() - pilot.start > pilot.steps * exact.seconds:
-            continue
-        try:
-            fewer = pilot.with_fewest_draws(trial, exact.seconds)
-        except ERRORS as problem:
-            trial.skipped = _first_line(problem)
-        else:
-            found += [] if fewer is None else [fewer]
-    return found
+    scoring = pilot.scoring
+    scores, errors = scoring.scores(trials), scoring.errors(trials)
+    careful = {trial.name: scores[trial.name] * exp(errors[trial.name]) for trial in finalists}
+    order = sorted(finalists, key=lambda trial: careful[trial.name])
+    limit = pilot.settings.level_times * careful[order[0].name]
+    best = {id(trial.candidate): trial for trial in reversed(order)}
+    level = [trial for trial in best.values() if careful[trial.name] <= limit]
+    squared_errors = scoring.squared_errors(trials)
+
+    def bias(trial: Trial) -> float:
+        return squared_errors[trial.name] - trial.variance if trial.variance < inf else inf
+
+    return min(level, key=lambda trial: (bias(trial), careful[trial.name]))
 
 
-def _contenders(remaining: Sequence[Trial], measured: Sequence[Trial]) -> list[Trial]:
-    """Return the better half of the remaining trials, less those that are surely worse."""
-    merit = merits(measured)
-    order = sorted(
-        (trial for trial in remaining if trial.is_measured), key=lambda trial: merit[trial.name]
-    )
-    close = [
-        trial
-        for trial in order
-        if merit[trial.name] <= merit[order[0].name] * doubt(trial, order[0])
+def _measured(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.is_measured]
+
+
+def _promising(pilot: Pilot, trials: Sequence[Trial]) -> list[tuple[Trial, int]]:
+    """Return the trials that may win with another number of draws, and that number, best first."""
+    measured = _measured(trials)
+    if not measured:
+        return []
+    best = min(pilot.scoring.scores(measured).values())
+    counts = Counter(id(trial.candidate) for trial in measured)  # some have other sizes already
+    hopes = [
+        (*pilot.best_hope(trial, measured), place)
+        for place, trial in enumerate(measured)
+        if counts[id(trial.candidate)] == 1 and trial.variance < inf
     ]
-    return close[: max(1, (len(remaining) + 1) // 2)]
+    hopeful = [(measured[place], size) for hope, size, place in sorted(hopes) if hope <= best]
+    return hopeful[: pilot.settings.sized_candidates]
 
 
-def _is_clearly_ahead(leader: Trial, trials: Sequence[Trial]) -> bool:
-    merit = merits(trials)
-    return all(
-        merit[trial.name] > merit[leader.name] * doubt(leader, trial)
-        for trial in trials
-        if trial is not leader
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0].rstrip(".")
+def _contenders(
+    pilot: Pilot, remaining: Sequence[Trial], trials: Sequence[Trial], most: int
+) -> list[Trial]:
+    """Return the best of the remaining trials, less those that are surely worse."""
+    measured = _measured(trials)
+    order = [trial for trial in pilot.scoring.ranked(measured) if trial in remaining]
+    worse = pilot.scoring.surely_worse(order[0], measured) if order else set()
+    contenders: list[Trial] = []
+    counts = Counter[int]()
+    for trial in order:
+        counts[id(trial.candidate)] += 1
+        is_alike = counts[id(trial.candidate)] > pilot.settings.contenders_per_candidate
+        if trial.name not in worse and not is_alike:
+            contenders.append(trial)
+    return contenders[: max(1, most)]

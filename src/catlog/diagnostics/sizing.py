@@ -53,18 +53,22 @@ def why_over_budget(
     if not hasattr(E, "samples"):
         needed, least = cost(E), ""
     else:
-        needed, least = cost(with_samples(E, _fewest_draws(E, cost))), "at least "
+        needed, least = cost(with_samples(E, fewest_draws(E, cost))), "at least "
     if needed <= budget:
         return None
     return f"it needs {least}{needed} evaluations, more than the budget of {budget}"
 
 
 def within_budget(
-    E: Estimator, q: Distribution, budget: int, cost: Cost | None = None
+    E: Estimator,
+    q: Distribution,
+    budget: int,
+    cost: Cost | None = None,
+    at_least_fewest: bool = False,
 ) -> Estimator:
     """Return E with the most draws whose cost (by default, evaluations of f) is within the budget.
 
-    Raise ValueError if even the fewest draws exceed it.
+    If even the fewest draws exceed it, raise ValueError or, with `at_least_fewest`, return those.
 
     >>> from torch.distributions import Bernoulli, Independent
     >>> from catlog import IndeCateR
@@ -73,12 +77,15 @@ def within_budget(
     2
     """
     cost = cost or (lambda E: E.evaluations(q))
-    if reason := why_over_budget(E, q, budget, cost):
+    reason = why_over_budget(E, q, budget, cost)
+    if reason and not at_least_fewest:
         raise ValueError(reason)
     if not hasattr(E, "samples"):
         return E
+    if reason:
+        return with_samples(E, fewest_draws(E, cost))
     costs = cache(lambda samples: _cost_of_draws(E, samples, cost))
-    low = _fewest_draws(E, cost)
+    low = fewest_draws(E, cost)
     if costs(low + 1) > budget:
         return with_samples(E, low)
     per_draw = max(1, costs(low + 1) - costs(low))
@@ -99,7 +106,8 @@ def _cost_of_draws(E: Estimator, samples: int, cost: Cost) -> float:
         return inf
 
 
-def _fewest_draws(E: Estimator, cost: Cost) -> int:
+def fewest_draws(E: Estimator, cost: Cost) -> int:
+    """Return the least number of draws that E accepts."""
     for samples in range(1, 9):
         if _cost_of_draws(E, samples, cost) < inf:
             return samples

@@ -28,6 +28,9 @@ class Structure:
         budget: Evaluations of f per step.
         has_budget: Whether the user gave the budget.
         evaluation_seconds: The time of one call of f at one point, per batch element.
+        further_seconds: The time of a further point in the same call, for the whole batch.
+        is_fixed: The user says that f never changes between steps.
+        is_moved: All categories were about equally likely, so the pilot added noise to the logits.
     """
 
     kind: Kind
@@ -39,6 +42,9 @@ class Structure:
     budget: int
     has_budget: bool
     evaluation_seconds: float
+    further_seconds: float = 0.0
+    is_fixed: bool = False
+    is_moved: bool = False
 
     @property
     def d(self) -> int:
@@ -55,11 +61,19 @@ def probe(
     """Evaluate f at a few points and return what they show about f and q."""
     law, generator = task.view, task.generator(0)
     x = draw(law, 2, generator=generator)
-    with torch.no_grad():
-        task.f(x.clone())  # to warm up
+
+    def call_seconds(points: Tensor) -> float:
+        task.synchronise()
         start = clock()
-        task.f(x[:1].clone())
-        seconds = (clock() - start) / max(1, law.batch_size)
+        with torch.no_grad():
+            task.f(points.clone())
+        task.synchronise()
+        return clock() - start
+
+    call_seconds(x[:1])  # to warm up
+    once = call_seconds(x[:1])
+    further = 1 if once > settings.slow_evaluation else 7
+    more = call_seconds(draw(law, 1 + further, generator=generator))
     has_slope = is_relaxable = False
     if isinstance(law, Factors) and law.kind in RELAXABLE:
         has_slope = _is_differentiable(task.f, x, law)
@@ -67,6 +81,9 @@ def probe(
         between = torch.cat([mean, (mean + x) / 2])
         is_relaxable = has_slope and _is_differentiable(task.f, between, law)
     two_draws_of_indecater = 2 * (1 + sum(law.cardinalities) - law.d)
+    default_budget = max(settings.least_budget, two_draws_of_indecater)
+    if task.points <= settings.exact_points:
+        default_budget = max(default_budget, task.points)
     return Structure(
         kind=task.kind,
         cardinalities=law.cardinalities,
@@ -74,9 +91,10 @@ def probe(
         has_own_table=hasattr(task.f, "neighbours"),
         has_slope=has_slope,
         is_relaxable=is_relaxable,
-        budget=max(settings.least_budget, two_draws_of_indecater) if budget is None else budget,
+        budget=default_budget if budget is None else budget,
         has_budget=budget is not None,
-        evaluation_seconds=seconds,
+        evaluation_seconds=once / max(1, law.batch_size),
+        further_seconds=max(0.0, more - once) / further,
     )
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import ceil, exp, inf, sqrt
+from math import ceil, inf, sqrt
+from statistics import median
 
-import torch
 from torch import Tensor, nn
 
 from ..estimator import Estimator, label
@@ -14,26 +14,40 @@ from .candidates import Candidate
 from .gradient_samples import GradientSampler
 from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
-from .sizing import joined_reasons, why_over_budget, why_unsuitable, within_budget
+from .sizing import (
+    joined_reasons,
+    why_over_budget,
+    why_unsuitable,
+    with_samples,
+    within_budget,
+)
 from .structure import Structure
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
-    """What the pilot measured of one candidate.
+    """What the pilot measured of one candidate with one number of draws.
 
     Attributes:
         name: The estimator with its settings.
-        estimator: The estimator, with the number of draws that the budget allows.
+        estimator: The estimator.
         evaluations: Evaluations of f per estimate and batch element.
         candidate: The entry of the candidates that it comes from.
         settings: The settings of the pilot.
         moments: Mean and variance of the estimated gradients.
         times: Seconds of every timed step.
+        expected_seconds: The time of a step, predicted from other numbers of draws.
         seconds_per_repeat: Seconds per estimate of the last batched call.
         variance: The variance of the gradient, summed over parameters; infinite if unknown.
         dimensions: How many parameters share the variance.
         error: The relative standard error of the variance.
+        most_samples: The most draws that the budget allows; None if the number is fixed.
+        rest_seconds: The time of a training step beside the estimate, if it is known.
+        cost: The evaluations that count in the budget; fewer if f has its own table.
+        source: The same candidate with another number of draws. Until there are enough estimates,
+            the variance is taken to be the source's, in inverse proportion to the draws.
+        replayed: How many of the shared draws were used.
+        is_whole: The times are those of the user's training step.
         skipped: Why the candidate was given up; None if it was not.
     """
 
@@ -44,10 +58,17 @@ class Trial:
     settings: PilotSettings = field(default=DEFAULTS, repr=False)
     moments: Moments = field(default_factory=Moments)
     times: list[float] = field(default_factory=list)
+    expected_seconds: float = inf
     seconds_per_repeat: float = 0.0
     variance: float = inf
     dimensions: float = 1.0
     error: float = 1.0
+    most_samples: int | None = None
+    rest_seconds: float = 0.0
+    cost: int = 0
+    source: "Trial | None" = field(default=None, repr=False)
+    replayed: int = 0
+    is_whole: bool = False
     skipped: str | None = None
 
     @property
@@ -63,78 +84,97 @@ class Trial:
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is at least one timed step, and the candidate was not given up."""
-        return bool(self.times) and self.skipped is None
+        """Whether the time of a step is known, and the candidate was not given up."""
+        return self.seconds < inf and self.skipped is None
 
     @property
     def seconds(self) -> float:
-        """The time of the fastest step, because disturbances only make steps slower."""
-        return min(self.times)
+        """The time of the fastest step: disturbances only make steps slower."""
+        return min(self.times, default=self.expected_seconds) + self.rest_seconds
+
+    @property
+    def usual_seconds(self) -> float:
+        """The median time of a step."""
+        return (median(self.times) if self.times else self.expected_seconds) + self.rest_seconds
+
+    @property
+    def samples(self) -> int:
+        """The number of draws; 1 if it is fixed."""
+        return getattr(self.estimator, "samples", 1)
+
+    @property
+    def uses_plain_draws(self) -> bool:
+        """Whether an estimate is computed from independent draws and the values of f at them."""
+        E = self.estimator
+        return (
+            E.randomness == ("x",)
+            and not E.differentiates_f
+            and not self.learns
+            and self.evaluations == getattr(E, "samples", None)
+            and getattr(E, "draws", "independent") == "independent"
+        )
+
+    def resized(self, samples: int, task: GradientSampler, seconds: float = inf) -> "Trial":
+        """Return a trial of the same candidate with other draws; a step may take `seconds`."""
+        E = with_samples(self.estimator, samples)
+        trial = Trial(
+            label(E),
+            E,
+            E.evaluations(task.q),
+            self.candidate,
+            self.settings,
+            expected_seconds=seconds,
+            most_samples=self.most_samples,
+            rest_seconds=self.rest_seconds,
+            cost=ceil(self.cost * samples / self.samples),
+            source=self if self.moments.count else None,
+        )
+        trial.update()
+        return trial
 
     def add(self, gradients: Tensor) -> None:
         """Add estimated gradients, one per row."""
         self.moments.add(gradients)
-        self.variance = self.moments.variance
-        self.dimensions = self.moments.dimensions
-        if not bool(self.moments.mean.any()) and not self.is_exact:
-            self.variance = inf  # only zeros: no informative value of f was drawn
-        self.error = self._relative_error()
+        self.update()
 
-    def _relative_error(self) -> float:
-        count = self.moments.count
+    def update(self) -> None:
+        """Compute variance and error from the estimates or, if these are few, from the source."""
+        if self.moments.count:
+            self.variance, self.error = self._own_variance()
+            self.dimensions = self._dimensions
+        source = self.source
+        if source is None or (self.moments.count and self.variance == inf):
+            return
+        if not self.moments.count or self.error > max(self.settings.first_error, source.error):
+            self.variance = source.variance * source.samples / self.samples
+            self.dimensions = source.dimensions
+            self.error = source.error
+
+    @property
+    def _dimensions(self) -> float:
+        return min(self.moments.dimensions, self.settings.most_dimensions)
+
+    def _own_variance(self) -> tuple[float, float]:
+        """Return the variance of the estimates and its relative error."""
+        count, mean = self.moments.count, self.moments.mean
+        if not bool(mean.isfinite().all()) or not (bool(mean.any()) or self.is_exact):
+            return inf, 1.0  # only zeros: no informative value of f was drawn; or a loss of inf
+        variance = self.moments.variance
         has_spread = count >= self.settings.repeats_for_spread
-        if self.variance == 0:  # few estimates may be equal by chance
-            return 0.0 if has_spread or self.is_exact else 1.0
-        if count < 2 or self.variance == inf:
-            return 1.0
-        if_normal = sqrt(2 / (self.dimensions * (count - 1)))
-        return max(if_normal, self.moments.error) if has_spread else if_normal
+        if variance == 0:  # few estimates may be equal by chance
+            return 0.0, 0.0 if has_spread or self.is_exact else 1.0
+        if count < 2:
+            return inf, 1.0
+        if_normal = sqrt(2 / (self._dimensions * (count - 1)))
+        return variance, max(if_normal, self.moments.error) if has_spread else if_normal
 
     def repeats_to_reach(self, error: float) -> int:
         """Return how many more estimates would bring the error of the variance down to `error`."""
         count = self.moments.count
+        if count < 2:
+            return self.settings.least_repeats
         needed = ceil((count - 1) * (self.error / error) ** 2) + 1
         return max(0, min(self.settings.most_repeats, needed) - count)
-
-    def squared_error(self, reference: "Trial | None") -> float:
-        """Return the variance or, for a biased estimator, the mean squared error.
-
-        The error is measured against the mean of `reference`; without one it is infinite.
-        """
-        if self.estimator.unbiased:
-            return self.variance
-        if reference is None:
-            return inf
-        moments, truth = self.moments, reference.moments
-        gap = float((moments.mean - truth.mean).square().sum())
-        noise = self.variance / moments.count + reference.variance / truth.count
-        return self.variance + max(0.0, gap - noise)
-
-
-def merits(trials: Sequence[Trial]) -> dict[str, float]:
-    """Return mean squared error x time of every trial, the lower the better.
-
-    A trial without variance gets that of rounding errors, so that time decides between several.
-    """
-    unbiased = [trial for trial in trials if trial.estimator.unbiased]
-    reference = min(unbiased, key=lambda trial: trial.variance / trial.moments.count, default=None)
-    norm2 = (reference or trials[0]).moments.norm2
-    floor = torch.finfo(torch.float32).eps ** 2 * norm2 or 1e-300
-    return {
-        trial.name: max(trial.squared_error(reference), floor) * trial.seconds for trial in trials
-    }
-
-
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials by merit, best first."""
-    merit = merits(trials)
-    return sorted(trials, key=lambda trial: merit[trial.name])
-
-
-def doubt(first: Trial, second: Trial) -> float:
-    """Return how many times worse one trial may look than the other without being worse."""
-    error = sqrt(first.error**2 + second.error**2)
-    return first.settings.doubt_times * exp(first.settings.doubt_errors * error)
 
 
 def shortlist(
@@ -144,21 +184,27 @@ def shortlist(
     biased: bool,
     settings: PilotSettings = DEFAULTS,
 ) -> tuple[list[Trial], dict[str, str]]:
-    """Return the candidates that fit, sized to the budget, and why the others were skipped."""
+    """Return the candidates that fit, cheap ones first, and why the others were skipped.
+
+    They have few draws. The pilot finds out whether more are better.
+    """
     trials: dict[str, Trial] = {}
     skipped: dict[str, str] = {}
+    cost = _cost(task, structure)
     for candidate in candidates:
-        E = candidate.estimator
+        E, budget = candidate.estimator, structure.budget
         try:
             reason = _why_skipped(task, structure, candidate, biased)
-            budget = _budget(E, structure, settings)
-            cost = _cost(task, structure)
             reason = reason or why_over_budget(E, task.q, budget, cost)
             if reason is None:
-                E = within_budget(E, task.q, budget, cost)
+                largest = within_budget(E, task.q, budget, cost)
+                first = cost(E) if candidate.expensive else settings.first_evaluations
+                E = within_budget(E, task.q, min(budget, first), cost, True)
                 E = E if hasattr(E, "samples") else deepcopy(E)
-                name = label(E)
+                name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, E.evaluations(task.q), candidate, settings)
+                trial.most_samples = most
+                trial.cost = cost(E)
                 trials.setdefault(name, trial)
         except (ValueError, TypeError) as error:  # raised by the estimator's own checks
             reason = str(error)
@@ -169,7 +215,8 @@ def shortlist(
             f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. "
             f"{joined_reasons(skipped)}."
         )
-    return list(trials.values()), skipped
+    cheap = settings.cheap_evaluations
+    return sorted(trials.values(), key=lambda trial: max(cheap, cost(trial.estimator))), skipped
 
 
 def _why_skipped(
@@ -182,13 +229,7 @@ def _why_skipped(
         return reason
     if E.differentiates_f and not structure.has_slope:
         return "f has no derivative in x"
-    return None if candidate.when(structure) else "it is not worth a try here"
-
-
-def _budget(E: Estimator, structure: Structure, settings: PilotSettings) -> int:
-    if not E.randomness and not structure.has_budget:
-        return max(structure.budget, settings.exact_points)
-    return structure.budget
+    return None if candidate.when(structure) else candidate.otherwise
 
 
 def _cost(task: GradientSampler, structure: Structure) -> Callable[[Estimator], int]:
