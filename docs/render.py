@@ -18,6 +18,7 @@ from measured import (
     control_variates,
     estimators,
     idea,
+    programs,
     race,
     reproduction,
     scaling,
@@ -32,8 +33,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, idea, race, reproduction, scaling, speed,
-        structured, suite, variance,
+        choose, compare, control_variates, estimators, idea, programs, race, reproduction, scaling,
+        speed, structured, suite, variance,
     )
 }  # fmt: skip
 

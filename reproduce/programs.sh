@@ -3,7 +3,7 @@
 # `reproduce/programs.sh [numbers-4|numbers-15|numbers-100|numbers-200|sums|mnist-r|sum-64]...`.
 # Needs one GPU, and CATLOG_DATA or a network. SWEEP_OPTIONS are passed to every sweep, such as
 # SWEEP_OPTIONS="--jobs 3" (see docs/reproduction.md on several runs on one GPU).
-# The tables in results/programs/ are copies of those that the sweeps write below ROOT.
+# Then `catlog export runs/programs --thin 5 --output results/programs/programs.csv`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CATLOG=${CATLOG:-.venv/bin/catlog}

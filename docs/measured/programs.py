@@ -1,0 +1,166 @@
+"""The tables and the figure of programs.md, from results/programs/programs.csv."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import mean
+
+from . import Row, read_if_measured, table
+
+# Accuracy in per cent of whole sums, as published (docs/programs.md names the sources).
+PUBLISHED_NUMBERS = {
+    "exact inference: DeepProofLog": (94.0, 80.8, 37.8, 23.2),
+    "exact inference: PLIA": (91.8, 79.0, None, None),
+    "sampling: DeepProofLog with REINFORCE": (93.5, 76.9, 0.0, 0.0),
+    "sampling: NeSyDM": (92.5, 77.3, None, None),
+    "sampling: A-NeSI": (92.6, 76.8, None, None),
+    "sampling: EXAL": (91.7, 73.3, None, None),
+}
+PUBLISHED_SUMS = {
+    ("ISED", 10): (87.28, 85.72, 6.48),
+    ("IndeCateR", 10): (5.36, 4.60, 1.24),
+    ("IndeCateR per variable", 10): (10.20, 6.84, 4.24),
+    ("REINFORCE", 10): (8.32, 7.52, 5.12),
+    ("ISED", 100): (87.72, 86.72, 8.13),
+    ("IndeCateR", 100): (89.60, 77.88, 5.16),
+    ("IndeCateR per variable", 100): (88.60, 86.92, 83.52),
+    ("REINFORCE", 100): (8.28, 8.20, 6.28),
+}
+# Best of all methods, and IndeCateR.
+PUBLISHED_MNIST_R = {
+    "sum-2": (96.66, 95.70),
+    "sum-3": (95.10, 66.24),
+    "sum-4": (94.10, 13.02),
+    "mult-2": (96.62, 96.32),
+    "mod-2": (96.89, 93.88),
+    "add-mod-3": (95.42, 94.02),
+    "add-sub": (95.32, 70.12),
+    "less-than": (96.60, 78.20),
+    "equal": (98.53, 83.10),
+    "not-3-or-4": (99.28, 99.28),
+    "count-3-4": (95.26, 2.26),
+}
+NUMBERS = (4, 15, 100, 200)
+METHODS: dict[str, Callable[[Row], bool]] = {
+    "IndeCateR, per digit": lambda row: row["estimator"] == "IndeCateR",
+    "RLOO, per digit": lambda row: row["estimator"] == "RLOO" and not row["whole"],
+    "RLOO, whole sum": lambda row: row["estimator"] == "RLOO" and bool(row["whole"]),
+}
+
+
+def last_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the last row of every run that was finished."""
+    runs: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        names = ("estimator", "samples", "seed", "program", "digits", "whole", "double_softmax")
+        names += ("learning_rate", "value_samples", "network")
+        runs[tuple(row.get(name) for name in names)] = row
+    return [row for row in runs.values() if row["epoch"] >= row["epochs"]]
+
+
+def per_cent(values: list[float]) -> str:
+    """Return the mean in per cent and, of several runs, all of them."""
+    if not values:
+        return "not run"
+    cell = f"{100 * mean(values):.1f}"
+    if len(values) == 1:
+        return f"{cell} (one run)"
+    return f"{cell} ({', '.join(f'{100 * value:.0f}' for value in values)})"
+
+
+def numbers(rows: list[Row]) -> str:
+    lines = []
+    for name, is_method in METHODS.items():
+        cells, seconds = [], []
+        for digits in NUMBERS:
+            runs = [row for row in rows if row["digits"] == digits and is_method(row)]
+            cells.append(per_cent([row["accuracy"] for row in runs]))
+            seconds.append(f"{mean(row['seconds'] for row in runs):.0f}" if runs else "")
+        lines.append([f"**{name}**", *cells, ", ".join(seconds)])
+    for name, values in PUBLISHED_NUMBERS.items():
+        lines.append([name, *("" if value is None else f"{value:.1f}" for value in values), ""])
+    reference = [f"{100 * 0.9907 ** (2 * digits):.1f}" for digits in NUMBERS]
+    lines.append(["a reader with 99.07 % of digits right", *reference, ""])
+    return table(["method", *(f"N = {digits}" for digits in NUMBERS), "seconds"], lines)
+
+
+def sums(rows: list[Row]) -> str:
+    lines = []
+    for budget in (10, 100):
+        for (name, published_budget), values in PUBLISHED_SUMS.items():
+            if published_budget == budget:
+                lines.append([f"{budget} M", name, *(f"{value:.1f}" for value in values)])
+        for name, of_digits in (("IndeCateR-D", budget // 10), ("RLOO", None)):
+            cells = []
+            for digits in (8, 12, 16):
+                samples = of_digits or budget * digits
+                cells.append(
+                    per_cent(
+                        [
+                            row["accuracy"]
+                            for row in rows
+                            if (row["estimator"], row["digits"], row["samples"])
+                            == (name, digits, samples)
+                        ]
+                    )
+                )
+            lines.append([f"{budget} M", f"**{name}**", *cells])
+    return table(["evaluations", "method", "M = 8", "M = 12", "M = 16"], lines)
+
+
+def mnist_r(rows: list[Row]) -> str:
+    lines = []
+    for name, (best, published) in PUBLISHED_MNIST_R.items():
+        cells = [
+            per_cent(
+                [
+                    row["accuracy"]
+                    for row in rows
+                    if row["program"] == name and bool(row["double_softmax"]) == twice
+                ]
+            )
+            for twice in (False, True)
+        ]
+        lines.append([name, f"{best:.1f}", f"{published:.1f}", *cells])
+    head = ["program", "best published", "IndeCateR, published", "IndeCateR", "softmax twice"]
+    return table(head, lines)
+
+
+def values() -> dict[str, object]:
+    rows = last_rows(read_if_measured("programs/programs"))
+    return {
+        "numbers": numbers([row for row in rows if row["program"] == "numbers"]),
+        "sums": sums([row for row in rows if row["program"] == "sum"]),
+        "mnist_r": mnist_r(rows),
+        "sum_64": per_cent(
+            [row["accuracy"] for row in rows if (row["program"], row["digits"]) == ("sum", 64)]
+        ),
+    }
+
+
+def draw_curves(path: Path) -> None:
+    """Draw the accuracy of whole sums by epoch, a panel per N."""
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in read_if_measured("programs/programs") if row["program"] == "numbers"]
+    figure, panels = plt.subplots(2, 2, figsize=(6.5, 4.6), layout="constrained")
+    for digits, axes in zip(NUMBERS, panels.flat, strict=True):
+        for colour, (name, is_method) in enumerate(METHODS.items()):
+            runs: dict[object, list[Row]] = {}
+            for row in rows:
+                if row["digits"] == digits and is_method(row):
+                    runs.setdefault((row["seed"], row["learning_rate"]), []).append(row)
+            for i, run in enumerate(runs.values()):
+                epochs = [row["epoch"] for row in run]
+                accuracies = [row["accuracy"] for row in run]
+                label = name if i == 0 else None
+                axes.plot(epochs, accuracies, color=f"C{colour}", linewidth=1, label=label)
+        axes.set(title=f"N = {digits}", ylim=(0, None), xlim=(0, None))
+    figure.supxlabel("epoch", fontsize=10)
+    figure.supylabel("whole sums read right (test)", fontsize=10)
+    panels[0, 0].legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def figures() -> dict[str, Callable[[Path], None]]:
+    return {"programs.png": draw_curves}
