@@ -83,7 +83,8 @@ class Estimator(Protocol):
             each draw, ``[n, *batch, m]``; ``start``: uniforms ``[1, *batch]``; ``noise``: further
             uniforms, of a shape that the class states. This holds for independent variables. SCateR
             and RAM take ``noise`` as well, which matters for structured distributions only.
-        many_outputs: whether f may have output dimensions. The estimate must be linear in f.
+        many_outputs: whether f may have output dimensions, which needs an estimate that is linear
+            in f. An estimator without this attribute takes none, and no argument ``outputs``.
         reference: who proposed it.
 
     An estimator that takes ``x``, but whose points are not independent draws of q (they are drawn
@@ -92,7 +93,6 @@ class Estimator(Protocol):
 
     target: ClassVar[Target]
     supports: ClassVar[frozenset[Kind]]
-    many_outputs: ClassVar[bool]
     reference: ClassVar[str]
 
     @property

@@ -1,5 +1,7 @@
 """The logarithm of an expectation: defined where all draws score zero, and with less bias."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -92,10 +94,13 @@ def log_expectation(
             "log_expectation: `value` must estimate E[f], and it excludes `repeats`, which "
             "correct the logarithm of E's own estimates. Give `value` more draws instead."
         )
-    estimates = [E(f, q, outputs=outputs, generator=generator) for _ in range(repeats)]
+    options: dict[str, Any] = {"generator": generator}
+    if outputs:
+        options["outputs"] = outputs
+    estimates = [E(f, q, **options) for _ in range(repeats)]
     if value is not None:
         with torch.no_grad():
-            level = value(f, q, outputs=outputs, generator=generator)
+            level = value(f, q, **options)
         estimates = [tie(level, estimate) for estimate in estimates]
     return log_of_mean(torch.stack(estimates), floor)
 

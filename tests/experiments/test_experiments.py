@@ -25,6 +25,7 @@ from catlog.experiments import (
     Addition,
     Gradients,
     Optimisation,
+    Programs,
     execute,
     folder_for,
     records,
@@ -47,6 +48,7 @@ SMALL: dict[str, Any] = {
         test_samples=1,
     ),
     "addition": Addition(digits=2, epochs=1, every=20, estimator="IndeCateR-D", samples=2),
+    "programs": Programs(digits=2, sequences=40, epochs=1, every=2, value_samples=4),
 }
 
 

@@ -15,6 +15,7 @@ from catlog.evaluation.neighbours import differences
 from catlog.functions import (
     Additive,
     BernoulliCrossEntropy,
+    DigitsOfSum,
     FirstLayerLinear,
     OfSum,
     Pairwise,
@@ -378,3 +379,39 @@ def test_units_that_are_off_are_left_out(case, batch):
         differences(f, x, f(x), law, chosen=chosen),
         expected.gather(-2, chosen[..., None].expand(*chosen.shape, k)),
     )
+
+
+@pytest.mark.parametrize("base", [2, 3, 10])
+@pytest.mark.parametrize("places", [1, 2, 5])
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_digits_of_sum_and_its_table(base: int, places: int, one_hot: bool) -> None:
+    """Against integers, at every neighbour; runs of base - 1 carry far."""
+    generator = torch.Generator().manual_seed(base * places)
+    x = torch.randint(0, base, (30, 4, 2 * places), generator=generator)
+    x[:10, :, places:] = base - 1 - x[:10, :, :places]  # every place adds up to base - 1
+    weights = base ** torch.arange(places - 1, -1, -1)
+    sums = (x.unflatten(-1, (2, places)) * weights).sum((-1, -2))
+    digits = torch.stack([sums // base**j % base for j in range(places, -1, -1)], -1)
+    target = torch.where(torch.rand(4, places + 1, generator=generator) < 0.7, digits[0], 0)
+    f = DigitsOfSum(target, base, one_hot=one_hot)
+
+    def form(points):
+        return nn.functional.one_hot(points, base).float() if one_hot else points
+
+    assert torch.equal(f(form(x)), digits == target)
+    table = f.neighbours(form(x))
+    assert table.shape == (30, 4, 2 * places, base, places + 1)
+    for variable, category in product(range(2 * places), range(base)):
+        changed = x.clone()
+        changed[..., variable] = category
+        assert torch.equal(table[..., variable, category, :], f(form(changed)))
+    chosen = torch.rand(30, 4, 2 * places, generator=generator).argsort(-1)[..., :2]
+    index = chosen[..., None, None].expand(*chosen.shape, base, places + 1)
+    assert torch.equal(f.neighbours(form(x), chosen), table.gather(-3, index))
+
+
+def test_digits_of_sum_checks_its_arguments() -> None:
+    with pytest.raises(ValueError, match=r"DigitsOfSum: `target` must hold the digits"):
+        DigitsOfSum(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"need points of 2 \* 2 digits, but 3 were given"):
+        DigitsOfSum(torch.zeros(3, dtype=torch.int64))(torch.zeros(1, 3))

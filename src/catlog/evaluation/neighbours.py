@@ -86,7 +86,8 @@ def mean_differences(
     """Return the mean of :func:`differences` over the draws.
 
     If f has outputs, a table is large. Then the draws are taken a few at a time, so that the tables
-    of all of them never exist at once.
+    of all of them never exist at once. A table of bools is summed as it is: it has no rounding
+    errors that differences would lower.
     """
     group = law.d if per_variable else 1
     draws = len(x) // group
@@ -95,21 +96,40 @@ def mean_differences(
         entries = fx[0].numel() * law.d * law.k
         most = 2**28 if x.is_cuda else 2**22
         at_once = max(1, most // max(1, entries))
+    has_checked_table = getattr(f, "neighbours", None) is not None and (
+        getattr(f, "table_checked", False) or not can_inspect(validate, fx)
+    )
     total = None
     for first in range(0, draws, at_once):
         part = slice(first * group, (first + at_once) * group)
-        table = differences(
-            f,
-            x[part],
-            fx[part],
-            law,
-            per_variable=per_variable,
-            chunk_size=chunk_size,
-            validate=validate,
-        ).sum(0)
+        table = None
+        if law.outputs and has_checked_table and not per_variable:
+            table = _sum_of_bools(f, x[part], fx[part], law)
+        if table is None:
+            table = differences(
+                f,
+                x[part],
+                fx[part],
+                law,
+                per_variable=per_variable,
+                chunk_size=chunk_size,
+                validate=validate,
+            ).sum(0)
         total = table if total is None else total + table
     assert total is not None
     return total / draws
+
+
+@torch.no_grad()
+def _sum_of_bools(
+    f: Function, x: Tensor, fx: Float[Tensor, "n *batch"], law: Factors
+) -> Float[Tensor, "*batch d k"] | None:
+    """Return the sum of the differences over the draws, or None if f's table holds no bools."""
+    table = _own_table(f, x, None, fx.shape[1:], law)
+    if table.dtype != torch.bool:
+        return None
+    total = table.sum(0, dtype=law.real)
+    return (total - fx.sum(0).to(law.real)[..., None, None]).masked_fill(~law.possible, 0.0)
 
 
 def _evaluated(

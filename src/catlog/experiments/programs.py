@@ -77,7 +77,7 @@ PROGRAMS: dict[str, Program] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Programs(Settings):
-    """Programs over digits: a network reads images and is trained on a program's results.
+    """Programs over digits: a network is trained on what a program computes.
 
     The loss is the sum over the results of -log P(the result is right), with one
     expectation per result and one set of draws for all. f is an indicator. Its

@@ -176,8 +176,21 @@ class IndeCateR:
             weight = mean_weight if slope is None else _taylor(law, x, slope, table, chosen)
         base = fx.mean(0)
         # Rao-Blackwellised value: averaged over the variables, each of them summed out.
-        value = base + ((law.probs * mean_weight).sum(-1) * _shares(f, law, fx)).sum(-1)
-        return attach(value, base + (law.probs * weight).sum((-1, -2)))
+        if law.outputs == 0:
+            value = base + (law.probs * mean_weight).sum((-1, -2)) / law.d
+            return attach(value, base + (law.probs * weight).sum((-1, -2)))
+        change = _summed_out(law, weight)
+        mean_change = change if weight is mean_weight else _summed_out(law, mean_weight)
+        value = base + (mean_change.detach() * _shares(f, law, fx)).sum(-1)
+        return attach(value, base + change.sum(-1))
+
+
+def _summed_out(law: Factors, weight: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d"]:
+    """Return every variable's weights, summed over its categories by their probabilities.
+
+    They are contracted, because the product would be as large as the table.
+    """
+    return torch.einsum("...dk,...dk->...d", law.probs, weight.to(law.probs.dtype))
 
 
 def _shares(f: Function, law: Factors, fx: Tensor) -> Tensor | float:
@@ -186,7 +199,7 @@ def _shares(f: Function, law: Factors, fx: Tensor) -> Tensor | float:
     Any shares that do not depend on the draws keep the value unbiased.
     """
     touches = getattr(f, "touches", None)
-    if touches is None or law.outputs == 0:
+    if touches is None:
         return 1 / law.d
     expected = (law.d, *fx.shape[fx.dim() - law.outputs :])
     if not isinstance(touches, Tensor) or touches.shape != expected or touches.dtype != torch.bool:
