@@ -157,7 +157,7 @@ def draw_curves(path: Path) -> None:
         axes.set(title=f"N = {digits}", ylim=(0, None), xlim=(0, None))
     figure.supxlabel("epoch", fontsize=10)
     figure.supylabel("whole sums read right (test)", fontsize=10)
-    panels[0, 0].legend(fontsize=8)
+    panels[0, 1].legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
