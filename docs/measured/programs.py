@@ -48,23 +48,27 @@ METHODS: dict[str, Callable[[Row], bool]] = {
 
 
 def last_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return the last row of every run that was finished."""
+    """Return the last row of every run that left its start."""
     runs: dict[tuple[object, ...], Row] = {}
     for row in rows:
         names = ("estimator", "samples", "seed", "program", "digits", "whole", "double_softmax")
         names += ("learning_rate", "value_samples", "network")
         runs[tuple(row.get(name) for name in names)] = row
-    return [row for row in runs.values() if row["epoch"] >= row["epochs"]]
+    return [row for row in runs.values() if row["epoch"] > 0]
 
 
-def per_cent(values: list[float]) -> str:
-    """Return the mean in per cent and, of several runs, all of them."""
-    if not values:
+def per_cent(rows: list[Row]) -> str:
+    """Return the mean accuracy in per cent and, of several runs, all of them."""
+    if not rows:
         return "not run"
-    cell = f"{100 * mean(values):.1f}"
-    if len(values) == 1:
-        return f"{cell} (one run)"
-    return f"{cell} ({', '.join(f'{100 * value:.0f}' for value in values)})"
+    cell = f"{100 * mean(row['accuracy'] for row in rows):.1f}"
+    if len(rows) > 1:
+        single = ", ".join(f"{100 * row['accuracy']:.0f}" for row in rows)
+        return f"{cell} ({single})"
+    (row,) = rows
+    if row["epoch"] < row["epochs"]:
+        return f"{cell} (one run, stopped after {row['epoch']:.0f} of {row['epochs']} epochs)"
+    return f"{cell} (one run)"
 
 
 def numbers(rows: list[Row]) -> str:
@@ -73,7 +77,7 @@ def numbers(rows: list[Row]) -> str:
         cells, seconds = [], []
         for digits in NUMBERS:
             runs = [row for row in rows if row["digits"] == digits and is_method(row)]
-            cells.append(per_cent([row["accuracy"] for row in runs]))
+            cells.append(per_cent(runs))
             seconds.append(f"{mean(row['seconds'] for row in runs):.0f}" if runs else "")
         lines.append([f"**{name}**", *cells, ", ".join(seconds)])
     for name, values in PUBLISHED_NUMBERS.items():
@@ -96,7 +100,7 @@ def sums(rows: list[Row]) -> str:
                 cells.append(
                     per_cent(
                         [
-                            row["accuracy"]
+                            row
                             for row in rows
                             if (row["estimator"], row["digits"], row["samples"])
                             == (name, digits, samples)
@@ -113,7 +117,7 @@ def mnist_r(rows: list[Row]) -> str:
         cells = [
             per_cent(
                 [
-                    row["accuracy"]
+                    row
                     for row in rows
                     if row["program"] == name and bool(row["double_softmax"]) == twice
                 ]
@@ -131,9 +135,7 @@ def values() -> dict[str, object]:
         "numbers": numbers([row for row in rows if row["program"] == "numbers"]),
         "sums": sums([row for row in rows if row["program"] == "sum"]),
         "mnist_r": mnist_r(rows),
-        "sum_64": per_cent(
-            [row["accuracy"] for row in rows if (row["program"], row["digits"]) == ("sum", 64)]
-        ),
+        "sum_64": per_cent([row for row in rows if (row["program"], row["digits"]) == ("sum", 64)]),
     }
 
 

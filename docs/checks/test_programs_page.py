@@ -1,0 +1,31 @@
+"""The page on programs: its tables are filled from the results, and no run is taken for another."""
+
+from measured import programs, read
+
+
+def test_every_method_of_numbers_was_run_with_three_seeds() -> None:
+    rows = [
+        row for row in programs.last_rows(read("programs/programs")) if row["program"] == "numbers"
+    ]
+    for digits in programs.NUMBERS:
+        for is_method in programs.METHODS.values():
+            runs = [row for row in rows if row["digits"] == digits and is_method(row)]
+            assert len({row["seed"] for row in runs}) == len(runs) == 3
+            assert all(row["epoch"] == row["epochs"] for row in runs)
+
+
+def test_text_of_the_page_agrees_with_its_numbers() -> None:
+    """An expectation per digit beats every published sampling method at 4, 15, 100 and 200."""
+    rows = [
+        row
+        for row in programs.last_rows(read("programs/programs"))
+        if row["program"] == "numbers" and programs.METHODS["IndeCateR, per digit"](row)
+    ]
+    for position, digits in enumerate(programs.NUMBERS):
+        published = [
+            values[position]
+            for name, values in programs.PUBLISHED_NUMBERS.items()
+            if name.startswith("sampling") and values[position] is not None
+        ]
+        runs = [row["accuracy"] for row in rows if row["digits"] == digits]
+        assert 100 * sum(runs) / len(runs) > max(published)
