@@ -89,7 +89,7 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """The time of the fastest step: disturbances only make steps slower."""
+        """The time of the fastest step, because disturbances only make steps slower."""
         return min(self.times, default=self.expected_seconds) + self.rest_seconds
 
     @property
