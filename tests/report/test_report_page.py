@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_rows import PAPER, STEP_MS, addition_rows, dvae_rows
+from made_up_rows import PAPER, STEP_MS, addition_rows, dvae_rows, run_rows
 
 from catlog.experiments import DVAE, Addition, Gradients, Optimisation, execute, records
 from catlog.report.claims import CLAIMS
@@ -71,7 +71,9 @@ def test_page_has_every_claim_and_figure_and_needs_no_other_file(tmp_path: Path)
 
 
 def test_claims_belong_to_sections() -> None:
-    assert {claim.section for claim in CLAIMS} == {section.key for section in SECTIONS}
+    """Programs are not in the paper, which claims nothing of them."""
+    claimed = {claim.section for claim in CLAIMS}
+    assert claimed | {"programs"} == {section.key for section in SECTIONS}
 
 
 def test_page_without_runs_is_not_written(tmp_path: Path) -> None:
@@ -191,3 +193,29 @@ def test_small_runs_of_all_experiments_make_a_page(tmp_path: Path) -> None:
     content = report(exported, tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(Page(content).images) == 2 + 1 + 2 + 1
     assert "RLOO samples=20" in content
+
+
+def test_programs_have_curves_and_a_table_per_program(tmp_path: Path) -> None:
+    rows = []
+    for seed, (whole, accuracy) in enumerate([(False, 0.9), (False, 0.7), (True, 0.1)]):
+        points = [
+            {
+                "iteration": 10 * epoch,
+                "seconds": epoch,
+                "epoch": epoch,
+                "accuracy": accuracy * epoch / 2,
+                "result_accuracy": 0.5,
+                "digit_accuracy": 0.25,
+            }
+            for epoch in range(3)
+        ]
+        settings = {"program": "numbers", "digits": 4, "data": "mnist", "whole": whole}
+        rows += run_rows("programs", "RLOO", seed, points, samples=10, epochs=2, **settings)
+    text = report(rows, tmp_path / "report.html").read_text(encoding="utf-8")
+    Page(text)
+    part = text[text.index('id="programs"') :]
+    assert "Programs over digits" in part
+    table = part[part.index("examples right") :]
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)", table)
+    assert any("all results at once" in cell for cell in cells)
+    assert "0.80 ± 0.10" in cells  # the mean of 0.9 and 0.7

@@ -169,6 +169,30 @@ def addition_figure(evidence: Evidence) -> Figure:
     return figure
 
 
+def programs_figure(evidence: Evidence) -> Figure:
+    """Draw programs over digits: test accuracy of whole examples, a panel per program and size."""
+    runs = pick(evidence.runs, "programs")
+    names = ("program", "digits", "whole", "double_softmax")
+    sizes = values(runs, *names)
+    columns = min(len(sizes), 4)
+    lines = -(-len(sizes) // columns)
+    figure = Figure(figsize=(max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, size in zip(grid.flat, sizes, strict=False):
+        program, digits, whole, twice = size
+        here = pick(runs, "programs", **dict(zip(names, size, strict=True)))
+        draw_curves(axes, here, "accuracy", "epoch")
+        axes.set_ylim(0, 1)
+        title = f"{program}, {digits}" if program in ("numbers", "sum") else str(program)
+        title += (", whole" if whole else "") + (", softmax twice" if twice else "")
+        axes.set_title(title, loc="left", fontweight="bold")
+        axes.set_ylabel(METRICS["accuracy"] if axes in grid[:, 0] else "")
+    for axes in grid.flat[len(sizes) :]:
+        axes.set_visible(False)
+    draw_legend(figure, runs, False, [])
+    return figure
+
+
 def empty_figure(experiment: str) -> Figure:
     """Return a figure that says that there is nothing to draw."""
     figure = Figure(figsize=(5, 1))
@@ -223,6 +247,14 @@ def dvae_pictures(evidence: Evidence) -> list[Picture]:
     return pictures
 
 
+def programs_pictures(evidence: Evidence) -> list[Picture]:
+    """Draw programs over digits."""
+    if not pick(evidence.runs, "programs"):
+        return []
+    caption = "Programs over digits: test accuracy of whole examples by epochs."
+    return [Picture("programs", caption, programs_figure(evidence))]
+
+
 def addition_pictures(evidence: Evidence) -> list[Picture]:
     """Draw MNIST addition."""
     if not pick(evidence.runs, "addition"):
@@ -238,6 +270,7 @@ def pictures(evidence: Evidence) -> list[Picture]:
         *optimisation_pictures(evidence),
         *dvae_pictures(evidence),
         *addition_pictures(evidence),
+        *programs_pictures(evidence),
     ]
 
 

@@ -98,6 +98,15 @@ SECTIONS = (
         pictures=figures.addition_pictures,
         tables=tables.addition_tables,
     ),
+    Section(
+        key="programs",
+        title="Programs over digits",
+        command="programs",
+        about="A network learns to read digits from what a program computes of them, with an "
+        "expectation per result. This experiment is not in the paper.",
+        pictures=figures.programs_pictures,
+        tables=tables.programs_tables,
+    ),
 )
 
 

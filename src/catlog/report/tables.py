@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .runs import (
     final,
     late,
     milliseconds,
+    pick,
     statistic,
     values,
 )
@@ -56,6 +58,11 @@ HEADLINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "optimisation": ("value", "value", ("variables", "update")),
     "dvae": ("test", METRICS["test"], ("data", "variables", "categories")),
     "addition": ("accuracy", METRICS["accuracy"], ("data", "digits")),
+    "programs": (
+        "accuracy",
+        METRICS["accuracy"],
+        ("program", "digits", "data", "whole", "double_softmax"),
+    ),
 }
 
 
@@ -246,6 +253,32 @@ def addition_tables(evidence: Evidence) -> list[Table]:
         reader = f"0.99^{digits} is {0.99**digits:.3f}"
         caption = f"{digits} digits of {DATA[data]}: {reader}, solved from {enough(digits):.3f}"
         tables.append(Table(caption, rows))
+    return tables
+
+
+def programs_tables(evidence: Evidence) -> list[Table]:
+    """Return a table per program and size: accuracy of examples, of results and of digits."""
+    tables = []
+    names = ("program", "digits", "data")
+    for size in values(pick(evidence.runs, "programs"), *names):
+        settings = dict(zip(names, size, strict=True))
+        rows = []
+        for whole, twice in product((False, True), repeat=2):
+            more = {"whole": whole, "double_softmax": twice}
+            for method, runs in evidence.methods("programs", **settings, **more).items():
+                rows.append(
+                    {
+                        "method": method
+                        + (", all results at once" if whole else "")
+                        + (", softmax twice" if twice else ""),
+                        "seeds": str(len(runs)),
+                        "iterations": _iterations(runs),
+                        "examples right": str(final(runs, "accuracy")),
+                        "results right": str(final(runs, "result_accuracy")),
+                        "digits read": str(final(runs, "digit_accuracy")),
+                    }
+                )
+        tables.append(Table(", ".join(f"{name}={value}" for name, value in settings.items()), rows))
     return tables
 
 
