@@ -103,6 +103,8 @@ def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]
 )
 def test_table_of_digits_gives_the_gradient_of_evaluated_neighbours(E: Estimator) -> None:
     f, logits = digits(10, 4)
+    logits[0, :3, 4:] = -torch.inf  # impossible categories have no effect
+    f.table_checked = True  # type: ignore[assignment]  # so that its bools are summed as they are
     gradients = []
     for function in (f, lambda x: f(x)):
         theta = logits.clone().requires_grad_()
@@ -206,6 +208,17 @@ def test_logarithm_per_output_with_a_second_estimator_for_the_value() -> None:
     value = catlog.log_expectation(E, f, q, value=E, outputs=1)
     torch.testing.assert_close(value, exact)
     gradients = [torch.autograd.grad(result.sum(), theta)[0] for result in (value, exact)]
+    torch.testing.assert_close(*gradients)
+    # The value and the denominator are those of `value`, the numerator is E's.
+    generator = torch.Generator().manual_seed(0)
+    noisy = catlog.RLOO(3)
+    q = Independent(Categorical(logits=theta), 1)
+    value = catlog.log_expectation(noisy, f, q, value=E, outputs=1, generator=generator)
+    torch.testing.assert_close(value, exact.detach(), check_layout=False)
+    q = Independent(Categorical(logits=theta), 1)
+    numerator = noisy(f, q, outputs=1, generator=torch.Generator().manual_seed(0))
+    expected = (numerator / exact.detach().exp()).sum()
+    gradients = [torch.autograd.grad(result, theta)[0] for result in (value.sum(), expected)]
     torch.testing.assert_close(*gradients)
     with pytest.raises(ValueError, match="it excludes `repeats`"):
         catlog.log_expectation(catlog.RLOO(2), f, q, value=catlog.RLOO(2), repeats=2, outputs=1)
