@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import catlog
 from catlog import log_expectation
 from catlog.experiments import Addition
+from catlog.experiments.addition import digit_logits
 from catlog.functions import OfSum
 from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
@@ -281,7 +282,7 @@ def test_addition_has_the_loss_that_it_had() -> None:
     sums = task.train.sums[index]
 
     def former() -> Tensor:
-        q = Independent(Categorical(logits=task.logits(task.train.batch(index))), 1)
+        q = Independent(Categorical(logits=digit_logits(task.network, task.train.batch(index))), 1)
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -(task.E(f, q) + 1e-8).log()
 

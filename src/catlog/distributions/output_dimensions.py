@@ -34,16 +34,21 @@ class WithOutputDimensions(Ordered):
         lead = tensor.shape[: tensor.dim() - tail - self.outputs]
         return tensor.reshape(lead + tensor.shape[tensor.dim() - tail :])
 
-    def _with(self, tensor: Tensor, tail: int) -> Tensor:
-        """Insert the output dimensions before the last ``tail`` dimensions."""
+    def _with(self, tensor: Any, tail: int) -> Any:
+        """Insert the output dimensions before the last ``tail`` dimensions.
+
+        What is no tensor is reported where logits are read.
+        """
+        if not isinstance(tensor, Tensor):
+            return tensor
         split = tensor.dim() - tail
         return tensor.reshape(tensor.shape[:split] + (1,) * self.outputs + tensor.shape[split:])
 
     def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
-        return self._checked(self.q.conditional(self._without(x, 1), block))
+        return self._with(self.q.conditional(self._without(x, 1), block), 2)
 
     def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
-        return [self._checked(raw) for raw in self.q.raw_logits(self._without(x, 1))]
+        return [self._with(raw, 2) for raw in self.q.raw_logits(self._without(x, 1))]
 
     def start(self, lead: torch.Size) -> Any:
         return self.q.start(lead[: len(lead) - self.outputs])
@@ -53,8 +58,4 @@ class WithOutputDimensions(Ordered):
     ) -> tuple[Float[Tensor, "*lead k"], Any]:
         without = None if previous is None else self._without(previous, 0)
         raw, state = self.q.step(state, block, without)
-        return self._with(raw, 1) if isinstance(raw, Tensor) else raw, state
-
-    def _checked(self, raw: Tensor) -> Tensor:
-        """Insert the output dimensions; what is no tensor is reported where logits are read."""
-        return self._with(raw, 2) if isinstance(raw, Tensor) else raw
+        return self._with(raw, 1), state

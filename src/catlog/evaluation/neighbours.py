@@ -56,15 +56,7 @@ def differences(
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
                 table = _own_table(f, x, chosen, fx.shape[1 : fx.dim() - 1], law)
-            table = table.to(fx.dtype)
-            current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
-            # Less the table's own f(x), which is rounded as its neighbours are.
-            table = table - table.gather(-1, current)
-            possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
-            if chosen is not None:
-                possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
-            table = table.masked_fill(~possible, 0.0).scatter(-1, current, 0.0)
-            check_finite(table, "f.neighbours must return", validate)
+            table = _changes(table.to(fx.dtype), index, chosen, law, validate)
             if can_inspect(validate, table) and not getattr(f, "table_checked", False):
                 compare_with_f(f, table, x, fx, law, index, variable, per_variable)
             return table
@@ -94,6 +86,7 @@ def mean_differences(
     at_once = draws
     if law.outputs:
         entries = fx[0].numel() * law.d * law.k
+        # Tables of 1 GiB of float32 on a GPU, and of 16 MiB on a CPU.
         most = 2**28 if x.is_cuda else 2**22
         at_once = max(1, most // max(1, entries))
     has_checked_table = getattr(f, "neighbours", None) is not None and (
@@ -102,10 +95,9 @@ def mean_differences(
     total = None
     for first in range(0, draws, at_once):
         part = slice(first * group, (first + at_once) * group)
-        table = None
         if law.outputs and has_checked_table and not per_variable:
-            table = _sum_of_bools(f, x[part], fx[part], law)
-        if table is None:
+            table = _sum_of_table(f, x[part], fx[part], law, validate)
+        else:
             table = differences(
                 f,
                 x[part],
@@ -121,13 +113,13 @@ def mean_differences(
 
 
 @torch.no_grad()
-def _sum_of_bools(
-    f: Function, x: Tensor, fx: Float[Tensor, "n *batch"], law: Factors
-) -> Float[Tensor, "*batch d k"] | None:
-    """Return the sum of the differences over the draws, or None if f's table holds no bools."""
+def _sum_of_table(
+    f: Function, x: Tensor, fx: Float[Tensor, "n *batch"], law: Factors, validate: bool
+) -> Float[Tensor, "*batch d k"]:
+    """Return the sum of the differences over the draws, from f's own table of all variables."""
     table = _own_table(f, x, None, fx.shape[1:], law)
     if table.dtype != torch.bool:
-        return None
+        return _changes(table.to(fx.dtype), law.index(x), None, law, validate).sum(0)
     total = table.sum(0, dtype=law.real)
     return (total - fx.sum(0).to(law.real)[..., None, None]).masked_fill(~law.possible, 0.0)
 
@@ -192,6 +184,25 @@ def _evaluated(
     table = change.new_zeros((*change.shape[:-1], slots * k))
     entry = (slot * k + category).expand(change.shape)
     return table.scatter(-1, entry, change).unflatten(-1, (slots, k))
+
+
+def _changes(
+    table: Float[Tensor, "n *batch slots k"],
+    index: Int64[Tensor, "n *batch slots"],
+    chosen: Int64[Tensor, "n *batch slots"] | None,
+    law: Factors,
+    validate: bool,
+) -> Float[Tensor, "n *batch slots k"]:
+    """Return a table of values less its entries of x's own categories; 0 where impossible."""
+    current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
+    # Less the table's own f(x), which is rounded as its neighbours are.
+    table = table - table.gather(-1, current)
+    possible = law.possible.expand(index.shape[:-1] + law.possible.shape[-2:])
+    if chosen is not None:
+        possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
+    table = table.masked_fill(~possible, 0.0).scatter(-1, current, 0.0)
+    check_finite(table, "f.neighbours must return", validate)
+    return table
 
 
 def _own_table(

@@ -82,6 +82,21 @@ def lenet() -> nn.Sequential:
     )
 
 
+def digit_logits(network: nn.Module, images: Tensor) -> Tensor:
+    """Return the logits of the ten digits for each image."""
+    return network(images.reshape(-1, 1, 28, 28)).view(*images.shape[:-2], 10)
+
+
+@torch.no_grad()
+def read_digits(network: nn.Module, sequences: data.Sequences) -> Tensor:
+    """Return the most probable digit of every image, without dropout."""
+    network.eval()
+    rows = torch.arange(len(sequences), device=sequences.index.device)
+    parts = [digit_logits(network, sequences.batch(part)) for part in rows.split(250)]
+    network.train()
+    return torch.cat(parts).argmax(-1)
+
+
 class AdditionTask:
     """Model, sequences and likelihood."""
 
@@ -119,10 +134,6 @@ class AdditionTask:
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch
 
-    def logits(self, images: Tensor) -> Tensor:
-        """Return the logits of the ten digits for each image."""
-        return self.network(images.reshape(-1, 1, 28, 28)).view(*images.shape[:-2], 10)
-
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the log of the estimated probability of the right sum.
 
@@ -130,9 +141,8 @@ class AdditionTask:
         zero have the loss -log(1e-8) and no gradient.
         """
         sums = self.train.sums[index]
-        q = Independent(
-            Categorical(logits=self.logits(self.train.batch(index)), validate_args=False), 1
-        )
+        logits = digit_logits(self.network, self.train.batch(index))
+        q = Independent(Categorical(logits=logits, validate_args=False), 1)
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -log_expectation(self.E, f, q, floor=1e-8)
 
@@ -142,9 +152,7 @@ class AdditionTask:
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of the most probable digits, and of their sums."""
-        rows = torch.arange(len(self.test), device=self.test.index.device)
-        parts = [self.logits(self.test.batch(part)) for part in rows.split(250)]
-        digits = torch.cat(parts).argmax(-1)
+        digits = read_digits(self.network, self.test)
         metrics = {
             "epoch": i / self.training.per_epoch,
             "accuracy": float((digits.sum(-1) == self.test.sums).float().mean()),

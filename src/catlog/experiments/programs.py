@@ -15,7 +15,7 @@ from ..estimators import RLOO
 from ..functions import DigitsOfSum, OfSum
 from ..logarithm import log_expectation
 from ..problems.mlp import glorot
-from .addition import lenet
+from .addition import digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import AtLeastTwo, Count, Positive
 from .settings import Labels, Settings
@@ -204,16 +204,12 @@ class ProgramsTask:
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch
 
-    def logits(self, images: Tensor) -> Tensor:
-        """Return the logits of the ten digits for each image."""
-        return self.network(images.reshape(-1, 1, 28, 28)).view(*images.shape[:-2], 10)
-
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the logarithms of the estimated probabilities of the right results.
 
         A result whose estimated probability is zero has the loss -log(floor) and no gradient.
         """
-        logits = self.logits(self.train.batch(index))
+        logits = digit_logits(self.network, self.train.batch(index))
         if self.config.double_softmax:
             logits = logits.softmax(-1)
         q = Independent(Categorical(logits=logits, validate_args=False), 1)
@@ -225,16 +221,15 @@ class ProgramsTask:
 
     def function(self, results: Results) -> tuple[Function, int]:
         """Return which results are right, as a function of digits, and its output dimensions."""
-        if self.config.program == "numbers":
-            right: Function = DigitsOfSum(results)
-        elif self.config.program.startswith("sum"):
+        if self.config.program.startswith("sum"):
             total = results.squeeze(-1)
             return OfSum(lambda sums: sums == total, categories=10), 0
-        else:
-            right = lambda x: self.program.run(x) == results  # noqa: E731
-        if self.config.whole:
-            return lambda x: right(x).all(-1), 0
-        return right, 1
+
+        def compare(x: Tensor) -> Tensor:
+            return self.program.run(x) == results
+
+        right: Function = DigitsOfSum(results) if self.config.program == "numbers" else compare
+        return (lambda x: right(x).all(-1), 0) if self.config.whole else (right, 1)
 
     def step(self, i: int) -> None:
         if self.config.decay:
@@ -244,11 +239,7 @@ class ProgramsTask:
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of whole examples, of single results and of digits."""
-        self.network.eval()
-        rows = torch.arange(len(self.test), device=self.test.index.device)
-        parts = [self.logits(self.test.batch(part)) for part in rows.split(100)]
-        self.network.train()
-        digits = torch.cat(parts).argmax(-1)
+        digits = read_digits(self.network, self.test)
         right: Bool[Tensor, "examples outputs"] = self.program.run(digits) == self.test_results
         metrics = {
             "epoch": i / self.training.per_epoch,

@@ -16,11 +16,10 @@ class DigitsOfSum(nn.Module):
 
     Use it with ``outputs=1``. All numbers have their most significant digit first. A changed digit
     moves the digit of the sum at the same place and, if it changes the carry, those before it as
-    far as the carry runs. So the table costs one multiplication per entry, and no sum is computed
-    again.
+    far as the carry runs. So no sum is computed again for the table.
 
-    ``touches`` names the two digits at the same place (for the first digit of the sum, the carry,
-    those after it): see :class:`catlog.IndeCateR`.
+    ``touches`` names the two digits at the place of each digit of the sum. The first digit of the
+    sum is the last carry; it has the first digits of both numbers. See :class:`catlog.IndeCateR`.
 
     Table: O(N k) operations for the changes and the carries, O(N^2 k) to write them down, per draw.
 

@@ -217,11 +217,11 @@ class Pool:
                 error.add_note(f"In the worker:\n{trace}")
             raise error from None
         dtype = self.dtype or (x.dtype if x.is_floating_point() else torch.get_default_dtype())
-        if len({_shape(value) for value in values}) > 1:
-            shapes = sorted({_shape(value) for value in values})
+        shapes = {_shape(value) for value in values}
+        if len(shapes) > 1:
             raise ValueError(
                 "Pool: f must return arrays of one shape for all points, but it returned arrays "
-                f"of shapes {', '.join(map(str, shapes))}."
+                f"of shapes {', '.join(map(str, sorted(shapes)))}."
             )
         numbers = torch.tensor(values, dtype=dtype, device=x.device)
         return numbers.reshape(lead + numbers.shape[1:])

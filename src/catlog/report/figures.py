@@ -137,6 +137,17 @@ def dvae_figure(evidence: Evidence, x: str = "iteration", section: str = "dvae")
     return figure
 
 
+def panel_grid(count: int) -> tuple[Figure, Any]:
+    """Return a figure and its ``count`` panels of accuracies, at most four in a line."""
+    columns = min(count, 4)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return figure, grid
+
+
 @styled
 def addition_figure(evidence: Evidence) -> Figure:
     """Draw MNIST addition: test accuracy against epochs, a panel per number of digits.
@@ -147,10 +158,7 @@ def addition_figure(evidence: Evidence) -> Figure:
     sizes = values(runs, "data", "digits")
     if not sizes:
         return empty_figure("addition")
-    columns = min(len(sizes), 4)
-    lines = -(-len(sizes) // columns)
-    figure = Figure(figsize=(max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    figure, grid = panel_grid(len(sizes))
     overlaid = False
     for axes, (data, digits) in zip(grid.flat, sizes, strict=False):
         runs_here = pick(runs, "addition", data=data, digits=digits)
@@ -162,22 +170,18 @@ def addition_figure(evidence: Evidence) -> Figure:
         title = f"{digits} digits" + ("" if data == "mnist" else f" ({DATA[data]})")
         axes.set_title(title, loc="left", fontweight="bold")
         axes.set_ylabel(METRICS["accuracy"] if axes in grid[:, 0] else "")
-    for axes in grid.flat[len(sizes) :]:
-        axes.set_visible(False)
     reader = Line2D([], [], color="0.55", linestyle="--", label="$0.99^N$")
     draw_legend(figure, runs, overlaid, [reader])
     return figure
 
 
+@styled
 def programs_figure(evidence: Evidence) -> Figure:
     """Draw programs over digits: test accuracy of whole examples, a panel per program and size."""
     runs = pick(evidence.runs, "programs")
     names = ("program", "digits", "whole", "double_softmax")
     sizes = values(runs, *names)
-    columns = min(len(sizes), 4)
-    lines = -(-len(sizes) // columns)
-    figure = Figure(figsize=(max(5.0, 3.5 * columns), 0.6 + 2.9 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
+    figure, grid = panel_grid(len(sizes))
     for axes, size in zip(grid.flat, sizes, strict=False):
         program, digits, whole, twice = size
         here = pick(runs, "programs", **dict(zip(names, size, strict=True)))
@@ -187,8 +191,6 @@ def programs_figure(evidence: Evidence) -> Figure:
         title += (", whole" if whole else "") + (", softmax twice" if twice else "")
         axes.set_title(title, loc="left", fontweight="bold")
         axes.set_ylabel(METRICS["accuracy"] if axes in grid[:, 0] else "")
-    for axes in grid.flat[len(sizes) :]:
-        axes.set_visible(False)
     draw_legend(figure, runs, False, [])
     return figure
 
