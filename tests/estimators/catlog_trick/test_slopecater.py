@@ -81,7 +81,7 @@ def test_selection_probabilities() -> None:
 def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> None:
     """All slopes of w . x are known; variables that share an entry get the root mean square."""
     w = torch.tensor([1.0, -2.0, 0.0, 3.0, 0.5])
-    logits = torch.zeros(7, 5)  # all variables have the same probabilities
+    logits = torch.zeros(7, 5, requires_grad=True)  # all variables have the same probabilities
     q = (
         bits(logits)
         if kind == "bits"
@@ -94,7 +94,7 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
             if kind == "bits"
             else (lambda x: (x * torch.stack([-w, w], -1)).sum((-1, -2))),
             q,
-        )
+        ).sum().backward(retain_graph=True)  # q's graph serves all calls
     alone = w.abs() * factor / 2**0.5
     shared = torch.stack(
         [(alone[0] ** 2 + alone[3] ** 2) / 2, (alone[1] ** 2 + alone[4] ** 2) / 2, alone[2] ** 2]
@@ -169,4 +169,4 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="SlopeCateR: `decay` must be in"):
         SlopeCateR(2, decay=1.5)
     with pytest.raises(ValueError, match="its derivative in x is needed"):
-        SlopeCateR(2)(lambda x: (x > 0.5).float().sum(-1), bits(torch.zeros(3)))
+        SlopeCateR(2)(lambda x: (x > 0.5).float().sum(-1), bits(torch.zeros(3, requires_grad=True)))
