@@ -53,7 +53,8 @@ def test_systematic_sampling_has_the_expected_counts() -> None:
     rates = torch.tensor([0.3, 1.9, 0.05, 0.75], dtype=torch.float64)
     ends = torch.cat([torch.zeros(1), rates.cumsum(-1) % 1, torch.ones(1)]).double().sort().values
     middles, lengths = (ends[1:] + ends[:-1]) / 2, ends.diff()
-    chosen = systematic_sample(rates.expand(len(middles), 4), 3, middles.unsqueeze(0))
+    cumulative = rates.cumsum(-1).repeat(len(middles), 1)
+    chosen = systematic_sample(cumulative, 3, middles.unsqueeze(0))
     counts = torch.nn.functional.one_hot(chosen, 4).sum(0).double()
     torch.testing.assert_close(lengths @ counts, rates, rtol=1e-14, atol=1e-14)
     assert ((counts - rates).abs() < 1).all()
@@ -68,12 +69,14 @@ def test_gradient_scale() -> None:
     torch.testing.assert_close(gradient_scale(probs), jacobian.square().sum((-1, -2)).sqrt())
 
 
-def test_selection_probabilities() -> None:
-    torch.testing.assert_close(selection_probabilities(torch.zeros(4)), torch.full((4,), 0.25))
-    torch.testing.assert_close(
-        selection_probabilities(torch.tensor([0.0, 0.0, 5.0, 0.0])),
-        torch.tensor([0.025, 0.025, 0.925, 0.025]),
-    )
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [([0.0] * 4, [0.25] * 4), ([0.0, 0.0, 5.0, 0.0], [0.025, 0.025, 0.925, 0.025])],
+)
+def test_selection_probabilities(size: list[float], expected: list[float]) -> None:
+    probabilities, ends = selection_probabilities(torch.tensor(size))
+    torch.testing.assert_close(probabilities, torch.tensor(expected))
+    torch.testing.assert_close(ends, torch.tensor(expected).cumsum(-1))
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("bits", 1.0), ("one-hot", 2.0)])

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ...evaluation.evaluate import check_finite
 from ..learning import write
-from ..logit_gradients import centred
-from .slope_predictions import gradient_scale, make_predictions
+from .slope_predictions import add_at, gradient_scale, make_predictions
 from .slope_statistics import fit_updates, scale_updates
 
 
@@ -77,11 +76,8 @@ class SlopePoints(torch.autograd.Function):
         straight, curved = straight * plan.weight, curved * plan.weight
         alpha, beta = plan.coefficients.unbind()
         first, second = predictions.first_and_second_order(slopes[:n])
-        residual = (exact - alpha * straight - beta * curved).movedim(0, -2)
-        slot = plan.variable.movedim(0, -1).unsqueeze(-1).expand(residual.shape)
-        gradient = (alpha * first + beta * second).scatter_add(-2, slot, residual)
-        if is_bits:
-            gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
+        residual = exact - alpha * straight - beta * curved
+        gradient = add_at(alpha * first + beta * second, plan.variable, residual)
         if ctx.rate > 0:
             gram, excess, size2, spread2 = ctx.buffers
             terms, scale = (exact, straight, curved), plan.weight.squeeze(-1) / n
@@ -91,4 +87,5 @@ class SlopePoints(torch.autograd.Function):
                 fit_updates(gram, excess, terms, noise, scale, ctx.rate)
                 + scale_updates(sizes, ctx.rate)
             )
-        return centred(gradient, plan.probs > 0), *[None] * (3 + len(plan) + len(ctx.buffers))
+        rest = [None] * (3 + len(plan) + len(ctx.buffers))
+        return predictions.in_log_probs(gradient), *rest

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.functional import pad
+
+from ..logit_gradients import centred
 
 Pair = tuple[Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]
@@ -22,33 +25,54 @@ def gradient_scale(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch 
     return (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
 
 
-def selection_probabilities(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Return selection probabilities: 90 % proportional to ``size``, 10 % uniform."""
-    total = size.sum(-1, keepdim=True)
-    share = torch.where(total > 0, size / total, 1 / size.shape[-1])
-    return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), UNIFORM_SHARE)
+def selection_probabilities(size: Float[Tensor, "*batch d"]) -> Pair:
+    """Return selection probabilities, 90 % proportional to ``size`` and 10 % uniform, and their
+    cumulative sums."""
+    d, running = size.shape[-1], size.cumsum(-1)
+    total = running[..., -1:]
+    equal = torch.arange(1, d + 1, dtype=size.dtype, device=size.device) / d
+    share = torch.where(total > 0, size / total, 1 / d)
+    cumulative = torch.where(total > 0, running / total, equal)
+    kept = 1 - UNIFORM_SHARE
+    return kept * share + UNIFORM_SHARE / d, kept * cumulative + UNIFORM_SHARE * equal
 
 
 def systematic_sample(
-    often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
+    ends: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
 ) -> Int64[Tensor, "m *batch"]:
     """Return m variables by systematic sampling.
 
-    Over the uniform ``start``, variable i is picked ``often[i]`` times in expectation, and every
-    count is within one of it.
+    ``ends`` are cumulative sums of how often each variable is picked in expectation, over the
+    uniform ``start``. Every count is within one of its expectation.
 
-    >>> systematic_sample(torch.tensor([0.5, 1.0, 0.5]), 2, torch.tensor([0.75]))
+    >>> systematic_sample(torch.tensor([0.5, 1.5, 2.0]), 2, torch.tensor([0.75]))
     tensor([1, 2])
     """
-    ticks = start.movedim(0, -1) + torch.arange(m, dtype=often.dtype, device=often.device)
-    ends = often.cumsum(-1)
+    ticks = start.movedim(0, -1) + torch.arange(m, dtype=ends.dtype, device=ends.device)
     if torch.compiler.is_compiling():
         # A compiler fuses a search into every kernel that reads the variables, which repeats it. It
         # does not do so with a sum.
         variable = (ends.unsqueeze(-2) <= ticks.unsqueeze(-1)).sum(-1)
     else:
         variable = torch.searchsorted(ends, ticks, right=True)
-    return variable.clamp(max=often.shape[-1] - 1).movedim(-1, 0)
+    return variable.clamp(max=ends.shape[-1] - 1).movedim(-1, 0)
+
+
+def add_at(
+    total: Float[Tensor, "*batch d width"],
+    variable: Int64[Tensor, "m *batch"],
+    terms: Float[Tensor, "m *batch width"],
+) -> Float[Tensor, "*batch d width"]:
+    """Return ``total`` with the terms of all variables added to it.
+
+    >>> add_at(torch.zeros(3, 1), torch.tensor([2, 2]), torch.tensor([[1.0], [5.0]])).tolist()
+    [[0.0], [0.0], [6.0]]
+    """
+    if torch.compiler.is_compiling():  # a compiler fuses this, but not a scatter
+        is_corrected = variable.unsqueeze(-1) == torch.arange(total.shape[-2], device=total.device)
+        return total + torch.where(is_corrected.unsqueeze(-1), terms.unsqueeze(-2), 0.0).sum(0)
+    terms = terms.movedim(0, -2)
+    return total.scatter_add(-2, variable.movedim(0, -1).unsqueeze(-1).expand(terms.shape), terms)
 
 
 @dataclass(frozen=True)
@@ -131,6 +155,12 @@ class Bits:
         noise = variance * s * s, variance * s * c, variance * c * c
         return (straight[..., None], curved[..., None]), noise
 
+    def in_log_probs(self, gradient: Float[Tensor, "*batch d 1"]) -> Float[Tensor, "*batch d 2"]:
+        """Return the gradient in log p(0) and log p(1), whose difference is the logit."""
+        possible = (self.p > 0) & (self.p < 1)
+        gradient = torch.where(possible, gradient.squeeze(-1), 0.0)
+        return torch.stack([-gradient, gradient], -1)
+
 
 @dataclass(frozen=True)
 class OneHots:
@@ -208,6 +238,9 @@ class OneHots:
         cc = (chance * c * c).sum((0, -1))
         return means, (ss, sc, cc)
 
+    def in_log_probs(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
+        return centred(gradient, self.p > 0)
+
 
 def make_predictions(
     x: Float[Tensor, "n *event"], probs: Float[Tensor, "*batch d k"], variable: Tensor
@@ -236,10 +269,11 @@ def shares_of_points(
     tensor([0.1250, 0.5000, 0.3750])
     """
     m = len(drawn)
-    counts = [m // n + (row < m % n) for row in range(n)]
-    each = [1 / (n * counts[j % n]) for j in range(m)]
-    weight = torch.tensor(each, dtype=drawn.dtype, device=drawn.device)
-    weight = weight.view(-1, *[1] * (drawn.dim() - 1))
-    rest = drawn.new_full((-m % n, *drawn.shape[1:]), 1 / n if m < n else 0.0)
-    own = torch.cat([drawn * weight, rest]).unflatten(0, (-1, n)).sum(0)
-    return torch.cat([own, (others * weight).flatten(0, 1)])
+    if m <= n:
+        own = pad(drawn / n, (0, 0) * (drawn.dim() - 1) + (0, n - m), value=1 / n)
+        return torch.cat([own, (others / n).flatten(0, 1)])
+    row = torch.arange(m, device=drawn.device) % n
+    counts = (m // n + (row < m % n)).to(drawn.dtype)
+    weight = (1 / (n * counts)).view(-1, *[1] * (drawn.dim() - 1))
+    own = pad(drawn * weight, (0, 0) * (drawn.dim() - 1) + (0, -m % n)).unflatten(0, (-1, n))
+    return torch.cat([own.sum(0), (others * weight).flatten(0, 1)])

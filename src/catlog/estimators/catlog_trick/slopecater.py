@@ -155,7 +155,7 @@ class SlopeCateR(nn.Module):
         # In one tensor, for one kernel.
         (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)]))
         coefficients, sizes = learned.to(law.real).split([2, law.d])
-        often = m * selection_probabilities(undecided * sizes)
+        probability, ends = selection_probabilities(undecided * sizes)
         if start is None:
             start = rand(
                 (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
@@ -170,10 +170,11 @@ class SlopeCateR(nn.Module):
                 self.validate,
                 closed=True,
             )
-        variable = systematic_sample(often, m, start)
+        variable = systematic_sample(m * ends, m, start)
         draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
         predictions = make_predictions(draws, probs, variable)
-        weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
+        chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
+        weight = 1 / (m * chosen)
         plan = Plan(draws, probs, variable, weight, predictions.shares(), coefficients)
         rate = 1 - self.decay if learns(self, x) else 0.0
         corrected = predictions.corrected_points()
