@@ -8,8 +8,8 @@
 
 Runs are those of `catlog run dvae --protocol ...`, in the order of need, --jobs at a time. Each
 trains --models models in one captured step. The table (--output) is written every few seconds, and
-runs below --root continue where they were cut. With --mps the processes share the GPU under NVIDIA's
-MPS, if it can be started; without it they take turns.
+runs below --root continue where they were cut. With --mps the processes share the GPU under
+NVIDIA's MPS, if it can be started; without it they take turns.
 
 Sizes: a step of five models of the binary protocols takes about 0.3 ms on an H200, so that 10^6
 steps take five minutes if nothing else runs. RODEO, with its network at all neighbours, and
@@ -150,8 +150,7 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
             changes = [stacked]
         else:
             changes = [stacked | {"seed": seed} for seed in args.seeds]
-        for change in changes:
-            kept.append(shrunk(replace(run, device=args.device, **change), args))
+        kept += [shrunk(replace(run, device=args.device, **change), args) for change in changes]
     return list(dict.fromkeys(kept))
 
 

@@ -108,7 +108,9 @@ class DVAE(Settings):
         """The learning rate of Adam."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return PAPER_RATE if self.protocol == "paper" else LIKELIHOODS[self.protocol].rate(self.data)
+        if self.protocol == "paper":
+            return PAPER_RATE
+        return LIKELIHOODS[self.protocol].rate(self.data)
 
     @property
     def data_set(self) -> str:

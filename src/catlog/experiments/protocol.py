@@ -7,12 +7,12 @@ images for training, 10^6 steps (2,000 epochs).
 
 - bernoulli: pixels are drawn as Bernoulli(intensity) again at every use. Adam with 1e-3, on
   Fashion-MNIST 3e-4.
-- gaussian: pixels in [-1, 1], a learned variance for each pixel (softplus, at least 1e-3). Adam with
-  1e-4.
+- gaussian: pixels in [-1, 1], a learned variance for each pixel (softplus, at least 1e-3). Adam
+  with 1e-4.
 
-**categorical**: the protocol of Gapped straight-through and ReinMax. Layers 784-512-256-D K and their
-mirror image with ReLUs, one-hot variables, grey pixels in a Bernoulli likelihood, the KL divergence
-in closed form, all training images, batches of 100, 160 epochs. Adam with 5e-4.
+**categorical**: the protocol of Gapped straight-through and ReinMax. Layers 784-512-256-D K and
+their mirror image with ReLUs, one-hot variables, grey pixels in a Bernoulli likelihood, the KL
+divergence in closed form, all training images, batches of 100, 160 epochs. Adam with 5e-4.
 
 Data that differ from the published: Omniglot is the official set (ink is 1), not Burda's
 ``chardata.mat``. Every stack of models (``--models``) trains in one step; see :mod:`.stacked`.
@@ -213,8 +213,8 @@ class ProtocolTask:
     def bounds(self, images: Tensor, samples: int, *more: int) -> list[list[float]]:
         """Return the mean negated bound of every model, for each number of draws.
 
-        With bits a bound of n draws is -log of the mean of n weights p(x, b) / q(b); the fewer draws
-        are the first of ``samples``. With categories it is the mean over the draws.
+        With bits a bound of n draws is -log of the mean of n weights p(x, b) / q(b); the fewer
+        draws are the first of ``samples``. With categories it is the mean over the draws.
         """
         models = self.config.models
         counts = (samples, *more)
@@ -240,8 +240,8 @@ class ProtocolTask:
         """Return bias and variance of the gradient in the encoder's outputs, on one minibatch,
         relative to the exact gradient: means over models.
 
-        ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates less the
-        exact gradient, less the noise that is left in that mean.
+        ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates less
+        the exact gradient, less the noise that is left in that mean.
         """
         x = self.observed(self.train[self.training.index(0)])
         with torch.no_grad():

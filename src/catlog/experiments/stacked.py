@@ -6,6 +6,7 @@ kernels as one model. Every model has its own images, draws and gradients; what 
 it learns for each of them.
 """
 
+from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -50,7 +51,7 @@ class StackedMLP(nn.Module):
         super().__init__()
         self.models = models
         self.slope = slope
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.weights = nn.ParameterList([torch.zeros(models, *pair) for pair in pairs])
         self.biases = nn.ParameterList([torch.zeros(models, 1, outputs) for _, outputs in pairs])
 
