@@ -157,7 +157,7 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
 def shrunk(run: DVAE, args: argparse.Namespace) -> DVAE:
     """Return the run with --epochs, or at the size of a test with --tiny."""
     if args.tiny:
-        tiny = {"data": "mnist-5000", "epochs": 1, "batch": 1000, "test_samples": 2, "every": 2}
+        tiny = {"data": "mnist-5000", "epochs": 1, "batch": 1000, "test_samples": 2, "every": 4}
         size = {} if run.protocol == "categorical" else {"variables": 5}
         return replace(run, **tiny, **size, gradient_repeats=0)
     return run if args.epochs is None else replace(run, epochs=args.epochs)
