@@ -14,8 +14,11 @@ from catlog.estimators.learning import frozen, write
 from catlog.testing import z_limit
 from compiling import why_not_inductor
 
-# torch raises it when it compiles.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")
+# torch raises them when it compiles.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*_prims_common.check:FutureWarning",
+    "ignore:.*should not be instantiated:DeprecationWarning",
+)
 
 needs_compiler = pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 # Eager mode's random numbers, and no vector instructions, which take the C++ compiler much longer.
@@ -117,7 +120,7 @@ def test_a_checkpoint_is_refused_while_it_learns(name: str, reentrant: bool) -> 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_checkpoint_is_right_once_it_is_frozen(name: str) -> None:
     E = LEARNERS[name]()
-    E(f, law(LOGITS))
+    E(f, law(LOGITS.clone().requires_grad_())).backward()
     (E if isinstance(E, nn.Module) else E.baseline).eval()
     before = [buffer.clone() for buffer in learned(E)]
     slopes = []
@@ -151,7 +154,8 @@ def test_a_wrong_value_does_not_harm_later_calls(name: str, wrong: str) -> None:
     x = torch.zeros(E.rows(law(LOGITS)), 4)
     x[1:] = torch.eye(4)[: len(x) - 1]
     for _ in range(2):
-        E(WRONG[wrong], law(LOGITS.float()), x=x if name != "MAPO" else None)
+        logits = LOGITS.float().requires_grad_()
+        E(WRONG[wrong], law(logits), x=x if name != "MAPO" else None).backward()
         floats = [buffer for buffer in learned(E) if buffer.is_floating_point()]
         assert all(buffer.isfinite().all() for buffer in floats)
     slopes = gradients(lambda logits: E(f, law(logits)), 30, 500)
@@ -165,7 +169,7 @@ def test_a_wrong_slope_or_value_is_named(wrong: str) -> None:
     E = catlog.SlopeCateR(samples=2)
     before = [buffer.clone() for buffer in E.buffers()]
     with pytest.raises(ValueError, match=r"f.* finite numbers, but"):
-        E(WRONG[wrong], law(LOGITS.float()), x=torch.zeros(2, 4))
+        E(WRONG[wrong], law(LOGITS.float().requires_grad_()), x=torch.zeros(2, 4)).backward()
     assert all(torch.equal(*pair) for pair in zip(before, E.buffers(), strict=True))
 
 
@@ -181,7 +185,7 @@ def test_tiny_slopes_leave_the_fit_finite() -> None:
     """Their squares are below the normal numbers of float32."""
     E = catlog.SlopeCateR(samples=2)
     for _ in range(3):
-        E(lambda x: 1e-20 * f(x), law(LOGITS.float()))
+        E(lambda x: 1e-20 * f(x), law(LOGITS.float().requires_grad_())).backward()
     assert E.coefficients().isfinite().all()
 
 

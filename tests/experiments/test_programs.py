@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from catlog.experiments import Programs
-from catlog.experiments.programs import PROGRAMS, add_numbers
+from catlog.experiments.programs import PROGRAMS, add_numbers, shifted
 
 EXAMPLES = {
     "numbers": ([9, 9, 0, 1], [1, 0, 0]),
@@ -82,3 +82,32 @@ def test_images_are_used_again_where_sequences_ask_for_more() -> None:
     assert len(task.train) == 1000
     counts = task.train.index.flatten().bincount()
     assert counts.min() == counts.max() == 2
+
+
+def test_images_are_shifted_by_whole_pixels() -> None:
+    image = torch.zeros(2000, 28, 28)
+    image[:, 10, 14] = 1.0
+    pixels = shifted(image, 2).nonzero()
+    assert len(pixels) == len(image)
+    moves, counts = (pixels[:, 1:] - torch.tensor([10, 14])).unique(dim=0, return_counts=True)
+    assert moves.tolist() == [[row, column] for row in range(-2, 3) for column in range(-2, 3)]
+    assert ((counts - 80).abs() < 6 * 80**0.5).all()
+
+
+@pytest.mark.parametrize(("loss", "is_kept"), [(0.4, True), (0.6, False)])
+def test_a_run_that_learns_nothing_starts_again(loss: float, is_kept: bool) -> None:
+    task = Programs(program="sum-2", sequences=20, batch=10, restart=1).task()
+    before = [parameter.clone() for parameter in task.network.parameters()]
+    task.step(0)
+    task.recent_loss = loss
+    steps = []
+    task.training.step = lambda i: steps.append(i)
+    trained = [parameter.clone() for parameter in task.network.parameters()]
+    task.step(1)  # within the epoch
+    task.step(2)
+    kept = [torch.equal(*pair) for pair in zip(trained, task.network.parameters(), strict=True)]
+    moments = [value for state in task.optimiser.state.values() for value in state.values()]
+    assert steps == [1, 2]
+    assert all(kept) == is_kept
+    assert any(bool(value.any()) for value in moments) == is_kept
+    assert not any(torch.equal(*pair) for pair in zip(before, trained, strict=True))

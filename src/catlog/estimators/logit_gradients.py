@@ -1,7 +1,7 @@
 """Gradients in the logits of q: scores of draws, gradients of means, norms and surrogates."""
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..distributions.conditionals import Conditionals
@@ -71,7 +71,12 @@ def logit_surrogate(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[T
     of a variable add up to zero, the normaliser drops out. Impossible categories get no gradient,
     and the slopes of the others are centred again.
     """
-    possible = law.possible
-    slope = slope.detach().masked_fill(~possible, 0.0)
-    slope = slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))
-    return (slope * finite_log_probs(law)).sum((-1, -2))
+    return (centred(slope.detach(), law.possible) * finite_log_probs(law)).sum((-1, -2))
+
+
+def centred(
+    slope: Float[Tensor, "*lead d k"], possible: Bool[Tensor, "*lead d k"]
+) -> Float[Tensor, "*lead d k"]:
+    """Return the slopes with 0 for impossible categories, and a sum of 0 over the others."""
+    slope = slope.masked_fill(~possible, 0.0)
+    return slope - possible * (slope.sum(-1, keepdim=True) / possible.sum(-1, keepdim=True))

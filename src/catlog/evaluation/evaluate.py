@@ -107,20 +107,14 @@ def default_chunk_size(law: Factors | Conditionals) -> int:
 
 
 def value_and_slope(
-    f: Function,
-    x: Tensor,
-    law: Factors | Conditionals,
-    *,
-    validate: bool = True,
-    learns: bool = False,
+    f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
     If no gradient is wanted (``no_grad``, ``inference_mode``), nothing is differentiated and the
-    derivative is 0. With ``learns``, the estimator learns from the derivative under ``no_grad``,
-    too; ``inference_mode`` has none.
+    derivative is 0.
     """
-    if in_inference_mode() or not (torch.is_grad_enabled() or learns):
+    if in_inference_mode() or not torch.is_grad_enabled():
         return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
     check_function(f)
 
@@ -132,9 +126,7 @@ def value_and_slope(
 
     (fx,), (slope,) = value_and_grad(value, x)
     if slope is None:
-        if torch.is_grad_enabled():
-            raise ValueError(NOT_DIFFERENTIABLE)
-        return fx, torch.zeros_like(x)
+        raise ValueError(NOT_DIFFERENTIABLE)
     check_finite(slope, "f's derivative in x must have", validate)
     return fx, slope
 

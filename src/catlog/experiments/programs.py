@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
+from torch.nn.functional import pad
 
 from .. import data
 from ..estimator import Function
@@ -17,7 +18,7 @@ from ..logarithm import log_expectation
 from ..problems.mlp import glorot
 from .addition import digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
-from .ranges import AtLeastTwo, Count, Positive
+from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Labels, Settings
 from .training import Training, adam
 
@@ -122,6 +123,10 @@ class Programs(Settings):
     """Give the network's probabilities to the distribution as logits, a published mistake."""
     value_samples: AtLeastTwo | None = None
     """Draws for the value, beside the estimator's own; None: the estimator's value."""
+    shift: Counted = 0
+    """Move every training image by up to that many pixels in both directions, at random."""
+    restart: Count | None = None
+    """Start with new weights after every N epochs whose last one lost over 0.5 nats per result."""
     floor: Positive = 1e-8
     """Added to a probability before its logarithm is taken."""
     every: Count | None = None
@@ -167,6 +172,16 @@ def conv() -> nn.Sequential:
     )
 
 
+def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:
+    """Return the images, each moved by up to ``most`` pixels in both directions, at random."""
+    lead, size = images.shape[:-2], images.shape[-1]
+    start = torch.randint(0, 2 * most + 1, (2, *lead, 1), device=images.device)
+    rows, columns = start + torch.arange(size, device=images.device)
+    padded = pad(images, (most, most, most, most))
+    padded = padded.gather(-2, rows.unsqueeze(-1).expand(*lead, size, padded.shape[-1]))
+    return padded.gather(-1, columns.unsqueeze(-2).expand(*lead, size, size))
+
+
 class ProgramsTask:
     """Model, examples and likelihood."""
 
@@ -203,13 +218,17 @@ class ProgramsTask:
         )
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch
+        self.recent_loss = 0.0  # per result, as it was logged last
 
     def loss(self, index: Tensor) -> Tensor:
         """Return minus the logarithms of the estimated probabilities of the right results.
 
         A result whose estimated probability is zero has the loss -log(floor) and no gradient.
         """
-        logits = digit_logits(self.network, self.train.batch(index))
+        images = self.train.batch(index)
+        if self.config.shift:
+            images = shifted(images, self.config.shift)
+        logits = digit_logits(self.network, images)
         if self.config.double_softmax:
             logits = logits.softmax(-1)
         q = Independent(Categorical(logits=logits, validate_args=False), 1)
@@ -234,7 +253,18 @@ class ProgramsTask:
     def step(self, i: int) -> None:
         if self.config.decay:
             self.rate.fill_(self.config.learning_rate * (1 - i / self.iterations))
+        period = (self.config.restart or 0) * self.training.per_epoch
+        if period and i > 0 and i % period == 0 and self.recent_loss > 0.5:
+            self.start_again()
         self.training.step(i)
+
+    @torch.no_grad()
+    def start_again(self) -> None:
+        """Draw new weights and forget the optimiser's moments, in the same tensors."""
+        glorot(self.network)
+        for moments in self.optimiser.state.values():
+            for value in moments.values():
+                value.zero_()
 
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
@@ -249,11 +279,14 @@ class ProgramsTask:
         }
         if i > 0:
             metrics["train"] = self.training.mean_loss()
+            outputs = 1 if self.config.whole else self.results.shape[-1]
+            self.recent_loss = metrics["train"] / outputs
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return self.training.state_dict()
+        return {**self.training.state_dict(), "recent_loss": self.recent_loss}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.recent_loss = state["recent_loss"]
         self.training.load_state_dict(state)
         self.optimiser.param_groups[0]["lr"] = self.rate

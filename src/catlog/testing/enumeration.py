@@ -52,7 +52,7 @@ def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
     assert isinstance(E, SlopeCateR), "the intervals of `start` are known for SlopeCateR only"
     law = factors(case.distribution(case.theta))
     size = gradient_scale(law.probs) * E.sizes(law.d)
-    ends = (E.turns(law.k) * selection_probabilities(size)).cumsum(-1) % 1
+    ends = (E.turns(law.k) * selection_probabilities(size)[1]) % 1
     ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
     return (ends[1:] + ends[:-1]) / 2, ends.diff()
 

@@ -53,7 +53,8 @@ def test_systematic_sampling_has_the_expected_counts() -> None:
     rates = torch.tensor([0.3, 1.9, 0.05, 0.75], dtype=torch.float64)
     ends = torch.cat([torch.zeros(1), rates.cumsum(-1) % 1, torch.ones(1)]).double().sort().values
     middles, lengths = (ends[1:] + ends[:-1]) / 2, ends.diff()
-    chosen = systematic_sample(rates.expand(len(middles), 4), 3, middles.unsqueeze(0))
+    cumulative = rates.cumsum(-1).repeat(len(middles), 1)
+    chosen = systematic_sample(cumulative, 3, middles.unsqueeze(0))
     counts = torch.nn.functional.one_hot(chosen, 4).sum(0).double()
     torch.testing.assert_close(lengths @ counts, rates, rtol=1e-14, atol=1e-14)
     assert ((counts - rates).abs() < 1).all()
@@ -68,12 +69,14 @@ def test_gradient_scale() -> None:
     torch.testing.assert_close(gradient_scale(probs), jacobian.square().sum((-1, -2)).sqrt())
 
 
-def test_selection_probabilities() -> None:
-    torch.testing.assert_close(selection_probabilities(torch.zeros(4)), torch.full((4,), 0.25))
-    torch.testing.assert_close(
-        selection_probabilities(torch.tensor([0.0, 0.0, 5.0, 0.0])),
-        torch.tensor([0.025, 0.025, 0.925, 0.025]),
-    )
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [([0.0] * 4, [0.25] * 4), ([0.0, 0.0, 5.0, 0.0], [0.025, 0.025, 0.925, 0.025])],
+)
+def test_selection_probabilities(size: list[float], expected: list[float]) -> None:
+    probabilities, ends = selection_probabilities(torch.tensor(size))
+    torch.testing.assert_close(probabilities, torch.tensor(expected))
+    torch.testing.assert_close(ends, torch.tensor(expected).cumsum(-1))
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("bits", 1.0), ("one-hot", 2.0)])
@@ -81,7 +84,7 @@ def test_selection_probabilities() -> None:
 def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> None:
     """All slopes of w . x are known; variables that share an entry get the root mean square."""
     w = torch.tensor([1.0, -2.0, 0.0, 3.0, 0.5])
-    logits = torch.zeros(7, 5)  # all variables have the same probabilities
+    logits = torch.zeros(7, 5, requires_grad=True)  # all variables have the same probabilities
     q = (
         bits(logits)
         if kind == "bits"
@@ -94,7 +97,7 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
             if kind == "bits"
             else (lambda x: (x * torch.stack([-w, w], -1)).sum((-1, -2))),
             q,
-        )
+        ).sum().backward(retain_graph=True)  # q's graph serves all calls
     alone = w.abs() * factor / 2**0.5
     shared = torch.stack(
         [(alone[0] ** 2 + alone[3] ** 2) / 2, (alone[1] ** 2 + alone[4] ** 2) / 2, alone[2] ** 2]
@@ -169,4 +172,4 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="SlopeCateR: `decay` must be in"):
         SlopeCateR(2, decay=1.5)
     with pytest.raises(ValueError, match="its derivative in x is needed"):
-        SlopeCateR(2)(lambda x: (x > 0.5).float().sum(-1), bits(torch.zeros(3)))
+        SlopeCateR(2)(lambda x: (x > 0.5).float().sum(-1), bits(torch.zeros(3, requires_grad=True)))

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ...distributions.factors import Factors
-from ...estimator import Kind
+from ..logit_gradients import centred
 
 Pair = tuple[Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]
@@ -25,33 +25,54 @@ def gradient_scale(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch 
     return (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
 
 
-def selection_probabilities(size: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Return selection probabilities: 90 % proportional to ``size``, 10 % uniform."""
-    total = size.sum(-1, keepdim=True)
-    share = torch.where(total > 0, size / total, 1 / size.shape[-1])
-    return torch.lerp(share, torch.full_like(share, 1 / size.shape[-1]), UNIFORM_SHARE)
+def selection_probabilities(size: Float[Tensor, "*batch d"]) -> Pair:
+    """Return selection probabilities, 90 % proportional to ``size`` and 10 % uniform, and their
+    cumulative sums."""
+    d, running = size.shape[-1], size.cumsum(-1)
+    total = running[..., -1:]
+    equal = torch.arange(1, d + 1, dtype=size.dtype, device=size.device) / d
+    share = torch.where(total > 0, size / total, 1 / d)
+    cumulative = torch.where(total > 0, running / total, equal)
+    kept = 1 - UNIFORM_SHARE
+    return kept * share + UNIFORM_SHARE / d, kept * cumulative + UNIFORM_SHARE * equal
 
 
 def systematic_sample(
-    often: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
+    ends: Float[Tensor, "*batch d"], m: int, start: Float[Tensor, "1 *batch"]
 ) -> Int64[Tensor, "m *batch"]:
     """Return m variables by systematic sampling.
 
-    Over the uniform ``start``, variable i is picked ``often[i]`` times in expectation, and every
-    count is within one of it.
+    ``ends`` are cumulative sums of how often each variable is picked in expectation, over the
+    uniform ``start``. Every count is within one of its expectation.
 
-    >>> systematic_sample(torch.tensor([0.5, 1.0, 0.5]), 2, torch.tensor([0.75]))
+    >>> systematic_sample(torch.tensor([0.5, 1.5, 2.0]), 2, torch.tensor([0.75]))
     tensor([1, 2])
     """
-    ticks = start.movedim(0, -1) + torch.arange(m, dtype=often.dtype, device=often.device)
-    ends = often.cumsum(-1)
+    ticks = start.movedim(0, -1) + torch.arange(m, dtype=ends.dtype, device=ends.device)
     if torch.compiler.is_compiling():
         # A compiler fuses a search into every kernel that reads the variables, which repeats it. It
         # does not do so with a sum.
         variable = (ends.unsqueeze(-2) <= ticks.unsqueeze(-1)).sum(-1)
     else:
         variable = torch.searchsorted(ends, ticks, right=True)
-    return variable.clamp(max=often.shape[-1] - 1).movedim(-1, 0)
+    return variable.clamp(max=ends.shape[-1] - 1).movedim(-1, 0)
+
+
+def add_at(
+    total: Float[Tensor, "*batch d width"],
+    variable: Int64[Tensor, "m *batch"],
+    terms: Float[Tensor, "m *batch width"],
+) -> Float[Tensor, "*batch d width"]:
+    """Return ``total`` with the terms of all variables added to it.
+
+    >>> add_at(torch.zeros(3, 1), torch.tensor([2, 2]), torch.tensor([[1.0], [5.0]])).tolist()
+    [[0.0], [0.0], [6.0]]
+    """
+    if torch.compiler.is_compiling():  # a compiler fuses this, but not a scatter
+        is_corrected = variable.unsqueeze(-1) == torch.arange(total.shape[-2], device=total.device)
+        return total + torch.where(is_corrected.unsqueeze(-1), terms.unsqueeze(-2), 0.0).sum(0)
+    terms = terms.movedim(0, -2)
+    return total.scatter_add(-2, variable.movedim(0, -1).unsqueeze(-1).expand(terms.shape), terms)
 
 
 @dataclass(frozen=True)
@@ -87,33 +108,58 @@ class Bits:
         is_possible = torch.where(x > 0, 1 - self.p, self.p) > 0
         return torch.where(is_corrected & is_possible, 1 - x, x)
 
-    def exact_and_predicted(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
-        """Return exact and predicted gradients in the logit of the corrected bit, and the noise of
-        the predictions.
+    def corrected(self) -> tuple[Bool[Tensor, "m *batch"], Float[Tensor, "m *batch"]]:
+        """Return whether the corrected bits were drawn as 1, and their probabilities of 1."""
+        variable = self.variable.unsqueeze(-1)
+        is_one = self.x[self.row].gather(-1, variable).squeeze(-1) > 0
+        p = self.p.expand(len(self.row), *self.p.shape).gather(-1, variable).squeeze(-1)
+        return is_one, p
 
-        ``values`` and ``slopes`` are those at the draws and, after them, at
-        :meth:`corrected_points`. The gradients, ``[m, *batch, 1]``, are those of f, and the means
-        of the two predictions over the bit. The noise, ``[m, *batch]``, is the variance of the
-        first prediction over the bit, the covariance of both, and the variance of the second.
+    def shares(self) -> Float[Tensor, "rows *batch"]:
+        """Return the weights of all points in the value, in which corrected bits are summed out."""
+        is_one, p = self.corrected()
+        return shares_of_points(
+            torch.where(is_one, p, 1 - p), torch.where(is_one, 1 - p, p)[None], len(self.x)
+        )
+
+    def exact(self, values: Float[Tensor, "rows *batch"]) -> Float[Tensor, "m *batch 1"]:
+        """Return the gradient of f in the logit of the corrected bit.
+
+        ``values`` are those at the draws and, after them, at :meth:`corrected_points`.
         """
-        n, row, variable = self.x.shape[0], self.row, self.variable.unsqueeze(-1)
-        is_one = self.x[row].gather(-1, variable).squeeze(-1) > 0
-        p = self.p.expand(len(row), *self.p.shape).gather(-1, variable).squeeze(-1)
-        corrected = variable.expand(*slopes[n:].shape[:-1], 1)  # with f's outputs
-        at_draw = slopes[:n][row].gather(-1, corrected).squeeze(-1)
-        at_flip = slopes[n:].gather(-1, corrected).squeeze(-1)
+        is_one, p = self.corrected()
+        n = len(self.x)
+        change = (values[n:] - values[:n][self.row]).to(p.dtype)
+        return (p * (1 - p) * torch.where(is_one, -change, change)).unsqueeze(-1)
+
+    def predicted(self, slopes: Float[Tensor, "rows *batch d"]) -> tuple[Pair, Three]:
+        """Return the predicted gradients in the logit of the corrected bit, and their noise.
+
+        ``slopes`` are those at the draws and, after them, at :meth:`corrected_points`. The
+        gradients, ``[m, *batch, 1]``, are the means of the two predictions over the bit. The noise,
+        ``[m, *batch]``, is the variance of the first prediction over the bit, the covariance of
+        both, and the variance of the second.
+        """
+        n, variable = len(self.x), self.variable.unsqueeze(-1)
+        is_one, p = self.corrected()
+        at_draw = slopes[:n][self.row].gather(-1, variable).squeeze(-1)
+        at_flip = slopes[n:].gather(-1, variable).squeeze(-1)
         at_0 = torch.where(is_one, at_flip, at_draw)
         at_1 = torch.where(is_one, at_draw, at_flip)
-        change = (values[n:] - values[:n][row]).to(p.dtype)
         variance = p * (1 - p)
-        exact = variance * torch.where(is_one, -change, change)
         straight = variance * ((1 - p) * at_0 + p * at_1)
         curved = variance * (0.5 - p) * (at_1 - at_0)
         # The differences of both predictions between bit 1 and bit 0.
         s = variance * (at_1 - at_0)
         c = (0.5 - p) * ((1 - p) * at_1 + p * at_0)
         noise = variance * s * s, variance * s * c, variance * c * c
-        return (exact[..., None], straight[..., None], curved[..., None]), noise
+        return (straight[..., None], curved[..., None]), noise
+
+    def in_log_probs(self, gradient: Float[Tensor, "*batch d 1"]) -> Float[Tensor, "*batch d 2"]:
+        """Return the gradient in log p(0) and log p(1), whose difference is the logit."""
+        possible = (self.p > 0) & (self.p < 1)
+        gradient = torch.where(possible, gradient.squeeze(-1), 0.0)
+        return torch.stack([-gradient, gradient], -1)
 
 
 @dataclass(frozen=True)
@@ -155,26 +201,33 @@ class OneHots:
         value = (category[..., None, None] == torch.arange(k, device=device)).to(self.x.dtype)
         return torch.where(is_corrected.unsqueeze(-1), value, self.x[self.row]).flatten(0, 1)
 
-    def exact_and_predicted(self, values: Tensor, slopes: Tensor) -> tuple[Three, Three]:
-        variable, row, category, p = self.variable, self.row, self.category, self.corrected_p
-        n, m, k = self.x.shape[0], len(row), self.p.shape[-1]
+    def chances(self) -> Float[Tensor, "k m *batch"]:
+        """Return the probabilities of the categories, that of the draw first."""
+        return self.corrected_p.movedim(-1, 0).gather(0, self.category)
+
+    def shares(self) -> Float[Tensor, "rows *batch"]:
+        chance = self.chances()
+        return shares_of_points(chance[0], chance[1:], len(self.x))
+
+    def exact(self, values: Float[Tensor, "rows *batch"]) -> Float[Tensor, "m *batch k"]:
+        n, m, k, p = len(self.x), len(self.row), self.p.shape[-1], self.corrected_p
+        change = (values[n:].unflatten(0, (k - 1, m)) - values[:n][self.row]).to(p.dtype)
+        change = torch.cat([torch.zeros_like(change[:1]), change]).movedim(0, -1)
         number = torch.arange(k, device=p.device)
-        # By category, that of the draw first.
-        change = (values[n:].unflatten(0, (k - 1, m)) - values[:n][row]).to(p.dtype)
-        change = torch.cat([torch.zeros_like(change[:1]), change])
-        index = variable[..., None, None].expand(*change.shape[1:], 1, k)
-        at_draw = slopes[:n][row].gather(-2, index)
+        position = (number - self.category[0].unsqueeze(-1)) % k
+        effect = change.gather(-1, position.expand(change.shape))
+        return p * (effect - (p * effect).sum(-1, keepdim=True))
+
+    def predicted(self, slopes: Float[Tensor, "rows *batch d k"]) -> tuple[Pair, Three]:
+        n, m, k, p = len(self.x), len(self.row), self.p.shape[-1], self.corrected_p
+        index = self.variable[..., None, None].expand(*self.variable.shape, 1, k)
+        at_draw = slopes[:n][self.row].gather(-2, index)
         at_changes = (
             slopes[n:].unflatten(0, (k - 1, m)).gather(-2, index.expand(k - 1, *index.shape))
         )
-        slope = torch.cat([at_draw.unsqueeze(0), at_changes]).squeeze(-2)
-        chance = p.movedim(-1, 0).gather(0, category).unsqueeze(-1)
-        # By the number of the category.
-        change = change.movedim(0, -1)
-        position = (number - category[0].unsqueeze(-1)) % k
-        effect = change.gather(-1, position.expand(change.shape))
-        exact = p * (effect - (p * effect).sum(-1, keepdim=True))
-        drawn = (category.unsqueeze(-1) == number).to(p.dtype)
+        slope = torch.cat([at_draw.unsqueeze(0), at_changes]).squeeze(-2)  # that of the draw first
+        chance = self.chances().unsqueeze(-1)
+        drawn = (self.category.unsqueeze(-1) == torch.arange(k, device=p.device)).to(p.dtype)
         above = slope - (p * slope).sum(-1, keepdim=True)
         straight = p * above
         curved = ((drawn - p) * (drawn * above).sum(-1, keepdim=True) - straight) / 2
@@ -183,20 +236,44 @@ class OneHots:
         ss = (chance * s * s).sum((0, -1))
         sc = (chance * s * c).sum((0, -1))
         cc = (chance * c * c).sum((0, -1))
-        return (exact, *means), (ss, sc, cc)
+        return means, (ss, sc, cc)
+
+    def in_log_probs(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
+        return centred(gradient, self.p > 0)
 
 
 def make_predictions(
-    law: Factors, x: Tensor, variable: Int64[Tensor, "m *batch"]
+    x: Float[Tensor, "n *event"], probs: Float[Tensor, "*batch d k"], variable: Tensor
 ) -> Bits | OneHots:
-    """Return the predictions for draws ``[n, *batch, *event]``, corrected in turn."""
-    probs, flat = law.probs.detach(), law.flat(x.detach()).to(law.real)
-    m, k = variable.shape[0], law.k
+    """Return the predictions for draws of bits or one-hot draws, corrected in turn."""
+    m, k = variable.shape[0], probs.shape[-1]
     row = torch.arange(m, device=variable.device) % x.shape[0]
-    if law.kind == Kind.BITS:
-        return Bits(flat, probs[..., 1], variable, row)
-    drawn = flat.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+    if x.dim() == probs.dim():
+        return Bits(x, probs[..., 1], variable, row)
+    drawn = x.argmax(-1)[row].gather(-1, variable.unsqueeze(-1)).squeeze(-1)
     category = (drawn + torch.arange(k, device=variable.device).view(-1, *[1] * drawn.dim())) % k
     index = variable[..., None, None].expand(*variable.shape, 1, k)
     corrected_p = probs.expand(m, *probs.shape).gather(-2, index).squeeze(-2)
-    return OneHots(flat, probs, variable, row, category, corrected_p)
+    return OneHots(x, probs, variable, row, category, corrected_p)
+
+
+def shares_of_points(
+    drawn: Float[Tensor, "m *batch"], others: Float[Tensor, "others m *batch"], n: int
+) -> Float[Tensor, "rows *batch"]:
+    """Return the weights of n draws and of their corrected points in the value.
+
+    A draw and its corrected points share the weight 1/n by the probabilities of the corrected
+    variable's categories; with several corrections, as the mean over them.
+
+    >>> shares_of_points(torch.tensor([0.25]), torch.tensor([[0.75]]), n=2)
+    tensor([0.1250, 0.5000, 0.3750])
+    """
+    m = len(drawn)
+    if m <= n:
+        own = pad(drawn / n, (0, 0) * (drawn.dim() - 1) + (0, n - m), value=1 / n)
+        return torch.cat([own, (others / n).flatten(0, 1)])
+    row = torch.arange(m, device=drawn.device) % n
+    counts = (m // n + (row < m % n)).to(drawn.dtype)
+    weight = (1 / (n * counts)).view(-1, *[1] * (drawn.dim() - 1))
+    own = pad(drawn * weight, (0, 0) * (drawn.dim() - 1) + (0, -m % n)).unflatten(0, (-1, n))
+    return torch.cat([own.sum(0), (others * weight).flatten(0, 1)])

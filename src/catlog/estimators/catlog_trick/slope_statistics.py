@@ -31,26 +31,6 @@ class Coefficients(nn.Module):
     def forward(self) -> Float[Tensor, "2"]:
         return shrunk_coefficients(self.gram, self.excess)
 
-    @torch.no_grad()
-    def updates(self, terms: Three, noise: Three, scale: Tensor, rate: float) -> Updates:
-        """Return the updated buffers, from exact and predicted gradients ``[..., k]``.
-
-        ``noise`` holds the (co)variances of the predictions, which are weighted by ``scale``.
-        """
-        exact, straight, curved = terms
-        noise_ss, noise_sc, noise_cc = noise
-        ss = ((straight * straight).sum(-1) + scale * noise_ss).mean()
-        sc = ((straight * curved).sum(-1) + scale * noise_sc).mean()
-        cc = ((curved * curved).sum(-1) + scale * noise_cc).mean()
-        es = (exact * straight).sum(-1).mean()
-        ec = (exact * curved).sum(-1).mean()
-        gram = torch.stack([ss, sc, sc, cc]).view(2, 2).to(self.gram)
-        excess = torch.stack([es - ss - sc, ec - sc - cc]).to(self.excess)
-        return [
-            (self.gram, self.gram.lerp(gram, rate)),
-            (self.excess, self.excess.lerp(excess, rate)),
-        ]
-
 
 class SlopeScales(nn.Module):
     """The running RMS slope of every variable, in a table of ``entries``.
@@ -74,20 +54,41 @@ class SlopeScales(nn.Module):
         size = torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
         return size.repeat(ceil(d / entries))[:d]
 
-    @torch.no_grad()
-    def updates(
-        self, size2: Float[Tensor, "*batch d"], spread2: Float[Tensor, "*batch d"], rate: float
-    ) -> Updates:
-        """Return the updated entries of the variables in this call."""
-        entries = len(self.size2)
-        if entries == 0:
-            return []
-        updates = []
-        for buffer, values in ((self.size2, size2), (self.spread2, spread2)):
-            mean = fold_into(values.reshape(-1, values.shape[-1]).mean(0), entries)
+
+def fit_updates(
+    gram: Float[Tensor, "2 2"],
+    excess: Float[Tensor, "2"],
+    terms: Three,
+    noise: Three,
+    scale: Tensor,
+    rate: float,
+) -> Updates:
+    """Return the updated buffers of :class:`Coefficients`, from exact and predicted gradients
+    ``[..., k]``.
+
+    ``noise`` holds the (co)variances of the predictions, which are weighted by ``scale``.
+    """
+    exact, straight, curved = terms
+    noise_ss, noise_sc, noise_cc = noise
+    ss = ((straight * straight).sum(-1) + scale * noise_ss).mean()
+    sc = ((straight * curved).sum(-1) + scale * noise_sc).mean()
+    cc = ((curved * curved).sum(-1) + scale * noise_cc).mean()
+    es = (exact * straight).sum(-1).mean()
+    ec = (exact * curved).sum(-1).mean()
+    new_gram = torch.stack([ss, sc, sc, cc]).view(2, 2).to(gram)
+    new_excess = torch.stack([es - ss - sc, ec - sc - cc]).to(excess)
+    return [(gram, gram.lerp(new_gram, rate)), (excess, excess.lerp(new_excess, rate))]
+
+
+def scale_updates(pairs: list[tuple[Tensor, Float[Tensor, "*batch d"]]], rate: float) -> Updates:
+    """Return the updated entries of buffers of :class:`SlopeScales`, from values per variable."""
+    updates = []
+    for buffer, values in pairs:
+        if len(buffer) > 0:
+            mean = fold_into(values.reshape(-1, values.shape[-1]).mean(0), len(buffer))
             used = buffer[: len(mean)]
             updates.append((used, used.lerp(mean.to(used), rate)))
-        return updates
+    return updates
 
 
 def fold_into(values: Float[Tensor, " d"], entries: int) -> Float[Tensor, " p"]:

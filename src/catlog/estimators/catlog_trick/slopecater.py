@@ -10,12 +10,13 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
-from ...evaluation.evaluate import value_and_slope
+from ...estimator import RELAXABLE, Function, Kind, Target, label, once
+from ...evaluation.evaluate import evaluate_through
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import rand
-from ..learning import frozen, learns, write
-from ..logit_gradients import logit_surrogate
+from ..learning import frozen, learns
+from ..logit_gradients import finite_log_probs
+from .slope_gradient import Plan, SlopePoints
 from .slope_predictions import (
     gradient_scale,
     make_predictions,
@@ -54,11 +55,13 @@ class SlopeCateR(nn.Module):
     variables, so all points are known before f is called, once. Any :math:`\pi_i > 0` and any
     coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a
     running least-squares fit of the corrections, over all variables and batch elements, so that
-    they vanish where slopes predict nothing. They are frozen by ``eval()``, inside ``torch.func``
-    transforms and under ``torch.inference_mode``. The value is the mean of f over the N draws.
+    they vanish where slopes predict nothing. They learn in the backward pass, where the slopes
+    arrive, weighted by the gradient of the loss. They are frozen by ``eval()`` and inside
+    ``torch.func`` transforms. The value is the mean of f over the N draws, in which the corrected
+    variables are summed out.
 
-    Cost: N + ``corrections`` (k - 1) evaluations, forward and backward. Needs: f differentiable; a
-    Bernoulli or one-hot q.
+    Cost: N + ``corrections`` (k - 1) evaluations, and one backward pass through them, which serves
+    f's parameters, too. Needs: f differentiable; a Bernoulli or one-hot q.
     Reference: this library; the prediction is that of Liu et al., "Bridging discrete and
     backpropagation: straight-through and beyond", 2023.
 
@@ -147,12 +150,12 @@ class SlopeCateR(nn.Module):
         x = base_draws(
             law, x, self.samples, self.draws, generator=generator, validate=self.validate
         )
-        n, m = x.shape[0], self.turns(law.k)
+        m = self.turns(law.k)
         undecided = gradient_scale(law.probs.detach())
         # In one tensor, for one kernel.
         (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)]))
         coefficients, sizes = learned.to(law.real).split([2, law.d])
-        often = m * selection_probabilities(undecided * sizes)
+        probability, ends = selection_probabilities(undecided * sizes)
         if start is None:
             start = rand(
                 (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
@@ -167,30 +170,19 @@ class SlopeCateR(nn.Module):
                 self.validate,
                 closed=True,
             )
-        variable = systematic_sample(often, m, start)
-        predictions = make_predictions(law, x, variable)
-        points = torch.cat([law.flat(x), predictions.corrected_points().to(law.dtype)])
-        learning = self.decay < 1 and learns(self, points)
-        values, slopes = value_and_slope(
-            f, law.shaped(points), law, validate=self.validate, learns=learning
+        variable = systematic_sample(m * ends, m, start)
+        draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
+        predictions = make_predictions(draws, probs, variable)
+        chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
+        weight = 1 / (m * chosen)
+        plan = Plan(draws, probs, variable, weight, predictions.shares(), coefficients)
+        rate = 1 - self.decay if learns(self, x) else 0.0
+        corrected = predictions.corrected_points()
+        points, marks = SlopePoints.apply(  # type: ignore[no-untyped-call]
+            finite_log_probs(law), corrected, rate, self.validate, *plan, *self.buffers()
         )
-        slopes = law.flat(slopes).to(law.real)
-        terms, noise = predictions.exact_and_predicted(values.detach(), slopes)
-        weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
-        exact, straight, curved = terms[0] * weight, terms[1] * weight, terms[2] * weight
-        alpha, beta = coefficients.unbind()
-        first, second = predictions.first_and_second_order(slopes[:n])
-        residual = (exact - alpha * straight - beta * curved).movedim(0, -2)
-        slot = variable.movedim(0, -1).unsqueeze(-1).expand(residual.shape)
-        gradient = (alpha * first + beta * second).scatter_add(-2, slot, residual)
-        if law.kind == Kind.BITS:
-            gradient = torch.cat([-gradient, gradient], -1)  # log p(1) - log p(0) is the logit
-        if learning:
-            rate = 1 - self.decay
-            fit = self.coefficients.updates(
-                (exact, straight, curved), noise, weight.squeeze(-1) / n, rate
-            )
-            scales = self.sizes.updates(predictions.size2(slopes[:n]), undecided.square(), rate)
-            write(fit + scales)
-        value = values[:n].mean(0)
-        return attach(value, value + logit_surrogate(law, gradient))
+        points = law.shaped(points).to(law.dtype, copy=True)  # f may write into them
+        values = evaluate_through(f, points, law, validate=self.validate)
+        shares = plan.shares.to(values.dtype)
+        exact = predictions.exact(values.detach()) * weight
+        return once((shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype))

@@ -1,0 +1,91 @@
+"""SlopeCateR's gradient: computed in the backward pass, from the derivatives that arrive there."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ...evaluation.evaluate import check_finite
+from ..learning import write
+from .slope_predictions import add_at, gradient_scale, make_predictions
+from .slope_statistics import fit_updates, scale_updates
+
+
+class Plan(NamedTuple):
+    """What the backward pass needs to know of a call.
+
+    Attributes:
+        x: the draws.
+        probs: the probabilities.
+        variable: the variables that are corrected.
+        weight: one over how often each of them is corrected in expectation.
+        shares: the weights of all points in the value.
+        coefficients: alpha and beta.
+    """
+
+    x: Float[Tensor, "n *event"]
+    probs: Float[Tensor, "*batch d k"]
+    variable: Int64[Tensor, "m *batch"]
+    weight: Float[Tensor, "m *batch 1"]
+    shares: Float[Tensor, "rows *batch"]
+    coefficients: Float[Tensor, "2"]
+
+
+class SlopePoints(torch.autograd.Function):
+    """The points at which f is evaluated, as a function of log p that has SlopeCateR's gradient.
+
+    ``apply(log_p, corrected_points, rate, validate, *plan, *buffers)`` returns the draws with the
+    corrected points after them, and zeros ``marks`` ``[m, *batch, width]``. The estimate is the
+    mean of f at the points by their shares, plus ``marks`` times the exact gradients of the
+    corrected variables. So the backward pass brings the slopes of f, times the shares, and the
+    exact gradients, both times the gradient of the loss in the estimate. One backward pass through
+    f thus serves f's parameters and log p. With ``rate`` > 0, ``buffers`` are what
+    :class:`Coefficients` and :class:`SlopeScales` have learned; they learn from this call, too.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        log_p: Tensor, corrected_points: Tensor, rate: float, validate: bool, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        plan = Plan(*tensors[:6])
+        width = 1 if plan.x.dim() == log_p.dim() else log_p.shape[-1]
+        marks = plan.weight.new_zeros((*plan.weight.shape[:-1], width))
+        return torch.cat([plan.x, corrected_points]), marks
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, _, ctx.rate, ctx.validate, *tensors = inputs
+        ctx.save_for_backward(*tensors[:6])
+        ctx.buffers = tensors[6:]
+
+    @staticmethod
+    def backward(
+        ctx: Any, by_point: Tensor, exact: Float[Tensor, "m *batch width"]
+    ) -> tuple[Tensor | None, ...]:
+        plan = Plan(*ctx.saved_tensors)
+        n, is_bits = len(plan.x), plan.x.dim() == plan.probs.dim()
+        shares = plan.shares.reshape(*plan.shares.shape, *[1] * (2 - is_bits))
+        by_point = by_point.to(shares.dtype)
+        slopes = torch.where(shares > 0, by_point / shares, 0.0)
+        check_finite(slopes, "f's derivative in x must have", ctx.validate)
+        predictions = make_predictions(plan.x, plan.probs, plan.variable)
+        (straight, curved), noise = predictions.predicted(slopes)
+        straight, curved = straight * plan.weight, curved * plan.weight
+        alpha, beta = plan.coefficients.unbind()
+        first, second = predictions.first_and_second_order(slopes[:n])
+        residual = exact - alpha * straight - beta * curved
+        gradient = add_at(alpha * first + beta * second, plan.variable, residual)
+        if ctx.rate > 0:
+            gram, excess, size2, spread2 = ctx.buffers
+            terms, scale = (exact, straight, curved), plan.weight.squeeze(-1) / n
+            spread = gradient_scale(plan.probs).square()
+            sizes = [(size2, predictions.size2(slopes[:n])), (spread2, spread)]
+            write(
+                fit_updates(gram, excess, terms, noise, scale, ctx.rate)
+                + scale_updates(sizes, ctx.rate)
+            )
+        rest = [None] * (3 + len(plan) + len(ctx.buffers))
+        return predictions.in_log_probs(gradient), *rest
