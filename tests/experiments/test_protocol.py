@@ -142,7 +142,9 @@ def test_control_variates_of_a_stack_are_those_of_single_models() -> None:
                 assert torch.allclose(stack.eta.grad[s, 0], single.eta.grad, rtol=1e-8)
 
 
-@pytest.mark.parametrize("settings", [{}, {"slope_entries": 0}, {"corrections": 4}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"slope_entries": 0}, {"slope_entries": 3}, {"corrections": 4}]
+)
 def test_slopecater_of_a_stack_is_that_of_single_models(settings: dict[str, int]) -> None:
     """Estimates and what is learned from them, over several calls."""
     torch.manual_seed(1)
@@ -158,7 +160,8 @@ def test_slopecater_of_a_stack_is_that_of_single_models(settings: dict[str, int]
         for s, single in enumerate(singles):
             alone = gradient(single, function(s), logits[s], x=x[:, s], start=start[:, s])
             assert torch.allclose(together[s], alone, rtol=1e-9, atol=1e-9)
-            assert torch.allclose(stack.gram[s], single.coefficients.gram)
+            assert torch.allclose(stack.coefficients.gram[s], single.coefficients.gram)
+            assert torch.allclose(stack.sizes.size2[s], single.sizes.size2)
 
 
 def test_slopecater_of_a_stack_of_one_hot_variables() -> None:
@@ -193,8 +196,6 @@ def test_states_are_not_shared_in_silence() -> None:
     with pytest.raises(ValueError, match="--models must be 1 with NVIL"):
         stack_estimator(NVIL(2), 2, D)
     assert stack_estimator(RLOO(3), 2, D) == RLOO(3)
-    with pytest.raises(ValueError, match="slope_entries"):
-        stack_estimator(SlopeCateR(2, slope_entries=3), 2, D)
 
 
 def all_points(d: int) -> Tensor:

@@ -8,29 +8,15 @@ it learns for each of them.
 
 from itertools import pairwise
 from math import sqrt
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn.functional import leaky_relu
 
-from ..distributions.factors import factors, relaxable
-from ..estimator import Estimator, Function, Kind, attach
+from ..estimator import Estimator
 from ..estimators import REBAR, RELAX, RODEO, DoubleCV, SlopeCateR
-from ..estimators.catlog_trick.shrinkage import shrunk_coefficients
-from ..estimators.catlog_trick.slope_predictions import (
-    gradient_scale,
-    make_predictions,
-    selection_probabilities,
-    systematic_sample,
-)
-from ..estimators.learning import frozen, learns, write
-from ..estimators.logit_gradients import logit_surrogate
-from ..evaluation.evaluate import value_and_slope
-from ..sampling.draw import base_draws
-from ..sampling.randomness import rand
+from ..estimators.catlog_trick.slope_statistics import Coefficients, SlopeScales
 
 
 class StackedMLP(nn.Module):
@@ -107,116 +93,6 @@ class PairNetwork(nn.Module):
         return torch.stack(sums, -1) + self.output_bias
 
 
-class StackedSlopeCateR(SlopeCateR):
-    """:class:`SlopeCateR` with separate running fits for each of the stacked models.
-
-    The batch of q is ``[models, batch]``. Each model has the estimate and the updates that a
-    SlopeCateR of its own would have.
-    """
-
-    def __init__(self, models: int, variables: int, **settings: Any) -> None:
-        super().__init__(**settings)
-        if 0 < self.slope_entries < variables:
-            raise ValueError(
-                f"SlopeCateR: `slope_entries` must be 0 or at least {variables}, the number of "
-                f"variables, in a stack of models, but it is {self.slope_entries}."
-            )
-        entries = min(self.slope_entries, variables)
-        del self.coefficients, self.sizes
-        self.register_buffer("gram", torch.zeros(models, 2, 2))
-        self.register_buffer("excess", torch.zeros(models, 2))
-        self.register_buffer("size2", torch.zeros(models, entries))
-        self.register_buffer("spread2", torch.zeros(models, entries))
-        self.gram: Tensor
-        self.excess: Tensor
-        self.size2: Tensor
-        self.spread2: Tensor
-
-    def forward(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        start: Float[Tensor, "1 models batch"] | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "models batch"]:
-        law = factors(q, validate=self.validate)
-        relaxable(q, law, "SlopeCateR")
-        x = base_draws(
-            law, x, self.samples, self.draws, generator=generator, validate=self.validate
-        )
-        n, m = x.shape[0], self.turns(law.k)
-        undecided = gradient_scale(law.probs.detach())
-        has_sizes = self.slope_entries > 0
-        (learned,) = frozen(
-            self,
-            torch.cat([torch.vmap(shrunk_coefficients)(self.gram, self.excess), self._sizes()], -1),
-        )
-        learned = learned.to(law.real).unsqueeze(1)  # [models, 1, 2 + entries]
-        scale = undecided * learned[..., 2:] if has_sizes else undecided
-        often = m * selection_probabilities(scale)
-        if start is None:
-            start = rand(
-                (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
-            )
-        variable = systematic_sample(often, m, start)
-        predictions = make_predictions(law, x, variable)
-        points = torch.cat([law.flat(x), predictions.corrected_points().to(law.dtype)])
-        learning = self.decay < 1 and learns(self, points)
-        values, slopes = value_and_slope(
-            f, law.shaped(points), law, validate=self.validate, learns=learning
-        )
-        slopes = law.flat(slopes).to(law.real)
-        terms, noise = predictions.exact_and_predicted(values.detach(), slopes)
-        weight = 1 / often.expand(m, *often.shape).gather(-1, variable.unsqueeze(-1))
-        exact, straight, curved = terms[0] * weight, terms[1] * weight, terms[2] * weight
-        alpha, beta = learned[..., :1], learned[..., 1:2]  # [models, 1, 1]
-        first, second = predictions.first_and_second_order(slopes[:n])
-        residual = (exact - alpha * straight - beta * curved).movedim(0, -2)
-        slot = variable.movedim(0, -1).unsqueeze(-1).expand(residual.shape)
-        prediction = alpha.unsqueeze(-1) * first + beta.unsqueeze(-1) * second
-        gradient = prediction.scatter_add(-2, slot, residual)
-        if law.kind == Kind.BITS:
-            gradient = torch.cat([-gradient, gradient], -1)
-        if learning:
-            updates = self._updates((exact, straight, curved), noise, weight.squeeze(-1) / n)
-            if has_sizes:
-                updates += [(self.size2, predictions.size2(slopes[:n]).mean(1))]
-                updates += [(self.spread2, undecided.square().mean(1))]
-            rate = 1 - self.decay
-            write([(buffer, buffer.lerp(new.to(buffer), rate)) for buffer, new in updates])
-        value = values[:n].mean(0)
-        return attach(value, value + logit_surrogate(law, gradient))
-
-    def _sizes(self) -> Float[Tensor, "models entries"]:
-        """Return the RMS slope of every variable, 1 before any data."""
-        return torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
-
-    @torch.no_grad()
-    def _updates(
-        self,
-        terms: tuple[Tensor, Tensor, Tensor],
-        noise: tuple[Tensor, Tensor, Tensor],
-        scale: Tensor,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return the buffers of the least-squares fits, and the means of this call."""
-        exact, straight, curved = terms
-
-        def mean(values: Tensor) -> Float[Tensor, " models"]:
-            return values.mean((0, 2))
-
-        ss = mean((straight * straight).sum(-1) + scale * noise[0])
-        sc = mean((straight * curved).sum(-1) + scale * noise[1])
-        cc = mean((curved * curved).sum(-1) + scale * noise[2])
-        es = mean((exact * straight).sum(-1))
-        ec = mean((exact * curved).sum(-1))
-        gram = torch.stack([ss, sc, sc, cc], -1).unflatten(-1, (2, 2))
-        excess = torch.stack([es - ss - sc, ec - sc - cc], -1)
-        return [(self.gram, gram), (self.excess, excess)]
-
-
 def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     """Return the estimator for a stack of models: whatever it learns, it learns for each of them.
 
@@ -227,9 +103,9 @@ def stack_estimator(E: Estimator, models: int, variables: int) -> Estimator:
     (RLOO(4), torch.Size([3, 1]))
     """
     if isinstance(E, SlopeCateR):
-        names = ("samples", "corrections", "draws", "decay", "slope_entries", "validate")
-        return StackedSlopeCateR(models, variables, **{name: getattr(E, name) for name in names})
-    if isinstance(E, DoubleCV):
+        E.coefficients = Coefficients(models)
+        E.sizes = SlopeScales(E.slope_entries, models)
+    elif isinstance(E, DoubleCV):
         E.alpha = _for_each(E.alpha, models, 1)
     elif isinstance(E, REBAR):
         E.eta = _for_each(E.eta, models, 1)
