@@ -48,7 +48,7 @@ class StackedMLP(nn.Module):
         hidden = by_model.flatten(1, -2)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = torch.baddbmm(bias, hidden, weight)
+            hidden = torch.bmm(hidden, weight) + bias  # a compiler fuses the sum, not baddbmm's
             if i < last:
                 hidden = leaky_relu(hidden, self.slope)
         return hidden.unflatten(1, by_model.shape[1:-1]).movedim(0, -3)
