@@ -19,6 +19,7 @@ from measured import (
     estimators,
     idea,
     programs,
+    protocol,
     race,
     reproduction,
     scaling,
@@ -33,8 +34,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, idea, programs, race, reproduction, scaling,
-        speed, structured, suite, variance,
+        choose, compare, control_variates, estimators, idea, programs, protocol, race, reproduction,
+        scaling, speed, structured, suite, variance,
     )
 }  # fmt: skip
 

@@ -14,10 +14,15 @@ from ..data import for_autoencoder, load
 from ..estimators import GumbelSoftmax
 from ..functions import BernoulliCrossEntropy, FirstLayerLinear
 from ..problems.mlp import glorot, mlp
+from .loop import Task
 from .named_estimators import OnNumbers, chosen_estimator, takes_one_hot
+from .protocol import LIKELIHOODS, ProtocolTask
 from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Labels, Settings
 from .training import Training, adam, gradient_statistics
+
+PAPER_RATE = 1e-4
+TEST_SAMPLES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +31,8 @@ class DVAE(Settings):
 
     Its layers are 784-384-256-D variables-256-384-784, and the KL divergence
     is computed in closed form. With more than two categories, the decoder reads
-    category numbers, as in the published code, or one-hot vectors.
+    category numbers, as in the published code, or one-hot vectors. Other protocols of the
+    literature have models and data of their own (see ``catlog.experiments.protocol``).
     """
 
     data: Literal["mnist-5000", "mnist", "fashion-mnist", "omniglot"] = "mnist-5000"
@@ -41,16 +47,22 @@ class DVAE(Settings):
     """Passes over the training images (the paper: 1000)."""
     batch: Count = 100
     """Images per step."""
-    learning_rate: Positive = 1e-4
-    """Learning rate of Adam."""
+    learning_rate: Positive | None = None
+    """Learning rate of Adam; None: the protocol's (the paper: 1e-4)."""
     anneal: bool = True
     """Gumbel-Softmax: lower the temperature from 1 to 0.1 by exp(-0.01) per epoch."""
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
-    test_samples: Count = 10
-    """Draws per image for the test bound (the published code: 1000)."""
+    test_samples: Count | None = None
+    """Draws per image for the test bound; None: 10 (the published code: 1000), or the
+    protocol's."""
     gradient_repeats: Counted = 5
     """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
+    protocol: Literal["paper", "bernoulli", "gaussian", "categorical"] = "paper"
+    """The paper's model, or a benchmark of the literature: binary autoencoders with a Bernoulli or
+    Gaussian likelihood, categorical autoencoders."""
+    models: Count = 1
+    """Models that train in one step, with the seeds seed, seed + 1, ... (not with the paper's)."""
 
     name: ClassVar[str] = "dvae"
     length: ClassVar[str] = "epochs"
@@ -74,16 +86,38 @@ class DVAE(Settings):
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "variables", "categories", "reads")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.protocol == "paper" and self.models > 1:
+            raise ValueError(
+                f"--models must be 1 with --protocol paper, but {self.models} was given. Use "
+                "several seeds instead."
+            )
+        if self.protocol in ("bernoulli", "gaussian") and self.categories != 2:
+            raise ValueError(
+                f"--categories must be 2 with --protocol {self.protocol}, but {self.categories} "
+                "was given. Use --protocol categorical."
+            )
+
     @property
     def methods(self) -> Labels:
         return self.labels if self.categories == 2 else self.categorical
 
     @property
+    def rate(self) -> float:
+        """The learning rate of Adam."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if self.protocol == "paper":
+            return PAPER_RATE
+        return LIKELIHOODS[self.protocol].rate(self.data)
+
+    @property
     def data_set(self) -> str:
         return self.data
 
-    def task(self) -> "DVAETask":
-        return DVAETask(self)
+    def task(self) -> Task:
+        return DVAETask(self) if self.protocol == "paper" else ProtocolTask(self)
 
 
 class DVAETask:
@@ -112,7 +146,7 @@ class DVAETask:
             self.loss,
             self.model,
             self.E,
-            adam(self.model.parameters(), config.learning_rate, self.E, device),
+            adam(self.model.parameters(), config.rate, self.E, device),
             examples=len(self.train),
             batch=config.batch,
             seed=config.seed,
@@ -172,7 +206,7 @@ class DVAETask:
     def measure(self, i: int) -> dict[str, float]:
         metrics = {
             "epoch": i / self.training.per_epoch,
-            "test": self.mean_bound(self.test, self.config.test_samples),
+            "test": self.mean_bound(self.test, self.config.test_samples or TEST_SAMPLES),
         }
         if i > 0:
             metrics["train"] = self.training.mean_loss()

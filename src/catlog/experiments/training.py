@@ -29,6 +29,9 @@ class Training:
     The last, smaller batch of an epoch is dropped. The permutation of an epoch depends on
     (seed, epoch) alone, so step i always sees the same examples. Several ranks (see :mod:`.ranks`)
     take equal parts of every batch and average their gradients.
+
+    With ``models`` (see :mod:`.stacked`) an index has one row per model, in the order of the seeds
+    ``seed``, ``seed + 1``, and so on.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Training:
         seed: int,
         device: torch.device,
         compile: bool | None = None,
+        models: int | None = None,
     ) -> None:
         if not 1 <= batch <= examples:
             raise ValueError(
@@ -55,6 +59,7 @@ class Training:
         self.batch = batch
         self.seed = seed
         self.device = device
+        self.models = models
         self.per_epoch = examples // batch
         self.group = training_group()
         self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
@@ -72,17 +77,23 @@ class Training:
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""
         part = self.batch // self.ranks
-        self.total += self.compiled(self.index(i)[self.rank * part : (self.rank + 1) * part])
+        index = self.index(i)[..., self.rank * part : (self.rank + 1) * part]
+        self.total += self.compiled(index)
         self.steps += 1
 
     def index(self, i: int) -> Tensor:
         """Return the examples of iteration i."""
         epoch, j = divmod(i, self.per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._order = torch.randperm(self.examples, generator=generator).to(self.device)
+            seeds = range(self.seed, self.seed + (self.models or 1))
+            orders = torch.stack([self._permutation(seed, epoch) for seed in seeds]).to(self.device)
+            self._order = orders[0] if self.models is None else orders
             self._epoch = epoch
-        return self._order[j * self.batch : (j + 1) * self.batch]
+        return self._order[..., j * self.batch : (j + 1) * self.batch]
+
+    def _permutation(self, seed: int, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        return torch.randperm(self.examples, generator=generator)
 
     def mean_loss(self) -> float:
         """Return the mean over ranks and over the steps since the last call, NaN without steps."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..experiments import EXPERIMENTS
+from ..experiments.dvae import PAPER_RATE
 from ..experiments.ranges import annotations, check
 from ..experiments.records import Row
 from .formatting import format_number
@@ -28,6 +29,7 @@ ORDER = (
 # Settings that make another method of the same estimator. Its label shows those that are not the
 # default.
 SWITCHES = ("samples", "options", "learning_rate", "batch", "clip", "reads", "anneal")
+PAPER_RATES = {"dvae": PAPER_RATE}  # where the setting's default, None, stands for a number
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ def method_label(row: Mapping[str, Any]) -> str:
         value = row.get(field)
         if value in (None, "", (), []) or value == setting(defaults, field):
             continue
+        if field == "learning_rate" and value == PAPER_RATES.get(row["experiment"]):
+            continue
         if field == "anneal" and not parts[0].startswith(("GS", "Gumbel")):
             continue
         if field == "options":
@@ -191,9 +195,12 @@ def _runs(rows: Iterable[Row], notes: list[str]) -> list[Run]:
     """Return a run for every configuration in the rows."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     settings = {name: _settings(name) for name in EXPERIMENTS}
-    ignored = 0
+    ignored = other_protocols = 0
     for row in rows:
         name = row.get("experiment")
+        if row.get("protocol") not in (None, "paper"):
+            other_protocols += 1
+            continue
         if name not in settings or row.get("iteration") is None or row.get("estimator") is None:
             ignored += 1
             continue
@@ -201,6 +208,8 @@ def _runs(rows: Iterable[Row], notes: list[str]) -> list[Run]:
         groups.setdefault(key, []).append(row)
     if ignored:
         notes.append(f"{ignored} rows are left out: they are not of a run of a known experiment.")
+    if other_protocols:
+        notes.append(f"{other_protocols} rows are left out: they follow other protocols.")
     runs = []
     for group in groups.values():
         by_iteration = {int(row["iteration"]): row for row in group}

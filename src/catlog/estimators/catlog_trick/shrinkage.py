@@ -8,8 +8,8 @@ RIDGE = 1.01  # times the diagonal: shrinks the coefficients towards 1 by about 
 
 
 def shrunk_coefficients(
-    gram: Float[Tensor, "2 2"], excess: Float[Tensor, "2"]
-) -> Float[Tensor, "2"]:
+    gram: Float[Tensor, "*fits 2 2"], excess: Float[Tensor, "*fits 2"]
+) -> Float[Tensor, "*fits 2"]:
     """Solve ``gram @ (c - 1) = excess`` for two regression coefficients c, shrunk slightly towards
     1.
 
@@ -18,11 +18,10 @@ def shrunk_coefficients(
     >>> shrunk_coefficients(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([-2.0, 0.0]))
     tensor([0.0099, 1.0000])
     """
-    size = gram.diagonal()
+    size = gram.diagonal(dim1=-2, dim2=-1)
     scale = torch.where(size > 0, size, torch.inf).rsqrt()
-    correlation = (
-        gram[0, 1] * scale[0] * scale[1]
-    )  # in this order: scale[0] * scale[1] may overflow
+    # In this order: the product of both scales may overflow.
+    correlation = gram[..., 0, 1:] * scale[..., :1] * scale[..., 1:]
     scaled = excess * scale
-    solved = (RIDGE * scaled - correlation * scaled.flip(0)) / (RIDGE**2 - correlation**2)
+    solved = (RIDGE * scaled - correlation * scaled.flip(-1)) / (RIDGE**2 - correlation**2)
     return 1 + scale * solved

@@ -21,7 +21,7 @@ class Plan(NamedTuple):
         variable: the variables that are corrected.
         weight: one over how often each of them is corrected in expectation.
         shares: the weights of all points in the value.
-        coefficients: alpha and beta.
+        coefficients: alpha and beta, the same for all batch elements or for each of them.
     """
 
     x: Float[Tensor, "n *event"]
@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     variable: Int64[Tensor, "m *batch"]
     weight: Float[Tensor, "m *batch 1"]
     shares: Float[Tensor, "rows *batch"]
-    coefficients: Float[Tensor, "2"]
+    coefficients: Float[Tensor, "2 *batch_or_1"]
 
 
 class SlopePoints(torch.autograd.Function):
@@ -76,8 +76,9 @@ class SlopePoints(torch.autograd.Function):
         straight, curved = straight * plan.weight, curved * plan.weight
         alpha, beta = plan.coefficients.unbind()
         first, second = predictions.first_and_second_order(slopes[:n])
-        residual = exact - alpha * straight - beta * curved
-        gradient = add_at(alpha * first + beta * second, plan.variable, residual)
+        residual = exact - alpha.unsqueeze(-1) * straight - beta.unsqueeze(-1) * curved
+        predicted = alpha[..., None, None] * first + beta[..., None, None] * second
+        gradient = add_at(predicted, plan.variable, residual)
         if ctx.rate > 0:
             gram, excess, size2, spread2 = ctx.buffers
             terms, scale = (exact, straight, curved), plan.weight.squeeze(-1) / n

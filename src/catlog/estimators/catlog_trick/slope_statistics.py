@@ -18,17 +18,17 @@ class Coefficients(nn.Module):
     predictions.
 
     The buffers hold means of the normal equations: the matrix, and the right-hand side less the
-    matrix times (1, 1).
+    matrix times (1, 1). With ``fits`` there is one for every entry of q's first batch dimension.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *fits: int) -> None:
         super().__init__()
-        self.register_buffer("gram", torch.zeros(2, 2))
-        self.register_buffer("excess", torch.zeros(2))
+        self.register_buffer("gram", torch.zeros(*fits, 2, 2))
+        self.register_buffer("excess", torch.zeros(*fits, 2))
         self.gram: Tensor
         self.excess: Tensor
 
-    def forward(self) -> Float[Tensor, "2"]:
+    def forward(self) -> Float[Tensor, "*fits 2"]:
         return shrunk_coefficients(self.gram, self.excess)
 
 
@@ -37,27 +37,28 @@ class SlopeScales(nn.Module):
 
     With more variables than entries, variable i uses entry i mod ``entries``. The buffers hold
     means of the squared norm of straight predictions, and of what it would be for slopes of size 1.
+    With ``fits`` there is a table for every entry of q's first batch dimension.
     """
 
-    def __init__(self, entries: int) -> None:
+    def __init__(self, entries: int, *fits: int) -> None:
         super().__init__()
-        self.register_buffer("size2", torch.zeros(entries))
-        self.register_buffer("spread2", torch.zeros(entries))
+        self.register_buffer("size2", torch.zeros(*fits, entries))
+        self.register_buffer("spread2", torch.zeros(*fits, entries))
         self.size2: Tensor
         self.spread2: Tensor
 
-    def forward(self, d: int) -> Float[Tensor, " d"]:
+    def forward(self, d: int) -> Float[Tensor, "*fits d"]:
         """Return the scales of d variables, 1 before any data."""
-        entries = len(self.size2)
+        *fits, entries = self.size2.shape
         if entries == 0:
-            return torch.ones(d, device=self.size2.device)
+            return torch.ones(*fits, d, device=self.size2.device)
         size = torch.where(self.spread2 > 0, self.size2 / self.spread2, 1.0).sqrt()
-        return size.repeat(ceil(d / entries))[:d]
+        return size.repeat(*[1] * len(fits), ceil(d / entries))[..., :d]
 
 
 def fit_updates(
-    gram: Float[Tensor, "2 2"],
-    excess: Float[Tensor, "2"],
+    gram: Float[Tensor, "*fits 2 2"],
+    excess: Float[Tensor, "*fits 2"],
     terms: Three,
     noise: Three,
     scale: Tensor,
@@ -70,13 +71,17 @@ def fit_updates(
     """
     exact, straight, curved = terms
     noise_ss, noise_sc, noise_cc = noise
-    ss = ((straight * straight).sum(-1) + scale * noise_ss).mean()
-    sc = ((straight * curved).sum(-1) + scale * noise_sc).mean()
-    cc = ((curved * curved).sum(-1) + scale * noise_cc).mean()
-    es = (exact * straight).sum(-1).mean()
-    ec = (exact * curved).sum(-1).mean()
-    new_gram = torch.stack([ss, sc, sc, cc]).view(2, 2).to(gram)
-    new_excess = torch.stack([es - ss - sc, ec - sc - cc]).to(excess)
+
+    def mean(values: Float[Tensor, "m *batch"]) -> Float[Tensor, "*fits"]:
+        return values.mean() if gram.dim() == 2 else values.movedim(1, 0).flatten(1).mean(-1)
+
+    ss = mean((straight * straight).sum(-1) + scale * noise_ss)
+    sc = mean((straight * curved).sum(-1) + scale * noise_sc)
+    cc = mean((curved * curved).sum(-1) + scale * noise_cc)
+    es = mean((exact * straight).sum(-1))
+    ec = mean((exact * curved).sum(-1))
+    new_gram = torch.stack([ss, sc, sc, cc], -1).view(gram.shape).to(gram)
+    new_excess = torch.stack([es - ss - sc, ec - sc - cc], -1).to(excess)
     return [(gram, gram.lerp(new_gram, rate)), (excess, excess.lerp(new_excess, rate))]
 
 
@@ -84,19 +89,21 @@ def scale_updates(pairs: list[tuple[Tensor, Float[Tensor, "*batch d"]]], rate: f
     """Return the updated entries of buffers of :class:`SlopeScales`, from values per variable."""
     updates = []
     for buffer, values in pairs:
-        if len(buffer) > 0:
-            mean = fold_into(values.reshape(-1, values.shape[-1]).mean(0), len(buffer))
-            used = buffer[: len(mean)]
+        *fits, entries = buffer.shape
+        if entries > 0:
+            mean = fold_into(values.reshape(*fits, -1, values.shape[-1]).mean(-2), entries)
+            used = buffer[..., : mean.shape[-1]]
             updates.append((used, used.lerp(mean.to(used), rate)))
     return updates
 
 
-def fold_into(values: Float[Tensor, " d"], entries: int) -> Float[Tensor, " p"]:
+def fold_into(values: Float[Tensor, "*fits d"], entries: int) -> Float[Tensor, "*fits p"]:
     """Return the sums of all values that share an entry: variable i has entry i mod ``entries``.
 
     >>> fold_into(torch.arange(5.0), 3)
     tensor([3., 5., 2.])
     """
-    if len(values) <= entries:
+    d = values.shape[-1]
+    if d <= entries:
         return values
-    return pad(values, (0, -len(values) % entries)).view(-1, entries).sum(0)
+    return pad(values, (0, -d % entries)).unflatten(-1, (-1, entries)).sum(-2)

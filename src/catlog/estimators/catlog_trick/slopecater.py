@@ -153,8 +153,10 @@ class SlopeCateR(nn.Module):
         m = self.turns(law.k)
         undecided = gradient_scale(law.probs.detach())
         # In one tensor, for one kernel.
-        (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)]))
-        coefficients, sizes = learned.to(law.real).split([2, law.d])
+        (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)], -1))
+        if learned.dim() > 1:  # for each entry of the first batch dimension
+            learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
+        coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
         probability, ends = selection_probabilities(undecided * sizes)
         if start is None:
             start = rand(
@@ -175,7 +177,9 @@ class SlopeCateR(nn.Module):
         predictions = make_predictions(draws, probs, variable)
         chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
         weight = 1 / (m * chosen)
-        plan = Plan(draws, probs, variable, weight, predictions.shares(), coefficients)
+        plan = Plan(
+            draws, probs, variable, weight, predictions.shares(), coefficients.movedim(-1, 0)
+        )
         rate = 1 - self.decay if learns(self, x) else 0.0
         corrected = predictions.corrected_points()
         points, marks = SlopePoints.apply(  # type: ignore[no-untyped-call]

@@ -115,6 +115,7 @@ class DoubleCV(nn.Module):
         alpha = self.alpha.to(law.real)
         h = fx.detach() - alpha * (leave_one_out(slope) * score).sum((-1, -2))
         advantage = (h - leave_one_out(h))[..., None, None]
-        gradient = (advantage * score).mean(0) + alpha * mean_gradient(law, slope).mean(0)
+        linear = alpha[..., None, None] * mean_gradient(law, slope).mean(0)
+        gradient = (advantage * score).mean(0) + linear
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))

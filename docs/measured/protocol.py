@@ -1,0 +1,288 @@
+"""The tables and the figure of protocol.md, from results/protocol/*.csv."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import mean, stdev
+
+import torch
+from torch.distributions import Bernoulli, Independent
+
+from catlog.estimator import label
+from catlog.experiments.named_estimators import make_estimator
+
+from . import Row, read_if_measured, table
+
+# isort: split
+from benchmarks import protocol as plan
+
+NOT_MEASURED = "*Not measured yet.*"
+STEPS = 10**6
+FIRST = plan.FIRST
+# Train bounds after 10^6 steps with K = 3, as published (docs/protocol.md names the sources).
+METHODS = ("RODEO(3)", "DoubleCV(3)", "ARMS(3)", "RELAX(3)")
+PUBLISHED = {
+    kind: dict(zip(METHODS, bounds, strict=True))
+    for kind, bounds in {
+        ("bernoulli", "mnist"): (-100.46, -100.94, -100.84, -101.99),
+        ("bernoulli", "fashion-mnist"): (-236.88, -237.40, -237.05, -237.74),
+        ("gaussian", "mnist"): (692.4, 686.5, 683.6, 688.6),
+        ("gaussian", "fashion-mnist"): (196.6, 193.9, 193.1, 196.4),
+    }.items()
+}
+UNCHECKED = "†"  # quoted second-hand: not seen in a copy of the paper
+PUBLISHED_TEST = {"RODEO(3)": -98.72, "ARMS(3)": -99.08, "DoubleCV(3)": -99.16, "DisARM(1)": -101.6}
+TITLES = {
+    ("bernoulli", "mnist"): "MNIST, binary pixels",
+    ("bernoulli", "fashion-mnist"): "Fashion-MNIST, binary pixels",
+    ("gaussian", "mnist"): "MNIST, real-valued pixels",
+    ("gaussian", "fashion-mnist"): "Fashion-MNIST, real-valued pixels",
+}
+# Negated train bounds, means over the six sizes.
+PUBLISHED_CATEGORICAL = {
+    "ReinMax": 103.21,
+    "Gapped straight-through": 104.25,
+    "straight-through Gumbel-Softmax": 105.20,
+    "Gumbel-Rao": 107.06,
+    "straight-through": 116.72,
+}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The models of one method on one table.
+
+    Attributes:
+        method: the label of the estimator.
+        rows: by iteration, the rows of all stacks that got there.
+        stacks: the number of stacks.
+    """
+
+    method: str
+    rows: dict[int, list[Row]]
+    stacks: int
+
+    @property
+    def end(self) -> int:
+        """Return the last step that all stacks reached."""
+        return max(step for step, rows in self.rows.items() if len(rows) == self.stacks)
+
+    def samples(self, metric: str, step: int) -> list[float]:
+        """Return a metric of every model after a number of steps."""
+        return [
+            value
+            for row in self.rows[step]
+            for s in range(int(row["models"]))
+            if (value := row.get(f"{metric}.{s}")) is not None
+        ]
+
+
+def method_of(row: Row) -> str:
+    options = tuple(str(row.get("options") or "").split())
+    return label(make_estimator(row["estimator"], row.get("samples"), options, {}))
+
+
+def collect(rows: Iterable[Row]) -> dict[str, Curves]:
+    """Return the curves of one table by method."""
+    grouped: dict[str, dict[int, list[Row]]] = {}
+    seeds: dict[str, set[tuple[object, object]]] = {}
+    for row in rows:
+        method = method_of(row)
+        grouped.setdefault(method, {}).setdefault(int(row["iteration"]), []).append(row)
+        seeds.setdefault(method, set()).add((row["seed"], row["models"]))
+    return {method: Curves(method, steps, len(seeds[method])) for method, steps in grouped.items()}
+
+
+def evaluations(method: str) -> int:
+    """Return K, the evaluations of f per image."""
+    q = Independent(Bernoulli(logits=torch.zeros(200)), 1)
+    racer = plan.Racer.parsed(method)
+    return racer.estimator().evaluations(q)
+
+
+def published_text(kind: tuple[str, str], name: str) -> str:
+    """Return a published train bound, marked if it was not checked; "" if there is none."""
+    if name not in PUBLISHED[kind]:
+        return ""
+    digits = 2 if kind[0] == "bernoulli" else 1
+    mark = UNCHECKED if kind[0] == "bernoulli" or name == "RELAX(3)" else ""
+    return f"{PUBLISHED[kind][name]:.{digits}f}{mark}"
+
+
+def text(samples: Sequence[float], sign: float, digits: int = 2) -> str:
+    """Return the mean and its standard error, with the sign of the published numbers."""
+    if not samples:
+        return ""
+    cell = f"{sign * mean(samples):.{digits}f}"
+    if len(samples) > 1:
+        cell += f" ± {stdev(samples) / sqrt(len(samples)):.{digits}f}"
+    return cell
+
+
+def planned(kind: tuple[str, str]) -> list[str]:
+    """Return the methods of one table that the sweep has, by label."""
+    runs = [run for runs in plan.parts().values() for run in runs]
+    names = [
+        label(make_estimator(run.estimator, run.samples, run.options, {}))
+        for run in runs
+        if (run.protocol, run.data) == kind
+    ]
+    return list(dict.fromkeys(names))
+
+
+def bits_table(kind: tuple[str, str], curves: dict[str, Curves]) -> str:
+    """Return one table: ours beside the published numbers, by K, and what was not run."""
+    published, digits = PUBLISHED[kind], 2 if kind[0] == "bernoulli" else 1
+    has_test = kind == ("bernoulli", "mnist")
+    known = [*curves, *(name for name in published if name not in curves)]
+    common = min((curve.end for curve in curves.values()), default=0)
+    lines = []
+    for name in sorted(known, key=lambda name: (evaluations(name), name != FIRST, name)):
+        curve = curves.get(name)
+        cells = ["not run", "", "", "", ""]
+        if curve is not None:
+            end = curve.end
+            cells = [
+                text(curve.samples("train", common), -1, digits),
+                f"{end:,}",
+                text(curve.samples("train", end), -1, digits),
+                text(curve.samples("test", end), -1, digits),
+                text(curve.samples("test_few", end), -1, digits),
+            ]
+        models = "" if curve is None else len(curve.samples("train", curve.end))
+        references = [published_text(kind, name)]
+        if has_test:
+            references.append(f"{PUBLISHED_TEST[name]:.2f}" if name in PUBLISHED_TEST else "")
+        lines.append([f"{name}{marked(name)}", evaluations(name), models, *cells, *references])
+    head = [
+        "estimator", "K", "models", f"train, {common:,} steps", "last step", "train",
+        "test, 100 draws", "test, 3 draws", "train, published",
+    ]  # fmt: skip
+    head += ["test, published"] if has_test else []
+    missing = [name for name in planned(kind) if name not in curves]
+    note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
+    return f"{table(head, lines)}{note}"
+
+
+def marked(name: str) -> str:
+    return "" if plan.Racer.parsed(name).estimator().unbiased else " (biased)"
+
+
+def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
+    """Return a line per table: SlopeCateR at K = 3 beside the best published number."""
+    lines = []
+    for kind, curves in tables.items():
+        if FIRST not in curves:
+            continue
+        curve, rival = curves[FIRST], PUBLISHED[kind]["RODEO(3)"]
+        samples = [-value for value in curve.samples("train", curve.end)]
+        error = stdev(samples) / sqrt(len(samples)) if len(samples) > 1 else float("nan")
+        gap = mean(samples) - rival
+        word = "level with"
+        if abs(gap) > 2 * error:
+            word = "above" if gap > 0 else "below"
+        digits = 2 if kind[0] == "bernoulli" else 1
+        lines.append(
+            f"- {TITLES[kind]}: {text(samples, 1, digits)} after {curve.end:,} steps, {word} the "
+            f"{published_text(kind, 'RODEO(3)')} of RODEO after {STEPS:,} ({gap:+.{digits}f})."
+        )
+    return "\n".join(lines) or NOT_MEASURED
+
+
+def categorical_tables(rows: list[Row]) -> tuple[str, str]:
+    """Return the bounds by size, and bias and variance where exact gradients are known."""
+    sizes: dict[tuple[int, int], dict[str, Curves]] = {}
+    for size in plan.SIZES:
+        chosen = [row for row in rows if (row["categories"], row["variables"]) == size]
+        sizes[size] = collect(chosen)
+    methods = list(dict.fromkeys(name for curves in sizes.values() for name in curves))
+    if not methods:
+        return NOT_MEASURED, NOT_MEASURED
+    lines, biases = [], []
+    for name in methods:
+        cells, means = [], []
+        for size in plan.SIZES:
+            curve = sizes[size].get(name)
+            if curve is None:
+                cells.append("not run")
+                continue
+            samples = curve.samples("train", curve.end)
+            epoch, epochs = (curve.rows[curve.end][0][key] for key in ("epoch", "epochs"))
+            cut = "" if epoch >= epochs else f" (epoch {epoch:.0f})"
+            cells.append(text(samples, 1) + cut)
+            means += [] if cut else [mean(samples)]
+            row = curve.rows[curve.end][0]
+            if row.get("relative_bias2") is not None:
+                bias2, variance = row["relative_bias2"], row["relative_variance"]
+                size_text = f"{size[0]} x {size[1]}"
+                biases.append([name, size_text, f"{bias2:.2g}", f"{variance:.3g}"])
+        whole = f"{mean(means):.2f}" if len(means) == len(plan.SIZES) else ""
+        lines.append([f"{name}{marked(name)}", *cells, whole])
+    lines += [
+        [f"{name}, published", *[""] * len(plan.SIZES), f"{value:.2f}{UNCHECKED}"]
+        for name, value in PUBLISHED_CATEGORICAL.items()
+    ]
+    head = ["estimator", *(f"{k} x {variables}" for k, variables in plan.SIZES), "mean"]
+    names = ["estimator", "size", "squared bias", "variance"]
+    return table(head, lines), table(names, biases) if biases else NOT_MEASURED
+
+
+def tables_of_bits() -> dict[tuple[str, str], dict[str, Curves]]:
+    rows = read_if_measured("protocol/bits")
+    return {
+        kind: collect(row for row in rows if (row["protocol"], row["data"]) == kind)
+        for kind in TITLES
+    }
+
+
+def values() -> dict[str, object]:
+    tables = tables_of_bits()
+    sections = [
+        f"### {TITLES[kind]}\n\n{bits_table(kind, curves)}" for kind, curves in tables.items()
+    ]
+    bounds, bias = categorical_tables(read_if_measured("protocol/categories"))
+    measured = any(tables.values())
+    picture = "![Train bounds over steps](figures/protocol.png)" if measured else ""
+    return {
+        "verdict": verdict(tables),
+        "tables": "\n\n".join(sections),
+        "picture": picture,
+        "bounds": bounds,
+        "bias": bias,
+    }
+
+
+def draw_curves(path: Path) -> None:
+    """Draw the train bound over steps, a panel per table, with published ends as dotted lines."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(2, 2, figsize=(8.5, 6), layout="constrained")
+    tables = tables_of_bits()
+    names = list(dict.fromkeys(name for curves in tables.values() for name in curves))
+    for (kind, curves), axes in zip(tables.items(), panels.flat, strict=True):
+        lowest = []
+        for name, curve in curves.items():
+            steps = sorted(step for step in curve.rows if 0 < step <= curve.end)
+            bounds = [-mean(curve.samples("train", step)) for step in steps]
+            style = "--" if marked(name) else "-"
+            colour = f"C{names.index(name) % 10}"
+            axes.plot(steps, bounds, style, color=colour, linewidth=1.2, label=name)
+            lowest += [bounds[len(bounds) // 8]] if bounds else []
+        rival = PUBLISHED[kind]["RODEO(3)"]
+        axes.axhline(rival, color="black", linestyle=":", linewidth=1, label="RODEO(3), published")
+        if lowest:
+            top = max(
+                rival, *(-mean(curve.samples("train", curve.end)) for curve in curves.values())
+            )
+            axes.set_ylim(min(lowest), top + 0.1 * (top - min(lowest)))
+            axes.legend(fontsize=7, loc="lower right")
+        axes.set_title(TITLES[kind], fontsize=10)
+    figure.supxlabel("step", fontsize=10)
+    figure.supylabel("train bound", fontsize=10)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def figures() -> dict[str, Callable[[Path], None]]:
+    return {"protocol.png": draw_curves} if any(tables_of_bits().values()) else {}
