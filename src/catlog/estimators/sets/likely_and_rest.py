@@ -6,12 +6,13 @@ from torch import Tensor
 
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
-from ...distributions.inverse_cdf import as_index, inverse_cdf
+from ...distributions.inverse_cdf import as_index
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
 from ...tracing import can_inspect
 from ..logit_gradients import leave_one_out
+from .prefix_tree import prefix_tree
 
 
 @torch.no_grad()
@@ -22,7 +23,9 @@ def beam_search(
     best).
 
     For independent variables they are the most probable points, else those that a beam of this
-    width finds.
+    width finds. Of a block of variables, only the ``count`` - 1 whose second-best category loses
+    least can differ from their best category: a point with a larger loss is behind the best point
+    and the ``count`` - 1 cheaper single changes. So a block takes at most ``count`` - 1 steps.
     """
     q = structure(law)
     points = torch.zeros(
@@ -33,33 +36,44 @@ def beam_search(
         raw = q.raw_logits(points)[block] if q.incremental else q.conditional(points, block)
         log_probs = q.block_log_probs(raw, block, points.shape[:-1], validate)
         k = log_probs.shape[-1]
-        origin = (
-            torch.arange(len(points), device=q.device)
-            .view(-1, *[1] * len(q.batch_shape))
-            .expand(score.shape)
-        )
+        best, favourite = log_probs.max(-1)
+        slots = min(count - 1, len(variables))
+        if slots == len(variables):
+            open_to_change = torch.arange(slots, device=q.device).expand(best.shape)
+        else:
+            second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
+            open_to_change = (second - best).topk(slots, -1).indices
+            score = score + best.scatter(-1, open_to_change, 0.0).sum(-1)
+        origin = _rows_like(score)
         steps = []
-        for position in range(len(variables)):
-            local = log_probs[..., position, :].gather(
-                0, origin.unsqueeze(-1).expand(*origin.shape, k)
-            )
+        for slot in range(slots):
+            variable = open_to_change[..., slot, None, None]
+            local = log_probs.gather(-2, variable.expand(*variable.shape[:-1], k)).squeeze(-2)
+            local = local.gather(0, origin.unsqueeze(-1).expand(*origin.shape, k))
             total = (score.unsqueeze(-1) + local).movedim(-1, 1).flatten(0, 1)
-            score, best = total.topk(min(count, len(total)), 0)
-            parent = torch.where(score > -torch.inf, best, best[:1])
+            score, leading = total.topk(min(count, len(total)), 0)
+            parent = torch.where(score > -torch.inf, leading, leading[:1])
             steps.append((parent // k, parent % k))
             origin = origin.gather(0, parent // k)
-        points = points.gather(0, origin.unsqueeze(-1).expand(*origin.shape, points.shape[-1]))
-        at = (
-            torch.arange(len(points), device=q.device)
-            .view(-1, *[1] * len(q.batch_shape))
-            .expand(score.shape)
+        points, chosen, open_to_change = (
+            table.gather(0, origin.unsqueeze(-1).expand(*origin.shape, table.shape[-1]))
+            for table in (points, favourite, open_to_change)
         )
-        chosen = []
+        row = _rows_like(score)
+        changes = []
         for parent, category in reversed(steps):
-            chosen.append(category.gather(0, at))
-            at = parent.gather(0, at)
-        points[..., as_index(variables)] = torch.stack(chosen[::-1], -1)
+            changes.append(category.gather(0, row))
+            row = parent.gather(0, row)
+        if changes:
+            chosen = chosen.scatter(-1, open_to_change, torch.stack(changes[::-1], -1))
+        points[..., as_index(variables)] = chosen
     return points, score > -torch.inf
+
+
+def _rows_like(score: Float[Tensor, "m *batch"]) -> Int64[Tensor, "m *batch"]:
+    """Return the row number of every entry."""
+    rows = torch.arange(len(score), device=score.device)
+    return rows.view(-1, *[1] * (score.dim() - 1)).expand(score.shape)
 
 
 @torch.no_grad()
@@ -77,34 +91,10 @@ def remaining_probability(
     gets no meaningful number.
     """
     q = structure(law)
-    order = [i for block in q.blocks for i in block]
-    probs = q.log_conditionals(members, validate).exp()
-    valid = torch.ones_like(members[..., 0], dtype=torch.bool) if valid is None else valid
-    shares_prefix = valid.unsqueeze(0).expand(len(members), *valid.shape)
-    # One more than the number of leading variables that two members share; 0 for an invalid one.
-    agreement = shares_prefix.long()
-    for i in order:
-        shares_prefix = shares_prefix & (members[..., i].unsqueeze(1) == members[..., i])
-        agreement = agreement + shares_prefix
-    remaining = [torch.zeros_like(probs[..., 0, 0])]
-    for depth in reversed(range(len(order))):
-        p = probs[..., order[depth], :]
-        category = members[..., order[depth]].expand(agreement.shape)
-        below = remaining[-1].expand(agreement.shape)
-        share = _remaining_share(p, category, agreement > depth, below)
-        remaining.append((p * share).sum(-1))
-    return torch.stack(remaining[::-1], -1)
-
-
-def _remaining_share(
-    p: Tensor, category: Tensor, is_below: Tensor, remaining: Tensor
-) -> Float[Tensor, "n *batch k"]:
-    """Return which share of every category's probability is outside the members.
-
-    It is ``remaining`` for a category that a member below this prefix has, and 1 for the others.
-    """
-    share = torch.where(is_below, remaining, 1.0).movedim(1, -1)
-    return torch.ones_like(p).scatter_reduce(-1, category.movedim(1, -1), share, "amin")
+    order = as_index(tuple(i for block in q.blocks for i in block))
+    probs = q.log_conditionals(members, validate).exp()[..., order, :]
+    tree = prefix_tree(members[..., order], valid, q.cardinalities)
+    return tree.remaining(probs)
 
 
 def probability_outside(
@@ -134,23 +124,17 @@ def sample_outside(
     q = structure(law)
     if remaining is None:
         remaining = remaining_probability(law, members, valid, validate)
-    valid = torch.ones_like(remaining[..., 0], dtype=torch.bool) if valid is None else valid
-    shares_prefix = valid.unsqueeze(0).expand(len(u), *valid.shape)
+    order = as_index(tuple(i for block in q.blocks for i in block))
+    tree = prefix_tree(members[..., order], valid, q.cardinalities)
+    walk = tree.walk(remaining, len(u))
     x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
     state = q.start(u.shape[:-1]) if q.incremental else None
-    previous, depth = None, 0
+    previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         probs = q.block_log_probs(raw, block, u.shape[:-1], validate).exp()
-        for position, i in enumerate(variables):
-            depth += 1
-            p = probs[..., position, :]
-            category = members[..., i].expand(shares_prefix.shape)
-            below = remaining[..., depth].expand(shares_prefix.shape)
-            outside = p * _remaining_share(p, category, shares_prefix, below)
-            outside = torch.where(outside.sum(-1, keepdim=True) > 0, outside, p)
-            x[..., i] = inverse_cdf(outside, u[..., i] * outside.sum(-1))
-            shares_prefix = shares_prefix & (x[..., i].unsqueeze(1) == category)
+        index = as_index(variables)
+        x[..., index] = walk.choose(probs, u[..., index])
         previous = x[..., variables[0]]
     return x
 
