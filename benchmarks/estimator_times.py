@@ -4,12 +4,13 @@
     python -m benchmarks.estimator_times --before 13120d3   # an earlier commit beside it
     python -m benchmarks.estimator_times --source PATH      # a folder that holds catlog, beside it
 
-A row is one estimator: `ms` is the median time of an estimate and its gradient, `before_ms` that of
-the earlier source, `speedup` the median of their ratios, `over_rloo` the time over that of RLOO
-with the same number of evaluations, in the same round. f is cheap, a tanh of a linear
-function and a square, so that the times are the estimators' own. Each source has a process of its
-own with one thread. In every round, all estimators take turns, and the two sources one after the
-other. `load` is the machine's load average at the end: other work on its cores lengthens all times.
+A row is one estimator: `ms` is the median CPU time of an estimate and its gradient, `before_ms`
+that of the earlier source, `speedup` the median of their ratios, `over_rloo` the time over that of
+RLOO with the same number of evaluations, in the same round. f is cheap, a tanh of a linear function
+and a square, so that the times are the estimators' own. Each source has a process of its own with
+one thread. In every round, all estimators take turns, and the two sources one after the other.
+`load` is the machine's load average at the end: other work shares its caches and lengthens all
+times a little.
 """
 
 import argparse
@@ -82,7 +83,7 @@ def estimate(setting: str, variables: int, batch: int) -> Callable[[], None]:
 
 
 def answer(variables: int, batch: int) -> None:
-    """Time the estimators whose names come line by line: print the seconds of one call."""
+    """Time the estimators whose names come line by line: print the CPU seconds of one call."""
     torch.set_num_threads(1)
     calls: dict[str, Callable[[], None]] = {}
     for line in sys.stdin:
@@ -90,11 +91,11 @@ def answer(variables: int, batch: int) -> None:
         if name not in calls:
             calls[name] = estimate(name, variables, batch)
             calls[name]()
-        count, start = 0, time.perf_counter()
-        while count == 0 or (time.perf_counter() - start < 0.05 and count < 20):
+        count, start = 0, time.process_time()
+        while count == 0 or (time.process_time() - start < 0.05 and count < 20):
             calls[name]()
             count += 1
-        print((time.perf_counter() - start) / count, flush=True)
+        print((time.process_time() - start) / count, flush=True)
 
 
 class Source:

@@ -7,12 +7,13 @@ from torch import Tensor
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
 from ...distributions.inverse_cdf import as_index
+from ...distributions.ordered import Ordered
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
 from ...tracing import can_inspect
 from ..logit_gradients import leave_one_out
-from .prefix_tree import prefix_tree
+from .prefix_tree import PrefixTree, prefix_tree
 
 
 @torch.no_grad()
@@ -82,19 +83,31 @@ def remaining_probability(
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None = None,
     validate: bool = True,
+    tree: PrefixTree | None = None,
 ) -> Float[Tensor, "m *batch depths"]:
     """Return the probability that a draw is no valid member (None: all), given that its first i
     variables are a member's.
 
     Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added
     up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
-    gets no meaningful number.
+    gets no meaningful number. ``tree`` is the result of :func:`tree_of`, if it is known already.
     """
     q = structure(law)
-    order = as_index(tuple(i for block in q.blocks for i in block))
-    probs = q.log_conditionals(members, validate).exp()[..., order, :]
-    tree = prefix_tree(members[..., order], valid, q.cardinalities)
-    return tree.remaining(probs)
+    probs = q.log_conditionals(members, validate).exp()[..., _drawing_order(q), :]
+    return (tree or tree_of(law, members, valid)).remaining(probs)
+
+
+def tree_of(
+    law: Factors | Conditionals,
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"] | None = None,
+) -> PrefixTree:
+    """Return the tree of the valid members' prefixes (None: all), in drawing order."""
+    return prefix_tree(members[..., _drawing_order(structure(law))], valid, law.cardinalities)
+
+
+def _drawing_order(q: Ordered) -> slice | list[int]:
+    return as_index(tuple(i for block in q.blocks for i in block))
 
 
 def probability_outside(
@@ -112,20 +125,26 @@ def sample_outside(
     valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
     validate: bool = True,
-    remaining: Float[Tensor, "m *batch depths"] | None = None,
-) -> Int64[Tensor, "n *batch d"]:
+) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
     r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one
-    ancestral pass.
+    ancestral pass; return the draws, and which of them are members all the same.
 
     Nothing is rejected: a category has its conditional probability times the share of it outside S.
-    ``remaining`` is the result of :func:`remaining_probability`, if it is known already. If no
-    point is outside S, a member is drawn.
+    If no point is outside S, a member is drawn.
     """
+    tree = tree_of(law, members, valid)
+    return _sampled(law, tree, remaining_probability(law, members, valid, validate, tree), u, validate)
+
+
+def _sampled(
+    law: Factors | Conditionals,
+    tree: PrefixTree,
+    remaining: Float[Tensor, "m *batch depths"],
+    u: Float[Tensor, "n *batch d"],
+    validate: bool,
+) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
+    """Return the draws of :func:`sample_outside` from a tree and its remaining probabilities."""
     q = structure(law)
-    if remaining is None:
-        remaining = remaining_probability(law, members, valid, validate)
-    order = as_index(tuple(i for block in q.blocks for i in block))
-    tree = prefix_tree(members[..., order], valid, q.cardinalities)
     walk = tree.walk(remaining, len(u))
     x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
     state = q.start(u.shape[:-1]) if q.incremental else None
@@ -136,7 +155,7 @@ def sample_outside(
         index = as_index(variables)
         x[..., index] = walk.choose(probs, u[..., index])
         previous = x[..., variables[0]]
-    return x
+    return x, walk.is_inside
 
 
 def is_member(
@@ -146,13 +165,6 @@ def is_member(
 ) -> Bool[Tensor, "n *batch"]:
     """Return whether x is one of the valid members."""
     return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
-
-
-def is_first_occurrence(index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch"]:
-    """Return whether no earlier row holds the same point."""
-    same = (index.unsqueeze(1) == index).all(-1)
-    earlier = torch.ones(same.shape[:2], dtype=torch.bool, device=index.device).tril(-1)
-    return ~(same & earlier.view(*earlier.shape, *[1] * (same.dim() - 2))).any(1)
 
 
 def sum_and_sample(
@@ -174,7 +186,8 @@ def sum_and_sample(
     is biased.
     """
     m = len(members)
-    by_depth = remaining_probability(law, members, valid, validate)
+    tree = tree_of(law, members, valid)
+    by_depth = remaining_probability(law, members, valid, validate, tree)
     remaining = probability_outside(by_depth, valid)
     if x is None:
         u = uniforms(
@@ -184,14 +197,15 @@ def sum_and_sample(
             device=law.device,
             generator=generator,
         )
-        drawn = sample_outside(law, members, valid, u, validate, by_depth)
+        with torch.no_grad():
+            drawn, inside = _sampled(law, tree, by_depth, u, validate)
     else:
         drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
+        inside = is_member(drawn, members, valid)
     n = len(drawn)
     log_prob = law.log_prob(torch.cat([members, drawn]))
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
-    inside = is_member(drawn, members, valid)
     if x is not None and can_inspect(validate, x) and bool((inside & (remaining > 0)).any()):
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
