@@ -129,8 +129,10 @@ def _summed_pairs(
     """Return, for each rank r, the sum over all pairs of a draw n of rank r and a draw m of another
     rank of (f_n - f_m) times the weight of the lower rank.
 
-    The weight depends on the ranks only, so the counts and the sums of f of each rank suffice.
+    The weight depends on the ranks only, so the counts and the sums of f of each rank suffice. An
+    infinite weight is one of pairs that cannot occur.
     """
+    weight = torch.where(weight.isfinite(), weight, 0.0)
     fx = (fx - fx.mean(0)).unsqueeze(-1)
     ranks = range(weight.shape[-1])
     count = torch.stack([(rank == r).sum(0) for r in ranks], -1).to(fx.dtype)

@@ -136,7 +136,8 @@ class GumbelRao:
                 u = rand(size, dtype=law.real, device=law.device, generator=generator)
             else:
                 u = noise[which, draws]
-            first, second = (-positive(u).log()).unbind(-1)
+            exponential = -positive(u).log()
+            first, second = exponential[..., 0], exponential[..., 1]
             ratio = torch.where(drawn, first / second, second / first) / other[draws] + 1
             t = 1 / ratio if self.temperature == 1 else ratio.pow(-1 / self.temperature)
             total = (t / (1 + t).square()).sum(0)

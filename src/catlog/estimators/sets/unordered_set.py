@@ -159,10 +159,10 @@ def _chances(
     remaining = rest.clamp(min=torch.finfo(real).tiny) + torch.tensordot(holds.to(real), p, 1)
     by_size = holds.sum(1).argsort(stable=True)
     table = torch.zeros_like(remaining)
-    first = 1
+    start = 1
     for size in range(1, n + 1):
-        subsets = by_size[first : first + comb(n, size)]
-        first += len(subsets)
+        subsets = by_size[start : start + comb(n, size)]
+        start += len(subsets)
         members = holds[subsets].to(torch.uint8).topk(size, -1).indices
         smaller = table[subsets.unsqueeze(1) ^ bit[members]]
         table = table.index_copy(0, subsets, smaller.logsumexp(1) - remaining[subsets].log())
