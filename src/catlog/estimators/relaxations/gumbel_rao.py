@@ -126,7 +126,8 @@ class GumbelRao:
             form = "[..., n, *batch, d, k]"
             noise = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
         second_is_drawn = index.bool()
-        other = torch.where(second_is_drawn, *law.probs.detach().unbind(-1))
+        p = law.probs.detach()
+        other = torch.where(second_is_drawn, p[..., 0], p[..., 1])
         totals: dict[int, Tensor] = {}
         for which, draws in _parts(repeats, index, law.k):
             drawn = second_is_drawn[draws]
