@@ -88,10 +88,14 @@ class OneFit:
             self.residual = identity - self.white.mT @ self.white
         draw = torch.arange(n + surplus, device=points.device).unsqueeze(-1)
         self.is_held_out = draw % self.folds == torch.arange(self.folds, device=points.device)
-        held_out = self._own_rows(self._by_fold(self.residual), -3)  # [*batch, rounds, rounds, folds]
-        factor = inverse_factor(held_out.movedim(-1, -3))
+        self._prepare_folds()
+
+    def _prepare_folds(self) -> None:
+        """Compute Q of every fold, and the diagonal of its R, from R."""
+        columns = self._by_fold(self.residual)  # [*batch, n, rounds, folds]
+        factor = inverse_factor(self._own_rows(columns, -3).movedim(-1, -3))
         self.inverse = factor.mT @ factor  # Q, [*batch, folds, rounds, rounds]
-        columns = self._by_fold(self.residual).movedim(-1, -3)  # [*batch, folds, n, rounds]
+        columns = columns.movedim(-1, -3)
         removed = ((columns @ self.inverse) * columns).sum(-1).mT
         self.diagonal = self.residual.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) - removed
 
@@ -132,13 +136,30 @@ class OneFit:
         count = len(self.blocks.pop()) * self.points.shape[-1]
         if not self.blocks:
             return
-        for _ in range(count):
-            row = self.white[..., -1, :]
-            self.white = self.white[..., :-1, :]
-            own = self._by_fold(row).mT.unsqueeze(-1)  # [*batch, folds, rounds, 1]
-            change = self.inverse @ own
-            scale = 1 + (own * change).sum((-1, -2))  # [*batch, folds]
-            inside = row.unsqueeze(-1) - self.residual @ self._spread(change.squeeze(-1))
-            self.diagonal = self.diagonal + inside.square() / scale.unsqueeze(-2)
-            self.inverse = self.inverse - change * change.mT / scale[..., None, None]
-            self.residual = self.residual.addcmul(row.unsqueeze(-1), row.unsqueeze(-2))
+        rows = self.white[..., -count:, :]
+        self.white = self.white[..., :-count, :]
+        if count <= self.inverse.shape[-1]:
+            self._update_folds(rows)
+            self.residual.add_(rows.mT @ rows)
+        else:
+            self.residual.add_(rows.mT @ rows)
+            self._prepare_folds()
+
+    def _update_folds(self, rows: Float[Tensor, "*batch c n"]) -> None:
+        r"""Update Q and the diagonals for a sum of :math:`w w^\top`, to be added to R."""
+        own = self._by_fold(rows).movedim(-1, -3)  # [*batch, folds, c, rounds]
+        changes, scales = [], []
+        for row in own.split(1, -2):
+            change = row @ self.inverse
+            scale = 1 + (row * change).sum(-1, keepdim=True)
+            self.inverse = self.inverse - change.mT * (change / scale)
+            changes.append(change)
+            scales.append(scale)
+        change, scale = torch.cat(changes, -2), torch.cat(scales, -2)
+        # A row's part outside the held-out draws, with the earlier rows added to R already.
+        columns = torch.diag_embed(change.movedim(-3, -1)).flatten(-3, -2).movedim(-3, -2)
+        earlier = (own @ change.mT).triu(1).movedim(-3, -1)  # [*batch, c, c, folds]
+        shift = self.residual @ columns.flatten(-2) + rows.mT @ earlier.flatten(-2)
+        inside = rows.mT.unsqueeze(-1) - shift.unflatten(-1, columns.shape[-2:])
+        grown = (inside.square() / scale.squeeze(-1).mT.unsqueeze(-3)).sum(-2)
+        self.diagonal = self.diagonal + grown
