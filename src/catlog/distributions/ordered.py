@@ -211,7 +211,7 @@ def widened(logits: Tensor) -> Tensor:
 
 
 class IndependentBlocks(Ordered):
-    """Independent factors as a structured distribution of one block."""
+    """Independent factors, given by normalised log-probabilities, as one block."""
 
     def __init__(
         self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]
@@ -225,4 +225,13 @@ class IndependentBlocks(Ordered):
         super().__init__(log_probs.shape[:-2], log_probs.shape[-2:-1], validate_args=False)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
+
+    def block_log_probs(
+        self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
+    ) -> Tensor:
+        """Return the log-probabilities, which are normalised already."""
+        return self.log_probs.expand(lead + self.log_probs.shape[-2:])
+
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
