@@ -66,88 +66,84 @@ class OneFit:
         blocks: tuple[tuple[int, ...], ...],
         ridge: float,
     ) -> None:
-        self.points = points
-        self.blocks = list(blocks)
+        self.n, _, self.k = points.shape[-3:]
+        self.sizes = [len(block) for block in blocks]
         self.ridge = ridge
         self.folds = len(train)
-        self.n = n = points.shape[-3]
-        # Draws without features fill up the last round of the folds.
-        surplus = -n % self.folds
         order = as_index(tuple(i for block in blocks for i in block))
-        features = pad(points[..., order, :].flatten(-2), (0, 0, 0, surplus))
-        identity = torch.eye(n + surplus, dtype=torch.float64, device=points.device)
+        features = self._by_fold(points[..., order, :].flatten(-2).mT).flatten(-2)
+        self.features = features.mT  # [*batch, draws, d k]
+        draws = features.shape[-1]
+        identity = torch.eye(draws, dtype=torch.float64, device=points.device)
         if len(blocks) == 1:
-            agreement = (features @ features.mT).double()  # whole numbers
+            agreement = (self.features @ features).double()  # whole numbers
             factor = inverse_factor(agreement + ridge * identity)
             self.residual = ridge * (factor.mT @ factor)
         else:
-            gram = (features.mT @ features).double()
-            ones = torch.ones_like(gram[..., 0])
-            root = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge * ones)).L
-            self.white = torch.linalg.solve_triangular(root, features.mT.double(), upper=False)
+            gram = (features @ self.features).double()
+            gram.diagonal(dim1=-2, dim2=-1).add_(ridge)
+            root = torch.linalg.cholesky_ex(gram).L
+            self.white = torch.linalg.solve_triangular(root, features.double(), upper=False)
             self.residual = identity - self.white.mT @ self.white
-        draw = torch.arange(n + surplus, device=points.device).unsqueeze(-1)
-        self.is_held_out = draw % self.folds == torch.arange(self.folds, device=points.device)
+        fold = torch.arange(self.folds, device=points.device)
+        self.is_held_out = fold.unsqueeze(-1) == fold.repeat_interleave(draws // self.folds)
         self._prepare_folds()
+
+    def _by_fold(self, draws: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead folds rounds"]:
+        """Return draws by the fold that holds them out.
+
+        Draws without features fill up the last round.
+        """
+        return pad(draws, (0, -self.n % self.folds)).unflatten(-1, (-1, self.folds)).mT
+
+    def _rows(self) -> Float[Tensor, "*batch folds rounds draws"]:
+        """Return the rows of R by the fold that holds out their draws."""
+        return self.residual.unflatten(-2, (self.folds, -1))
 
     def _prepare_folds(self) -> None:
         """Compute Q of every fold, and the diagonal of its R, from R."""
-        columns = self._by_fold(self.residual)  # [*batch, n, rounds, folds]
-        factor = inverse_factor(self._own_rows(columns, -3).movedim(-1, -3))
+        rows = self._rows()
+        own = rows.unflatten(-1, (self.folds, -1)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+        factor = inverse_factor(own)
         self.inverse = factor.mT @ factor  # Q, [*batch, folds, rounds, rounds]
-        columns = columns.movedim(-1, -3)
-        removed = ((columns @ self.inverse) * columns).sum(-1).mT
-        self.diagonal = self.residual.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) - removed
-
-    def _by_fold(self, columns: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead rounds folds"]:
-        """Return draws by the round and the fold in which they are held out."""
-        return columns.unflatten(-1, (-1, self.folds))
-
-    def _own_rows(self, table: Float[Tensor, "*lead folds"], dim: int) -> Tensor:
-        """Return for each fold the rows, in dimension ``dim``, of the draws that it holds out."""
-        return table.unflatten(dim, (-1, self.folds)).diagonal(dim1=dim, dim2=-1)
-
-    def _spread(
-        self, rows: Float[Tensor, "*batch folds rounds"]
-    ) -> Float[Tensor, "*batch n folds"]:
-        """Return columns that have a fold's numbers at the draws that it holds out, and else 0."""
-        return torch.diag_embed(rows.mT).flatten(-3, -2)
+        removed = ((self.inverse @ rows) * rows).sum(-2)
+        self.diagonal = self.residual.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - removed
 
     def fit(self, target: Float[Tensor, "folds *batch n"]) -> Fit:
         """Return predictions, leave-one-out predictions and the last block's coefficients."""
-        y = pad(target.movedim(0, -1).double(), (0, 0, 0, self.residual.shape[-1] - self.n))
-        left = self._own_rows(self.residual @ y, -2).mT.unsqueeze(-1)
-        predicted = -(self.inverse @ left).squeeze(-1)  # [*batch, folds, rounds]
-        completed = y + self._spread(predicted)
-        residual = self.residual @ completed
-        everywhere = completed - residual
+        y = self._by_fold(target.movedim(0, -2).double()).flatten(-2)  # [*batch, folds, draws]
+        predicted = -(self.inverse @ (self._rows() @ y.unsqueeze(-1)))
+        completed = torch.where(self.is_held_out, predicted.flatten(-3).unsqueeze(-2), y)
+        residual = completed @ self.residual
         left_out = torch.where(self.is_held_out, 0.0, y - residual / self.diagonal)
-        features = self.points[..., as_index(self.blocks[-1]), :].flatten(-2).double()
-        table = features.mT @ residual[..., : self.n, :] / self.ridge
+        shape = (self.sizes[-1], self.k)
+        table = residual @ self.features[..., -shape[0] * shape[1] :].double() / self.ridge
 
-        def as_given(columns: Tensor) -> Tensor:
-            return columns[..., : self.n, :].movedim(-1, 0).to(target.dtype)
+        def as_given(rows: Float[Tensor, "*batch folds draws"]) -> Tensor:
+            draws = rows.unflatten(-1, (self.folds, -1)).mT.flatten(-2)
+            return draws[..., : self.n].movedim(-2, 0).to(target.dtype)
 
-        shape = (len(self.blocks[-1]), self.points.shape[-1])
-        tables = table.movedim(-1, 0).unflatten(-1, shape).to(target.dtype)
-        return as_given(everywhere), as_given(left_out), tables
+        tables = table.movedim(-2, 0).unflatten(-1, shape).to(target.dtype)
+        return as_given(completed - residual), as_given(left_out), tables
 
     def drop(self) -> None:
-        count = len(self.blocks.pop()) * self.points.shape[-1]
-        if not self.blocks:
+        count = self.sizes.pop() * self.k
+        if not self.sizes:
             return
+        self.features = self.features[..., :-count]
         rows = self.white[..., -count:, :]
         self.white = self.white[..., :-count, :]
-        if count <= self.inverse.shape[-1]:
+        is_small = count <= self.inverse.shape[-1]
+        if is_small:
             self._update_folds(rows)
-            self.residual.add_(rows.mT @ rows)
-        else:
-            self.residual.add_(rows.mT @ rows)
+        flat = rows.reshape(-1, *rows.shape[-2:])
+        self.residual.view(-1, *self.residual.shape[-2:]).baddbmm_(flat.mT, flat)
+        if not is_small:
             self._prepare_folds()
 
-    def _update_folds(self, rows: Float[Tensor, "*batch c n"]) -> None:
+    def _update_folds(self, rows: Float[Tensor, "*batch c draws"]) -> None:
         r"""Update Q and the diagonals for a sum of :math:`w w^\top`, to be added to R."""
-        own = self._by_fold(rows).movedim(-1, -3)  # [*batch, folds, c, rounds]
+        own = rows.unflatten(-1, (self.folds, -1)).movedim(-2, -3)  # [*batch, folds, c, rounds]
         changes, scales = [], []
         for row in own.split(1, -2):
             change = row @ self.inverse
@@ -157,9 +153,6 @@ class OneFit:
             scales.append(scale)
         change, scale = torch.cat(changes, -2), torch.cat(scales, -2)
         # A row's part outside the held-out draws, with the earlier rows added to R already.
-        columns = torch.diag_embed(change.movedim(-3, -1)).flatten(-3, -2).movedim(-3, -2)
-        earlier = (own @ change.mT).triu(1).movedim(-3, -1)  # [*batch, c, c, folds]
-        shift = self.residual @ columns.flatten(-2) + rows.mT @ earlier.flatten(-2)
-        inside = rows.mT.unsqueeze(-1) - shift.unflatten(-1, columns.shape[-2:])
-        grown = (inside.square() / scale.squeeze(-1).mT.unsqueeze(-3)).sum(-2)
-        self.diagonal = self.diagonal + grown
+        earlier = (own @ change.mT).triu(1).mT
+        inside = rows.unsqueeze(-3) - change @ self._rows() - earlier @ rows.unsqueeze(-3)
+        self.diagonal = self.diagonal + (inside.square() / scale).sum(-2)
