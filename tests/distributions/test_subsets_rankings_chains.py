@@ -397,6 +397,110 @@ def test_exact_enumerates_the_support_alone(name: str) -> None:
     close(value, (weights.softmax(0) * f(points)).sum())
 
 
+def test_vimco_is_unbiased() -> None:
+    """The bound of two draws, whose gradient is that of a sum over all pairs of points."""
+    for name in SMALL:
+        case = CASES[name]
+        theta = case.theta.clone().requires_grad_()
+        points, weights = case.weights(theta)
+        choice = torch.tensor(list(product(range(len(points)), repeat=2))).T
+        probs = weights.softmax(0)[choice].prod(0)
+        q = case.distribution(theta).expand([choice.shape[1]])
+
+        def log_weight(x: Tensor) -> Tensor:
+            return (x.double() * normals(x.shape[-1], seed=2)).sum(-1).sin()
+
+        bound = log_weight(points[choice]).exp().mean(0).log()
+        got = (probs.detach() * catlog.VIMCO(2)(log_weight, q, x=points[choice])).sum()
+        exact = (probs * bound).sum()
+        close(got.detach(), exact.detach())
+        gradients = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]
+        close(*gradients)
+
+
+# SIMPLE
+
+
+def simple_mean(theta: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return SIMPLE's value and gradient, averaged over all subsets of two of five items."""
+    theta = theta.clone().requires_grad_()
+    points, weights = subset_weights(theta.detach(), 2)
+    q = catlog.Subset(theta, 2).expand([len(points)])
+    total = (weights.softmax(0) * catlog.SIMPLE()(f, q, x=points.unsqueeze(0))).sum()
+    return total.detach(), torch.autograd.grad(total, theta)[0]
+
+
+def exact_mean(theta: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    theta = theta.clone().requires_grad_()
+    points, weights = subset_weights(theta, 2)
+    total = (weights.softmax(0) * f(points.double())).sum()
+    return total.detach(), torch.autograd.grad(total, theta)[0]
+
+
+def test_simple_differentiates_through_the_exact_marginals() -> None:
+    """Its gradient is the mean slope times the derivative of brute force's marginals."""
+    theta = normals(5).requires_grad_()
+    points, weights = subset_weights(theta, 2)
+    probs = weights.softmax(0)
+
+    def f(x: Tensor) -> Tensor:
+        return (x @ normals(5, seed=1)).sin()
+
+    bits = points.double().requires_grad_()
+    slopes = torch.autograd.grad(f(bits).sum(), bits)[0]
+    marginals = (probs.unsqueeze(-1) * points).sum(0)
+    wanted = torch.autograd.grad(marginals, theta, (probs.detach().unsqueeze(-1) * slopes).sum(0))[
+        0
+    ]
+    close(simple_mean(theta.detach(), f)[1], wanted)
+
+
+def test_simple_is_exact_for_linear_f_and_biased_otherwise() -> None:
+    theta = normals(5)
+    weights = normals(5, seed=1)
+    for x in subset_weights(theta, 2)[0]:  # every draw has the exact gradient
+        leaf = theta.clone().requires_grad_()
+        value = catlog.SIMPLE()(lambda x: x @ weights, catlog.Subset(leaf, 2), x=x.unsqueeze(0))
+        close(torch.autograd.grad(value, leaf)[0], exact_mean(theta, lambda x: x @ weights)[1])
+
+    def f(x: Tensor) -> Tensor:
+        return (3 * x @ weights).sin()
+
+    (value, gradient), (exact_value, exact_gradient) = simple_mean(theta, f), exact_mean(theta, f)
+    close(value, exact_value)
+    assert (gradient - exact_gradient).norm() > 0.05 * exact_gradient.norm()
+
+
+def test_simple_on_independent_bits_is_straight_through() -> None:
+    theta = normals(4, 3).requires_grad_()
+    q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=theta), 1)
+    x = q.sample((2,))
+    results = []
+    for E in (catlog.SIMPLE(2), catlog.StraightThrough(2)):
+        value = E(lambda x: x.sum(-1).square(), q, x=x)
+        results.append((value.detach(), torch.autograd.grad(value.sum(), theta)[0]))
+    torch.testing.assert_close(*results)
+
+
+def test_simple_with_outputs_and_batches() -> None:
+    logits = normals(2, 5).requires_grad_()
+    q = catlog.Subset(logits, torch.tensor([1, 3]))
+    x = q.sample((4,))
+
+    def f(x: Tensor) -> Tensor:
+        return torch.stack([x.sum(-1).sin(), x[..., 0] * x[..., 1]], -1)
+
+    together = catlog.SIMPLE(4)(f, q, x=x, outputs=1)
+    separate = [catlog.SIMPLE(4)(lambda x, i=i: f(x)[..., i], q, x=x) for i in range(2)]
+    close(together, torch.stack(separate, -1))
+    for i in range(2):
+        gradients = [
+            torch.autograd.grad(value.sum(), logits, retain_graph=True)[0]
+            for value in (together[..., i], separate[i])
+        ]
+        close(*gradients)
+
+
 # Batches
 
 
@@ -650,6 +754,19 @@ BAD = {
             x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
         ),
         r"q cannot draw: \[1, 1, 0\]",
+    ),
+    "SIMPLE of a chain": (
+        lambda: catlog.SIMPLE()(
+            lambda x: x.sum(-1), catlog.LinearChainCRF(torch.zeros(3, 2), torch.zeros(2, 2))
+        ),
+        "LinearChainCRF",
+    ),
+    "SIMPLE of a table": (
+        lambda: catlog.SIMPLE()(
+            lambda x: torch.arange(3.0)[x.long().argmax(-1)],
+            catlog.Subset(torch.zeros(3, requires_grad=True), 1),
+        ),
+        "differentiable|derivative",
     ),
     "too many points": (lambda: catlog.Exact()(len, catlog.Subset(torch.zeros(60), 30)), "points"),
 }
