@@ -173,13 +173,13 @@ def test_log_prob_is_that_of_brute_force(case: Case) -> None:
     points, weights = case.weights(case.theta)
     log_probs = weights.log_softmax(0)
     close(q.log_prob(points), log_probs)
-    close(Ordered.log_prob(q, points), log_probs)
+    close(Ordered.log_prob_of_rows(q, points), log_probs)
     grid = torch.tensor(list(product(*(range(size) for size in q.cardinalities))))
     everywhere = q.log_prob(grid)
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(points)
     close(everywhere.exp().sum(), torch.ones((), dtype=torch.float64))
-    close(Ordered.log_prob(q, grid).exp(), everywhere.exp())
+    close(Ordered.log_prob_of_rows(q, grid).exp(), everywhere.exp())
     listed = q.enumerate_support()
     assert len(listed) == q.points
     close(q.log_prob(listed).exp().sum(), torch.ones((), dtype=torch.float64))
@@ -285,9 +285,9 @@ def test_gumbel_top_k_of_three_items() -> None:
 
 
 def _no_shift(on: Tensor, off: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The table of conditionals with the count of the wrong row."""
-    with_bit = counts[1:] + on.unsqueeze(-1)
-    return counts[1:] + off.unsqueeze(-1) - counts[:-1], with_bit - counts[:-1]
+    """The table of conditionals with the wrong count after a one."""
+    with_bit = counts[1:] + on.unsqueeze(1)
+    return counts[1:] + off.unsqueeze(1) - counts[:-1], with_bit - counts[:-1]
 
 
 def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,8 +295,6 @@ def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("catlog.distributions.subset.conditional_table", _no_shift)
     with pytest.raises(AssertionError):
         test_entropy_and_marginals_are_those_of_brute_force(case)
-    with pytest.raises(AssertionError):
-        test_samples_by_chi_square(case.name)
 
 
 @pytest.mark.parametrize("name", ["masked subset, 2 of 5", "masked ranking, 2 of 5"])

@@ -155,13 +155,16 @@ class Ordered(Distribution):
         value = value.expand(
             torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         ).long()
-        points = self._rows(value)
-        known = (
-            self.log_conditionals(points, bool(self._validate_args))
-            .gather(-1, points.unsqueeze(-1))
-            .squeeze(-1)
+        return self.log_prob_of_rows(self._rows(value), bool(self._validate_args)).reshape(
+            value.shape[:-1]
         )
-        return known.sum(-1).reshape(value.shape[:-1])
+
+    def log_prob_of_rows(
+        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
+    ) -> Float[Tensor, "n *batch"]:
+        """Return the log-probabilities of points with one leading dimension."""
+        log_probs = self.log_conditionals(x, validate)
+        return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def _rows(self, x: Tensor) -> Tensor:
         """Reshape ``[*sample, *batch, d]`` to ``[rows, *batch, d]``, as conditionals expect."""

@@ -55,6 +55,11 @@ class WithOutputDimensions(Ordered):
     ) -> Float[Tensor, "*lead d k"]:
         return self._with(self.q.log_conditionals(self._without(x, 1), validate), 2)
 
+    def log_prob_of_rows(
+        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
+    ) -> Float[Tensor, "n *batch"]:
+        return self._with(self.q.log_prob_of_rows(self._without(x, 1), validate), 0)
+
     def from_uniforms(
         self, u: Float[Tensor, "n *batch d"], validate: bool = True
     ) -> Int64[Tensor, "n *batch d"]:

@@ -106,7 +106,7 @@ class Subset(Ordered):
         rows = prod(lead[: len(lead) - len(self.batch_shape)])
         remaining = remaining.reshape((rows, *self.batch_shape, m))
         remaining = torch.minimum(remaining.clamp(min=0), items)
-        later = self.counts[1:][bits].movedim(0, -2)
+        later = self.counts[1:][bits].movedim((0, 1), (-2, -1))
         later = later.expand(self.batch_shape + later.shape[-2:])
         index = remaining.movedim(0, -1)
         zero = later.gather(-1, index).movedim(-1, 0) + self.log_off[bits].movedim(0, -1)
@@ -130,41 +130,37 @@ class Subset(Ordered):
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         before = x.cumsum(-1) - x
-        return self._logits_given(self.to_choose.unsqueeze(-1) - before, slice(None)).log_softmax(
-            -1
-        )
+        remaining = self.to_choose.unsqueeze(-1) - before
+        return self._logits_given(remaining, slice(None)).log_softmax(-1)
 
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         # As Ordered does it, with all thresholds of the inverse CDF made at once.
         with torch.no_grad():
-            log_zero, log_one = conditional_table(self.log_on, self.log_off, self.counts)
-            zero = log_zero.exp()
-            thresholds = zero.masked_fill(zero + log_one.exp() <= zero, torch.inf)
-            rows = self._rows(u)
-            uniforms = rows.movedim(0, -1).movedim(-2, 0)  # [d, *batch, rows]
-            remaining = self.to_choose.unsqueeze(-1).expand((*self.batch_shape, len(rows)))
+            later = self.counts[1:] + self.log_off.unsqueeze(1)
+            zero = later.sub_(self.counts[:-1]).exp_()
+            thresholds = zero.masked_fill_(zero >= 1, torch.inf)
+            new = (1,) * (2 + len(self.batch_shape) - thresholds.dim())  # dimensions of `expand`
+            thresholds = thresholds.reshape(zero.shape[:2] + new + zero.shape[2:])
+            thresholds = thresholds.expand(zero.shape[:2] + self.batch_shape)
+            uniforms = self._rows(u).movedim(-1, 0)
+            remaining = self.to_choose.expand(uniforms.shape[1:])
             bits = []
             for threshold, uniform in zip(thresholds, uniforms, strict=True):
-                threshold = threshold.expand(self.batch_shape + threshold.shape[-1:])
-                bit = (uniform >= threshold.gather(-1, remaining)).long()
+                bit = (uniform >= threshold.gather(0, remaining)).long()
                 remaining = remaining - bit
                 bits.append(bit)
-            return torch.stack(bits, -1).movedim(-2, 0).reshape(u.shape)
+            return torch.stack(bits, -1).reshape(u.shape)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
-            self._validate_sample(value)
-        x = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape))
-        x = x.long()
+    def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         is_possible = (x.sum(-1) == self.to_choose) & ((x == 0) | self.is_item).all(-1)
         bits = torch.where(x == 1, self.log_on.movedim(0, -1), self.log_off.movedim(0, -1)).sum(-1)
-        total = self.counts[0].gather(-1, self.to_choose.unsqueeze(-1)).squeeze(-1)
+        total = self.counts[0].gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
         return torch.where(is_possible, bits - total, -torch.inf)
 
     def _arrivals(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the probability of r remaining items at each bit; log q(0 | r); log q(1 | r)."""
         log_zero, log_one = conditional_table(self.log_on, self.log_off, self.counts)
-        first = one_hot(self.to_choose, self.counts.shape[-1]).to(self.real)
+        first = one_hot(self.to_choose, self.counts.shape[1]).to(self.real).movedim(-1, 0)
         source = torch.cat([first.unsqueeze(0), torch.zeros_like(log_zero[1:])])
         return visits(source, log_zero.exp(), log_one.exp()), log_zero, log_one
 
@@ -172,20 +168,20 @@ class Subset(Ordered):
     def mean(self) -> Float[Tensor, "*batch d"]:
         """The exact probability of every item to be chosen, differentiable."""
         arrivals, _, log_one = self._arrivals()
-        mean = (arrivals * log_one.exp()).sum(-1).movedim(0, -1)
+        mean = (arrivals * log_one.exp()).sum(1).movedim(0, -1)
         return mean.expand(self.batch_shape + self.event_shape)
 
     def marginals(self) -> Float[Tensor, "*batch d 2"]:
         """Return q(x_i = 0) and q(x_i = 1) of every bit, exactly; :attr:`mean` is the second."""
         arrivals, log_zero, log_one = self._arrivals()
-        pairs = [(arrivals * table.exp()).sum(-1).movedim(0, -1) for table in (log_zero, log_one)]
+        pairs = [(arrivals * table.exp()).sum(1).movedim(0, -1) for table in (log_zero, log_one)]
         return torch.stack(pairs, -1).expand(self.batch_shape + self.event_shape + (2,))
 
     def entropy(self) -> Tensor:
         """Return the exact entropy: the mean of the conditionals' entropies."""
         arrivals, log_zero, log_one = self._arrivals()
         each = arrivals * (log_zero.exp() * log_zero + log_one.exp() * log_one)
-        return -each.sum((0, -1)).expand(self.batch_shape)
+        return -each.sum((0, 1)).expand(self.batch_shape)
 
     @property
     def points(self) -> int:
