@@ -15,7 +15,8 @@ from torch import Tensor
 
 import catlog
 from catlog.distributions import Ordered, gumbel_top_k
-from catlog.distributions.bit_counts import SuffixCounts, Visits
+from catlog.distributions.bit_counts import SuffixCounts, flow
+from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.testing import z_limit
 from catlog.testing.settings import estimators
 
@@ -284,17 +285,15 @@ def test_gumbel_top_k_of_three_items() -> None:
 # Planted bugs
 
 
-def _no_shift(on: Tensor, off: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The table of conditionals with the wrong count after a one."""
-    with_bit = counts[1:] + on.unsqueeze(1)
-    return counts[1:] + off.unsqueeze(1) - counts[:-1], with_bit - counts[:-1]
-
-
 def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = CASES["subset, 2 of 5"]
-    monkeypatch.setattr("catlog.distributions.subset.conditional_table", _no_shift)
+    """Without the shift of the count after a one."""
+
+    def no_shift(on: Tensor, off: Tensor, counts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        return flow(on, off, torch.cat([counts[:1], counts[1:].roll(1, 1)]), start)
+
+    monkeypatch.setattr("catlog.distributions.subset.marginals", no_shift)
     with pytest.raises(AssertionError):
-        test_entropy_and_marginals_are_those_of_brute_force(case)
+        test_entropy_and_marginals_are_those_of_brute_force(CASES["subset, 2 of 5"])
 
 
 @pytest.mark.parametrize("name", ["masked subset, 2 of 5", "masked ranking, 2 of 5"])
@@ -589,15 +588,19 @@ def test_derivatives_of_the_table() -> None:
     on.requires_grad_()
     off.requires_grad_()
 
-    def counts(on: Tensor, off: Tensor) -> Tensor:
-        table = SuffixCounts.apply(on, off, 4)
-        return table.masked_fill(table < -1e29, 0.0)
+    start = torch.tensor([[0, 0], [0, 1], [1, 0]], dtype=torch.float64)
 
-    assert torch.autograd.gradcheck(counts, (on, off))
-    assert torch.autograd.gradgradcheck(counts, (on, off))
-    tables = [normals(4, 2, 3, seed=seed).sigmoid().requires_grad_() for seed in range(3)]
-    assert torch.autograd.gradcheck(Visits.apply, tuple(tables))
-    assert torch.autograd.gradgradcheck(Visits.apply, tuple(tables))
+    def counts(on: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
+        table, first = SuffixCounts.apply(on, off, 3)
+        return table.masked_fill(table < -1e29, 0.0), first
+
+    def mean(logits: Tensor) -> Tensor:
+        on, off = torch.nn.functional.logsigmoid(logits), torch.nn.functional.logsigmoid(-logits)
+        return torch.stack(marginals_of_bits(on, off, SuffixCounts.apply(on, off, 3)[0], start))
+
+    for function, inputs in ((counts, (on, off)), (mean, (normals(4, 2).requires_grad_(),))):
+        assert torch.autograd.gradcheck(function, inputs)
+        assert torch.autograd.gradgradcheck(function, inputs)
 
 
 @pytest.mark.parametrize("scale", [1.0, 20.0])

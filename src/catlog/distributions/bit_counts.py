@@ -6,8 +6,9 @@ Independent bits with log-probabilities ``on`` (of 1) and ``off`` (of 0), ``[d, 
     e^{\\text{off}_i + c_{i+1}(r)} + e^{\\text{on}_i + c_{i+1}(r - 1)}\\bigr).
 
 Tables are ``[d, width, *batch]``, for r from 0 to ``width`` - 1, so that a shift of r is a
-contiguous slice. All passes are loops of d steps on ``[width, *batch]``. Their derivatives are such
-loops again, not a graph of d nodes, and can be differentiated themselves.
+contiguous slice. All passes are loops of d steps on ``[width, *batch]``, which stays in a CPU's
+caches. Their derivatives are such loops again, not a graph of d nodes, and can be differentiated
+themselves.
 """
 
 from typing import Any
@@ -20,14 +21,17 @@ IMPOSSIBLE = -1e30  # log of zero: finite, so that differences and derivatives a
 
 
 class SuffixCounts(torch.autograd.Function):
-    """The table of :func:`suffix_counts`."""
+    """The table of :func:`suffix_counts` and its first row.
+
+    The derivative of the first row alone needs no table of derivatives.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
         on: Float[Tensor, "d *batch"], off: Float[Tensor, "d *batch"], width: int
-    ) -> Float[Tensor, "d_plus_1 width *batch"]:
+    ) -> tuple[Float[Tensor, "d_plus_1 width *batch"], Float[Tensor, "width *batch"]]:
         nothing = torch.full_like(on[:1], 2 * IMPOSSIBLE)
         later = torch.cat([torch.zeros_like(nothing), *[nothing] * (width - 1)])
         rows = [later]
@@ -35,122 +39,146 @@ class SuffixCounts(torch.autograd.Function):
             with_bit = torch.cat([nothing, later[:-1] + log_on])
             later = torch.logaddexp(later + log_off, with_bit)
             rows.append(later)
-        return torch.stack(rows[::-1])
+        return torch.stack(rows[::-1]), later
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, int], output: tuple[Tensor, Tensor]
+    ) -> None:
         on, off, _ = inputs
-        ctx.save_for_backward(on, off, output)
+        ctx.save_for_backward(on, off, output[0])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(
+        ctx: Any, grad: Tensor | None, first: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None]:
         on, off, counts = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            return *_ones_and_zeros(on, off, counts, grad), None
-        log_zero, log_one = conditional_table(on, off, counts)  # to be differentiated again
-        is_zero, is_one = log_zero.exp(), log_one.exp()
-        arrivals = visits(grad[:-1], is_zero, is_one)
-        return (arrivals * is_one).sum(1), (arrivals * is_zero).sum(1), None
+        if grad is None and first is None:
+            return None, None, None
+        if grad is None:
+            source = torch.zeros_like(counts[0]) if first is None else first
+            return *flow(on, off, counts, source), None
+        source = grad[0] if first is None else grad[0] + first
+        return *flow(on, off, counts, source, grad[1:]), None
 
 
-def _ones_and_zeros(
+def flow(
     on: Float[Tensor, "d *batch"],
     off: Float[Tensor, "d *batch"],
     counts: Float[Tensor, "d_plus_1 width *batch"],
-    source: Float[Tensor, "d_plus_1 width *batch"],
+    source: Float[Tensor, "width *batch"],
+    further: Float[Tensor, "d width *batch"] | None = None,
 ) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
-    """Return how much of what enters at ``source`` leaves each bit as a one, and as a zero.
+    """Return how much of what enters leaves each bit as a one, and as a zero.
 
-    This is :func:`visits` and its sums, bit by bit: what it touches stays in a CPU's caches.
+    ``source`` enters at the first bit, with r ones to come, and ``further`` after each bit. At
+    every bit the conditional probabilities divide it.
     """
     ones, zeros = [], []
-    arrival = source[0]
-    for log_on, log_off, now, later, extra in zip(
-        on, off, counts[:-1], counts[1:], source[1:], strict=True
-    ):
-        stays = (later + log_off).sub_(now).exp_().mul_(arrival)
-        leaves = (later[:-1] + log_on).sub_(now[1:]).exp_().mul_(arrival[1:])
+    arrival = source
+    nothing = torch.zeros_like(counts[0, :1])
+    for i, (log_on, log_off) in enumerate(zip(on, off, strict=True)):
+        now, later = counts[i], counts[i + 1]
+        stays = (later + log_off - now).exp() * arrival
+        leaves = (later[:-1] + log_on - now[1:]).exp() * arrival[1:]
         zeros.append(stays.sum(0))
         ones.append(leaves.sum(0))
-        arrival = stays.add_(extra)
-        arrival[:-1] += leaves
+        arrival = stays + torch.cat([leaves, nothing])
+        if further is not None:
+            arrival = arrival + further[i]
     return torch.stack(ones), torch.stack(zeros)
 
 
-class Visits(torch.autograd.Function):
-    """The linear recursion of :func:`visits`."""
+class Marginals(torch.autograd.Function):
+    r"""The probabilities of a one and of a zero at every bit, given r ones in all.
+
+    The derivative in the log-odds is a covariance, :math:`\operatorname{Cov}(x_i, S)` with
+    :math:`S = \sum_j g_j x_j`. Let r be the number of ones from bit i on, and :math:`D_i(r) =
+    E[\sum_{j \ge i} g_j x_j \mid r]` (a loop from the last bit). The covariance has two parts, both
+    free of cancellation: that given r,
+
+    .. math:: E\bigl[q(1 \mid r)\, q(0 \mid r)\, (g_i + D_{i+1}(r - 1) - D_{i+1}(r))\bigr],
+
+    and that of the conditional means, :math:`\operatorname{Cov}(q(1 \mid r), E[S \mid r])`.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        source: Float[Tensor, "d width *batch"],
-        is_zero: Float[Tensor, "d width *batch"],
-        is_one: Float[Tensor, "d width *batch"],
-    ) -> Float[Tensor, "d width *batch"]:
-        nothing = torch.zeros_like(is_one[0, :1])
-        arrival = source[0]
-        rows = [arrival]
-        for stay, leave, extra in zip(is_zero[:-1], is_one[:-1], source[1:], strict=True):
-            left = torch.cat([(arrival[1:] * leave[1:]), nothing])
-            arrival = torch.addcmul(extra, arrival, stay) + left
-            rows.append(arrival)
-        return torch.stack(rows)
+        on: Float[Tensor, "d *batch"],
+        off: Float[Tensor, "d *batch"],
+        counts: Float[Tensor, "d_plus_1 width *batch"],
+        start: Float[Tensor, "width *batch"],
+    ) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
+        return flow(on, off, counts, start)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, is_zero, is_one = inputs
-        ctx.save_for_backward(is_zero, is_one, output)
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]
+    ) -> None:
+        ctx.save_for_backward(*inputs, *output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        is_zero, is_one, arrivals = ctx.saved_tensors
-        nothing = torch.zeros_like(grad[0, :1])
-        gain = grad[-1]
+    def backward(
+        ctx: Any, grad_ones: Tensor, grad_zeros: Tensor
+    ) -> tuple[Tensor, Tensor, None, None]:
+        on, off, counts, start, ones, zeros = ctx.saved_tensors
+        grad = grad_ones - grad_zeros
+        # A constant added to `grad` multiplies the number of ones, which does not vary. This one
+        # keeps the sums small.
+        grad = grad - ((grad * ones).sum(0) / ones.sum(0).clamp(min=1)).detach()
+        nothing = torch.zeros_like(counts[0, :1])
+        gain = torch.zeros_like(counts[0])
         gains = [gain]
-        triples = zip(is_zero.flip(0)[1:], is_one.flip(0)[1:], grad.flip(0)[1:], strict=True)
-        for stay, leave, extra in triples:
-            gain = torch.addcmul(extra, gain, stay) + leave * torch.cat([nothing, gain[:-1]])
+        for i in range(len(on) - 1, -1, -1):
+            is_one = (counts[i + 1, :-1] + on[i] - counts[i, 1:]).exp()
+            gain = gain + torch.cat([nothing, is_one * (grad[i] + gain[:-1] - gain[1:])])
             gains.append(gain)
-        later = torch.stack([torch.zeros_like(gain), *gains[:-1]]).flip(0)
-        after_one = torch.cat([torch.zeros_like(later[:, :1]), later[:, :-1]], 1)
-        return torch.stack(gains).flip(0), arrivals * later, arrivals * after_one
+        gains = gains[::-1]
+        expected = (grad * ones).sum(0)
+        covariance = []
+        arrival, collected = start, torch.zeros_like(start)  # P(r), and E[sum of the earlier; r]
+        for i in range(len(on)):
+            is_one = (counts[i + 1, :-1] + on[i] - counts[i, 1:]).exp()
+            is_zero = (counts[i + 1] + off[i] - counts[i]).exp()
+            leaves = is_one * arrival[1:]
+            jump = grad[i] + gains[i + 1][:-1] - gains[i + 1][1:]
+            given_count = (leaves * is_zero[1:] * jump).sum(0)
+            deviation = torch.where(
+                ones[i] < 0.5, torch.cat([nothing, is_one]) - ones[i], zeros[i] - is_zero
+            )
+            centred = collected + arrival * (gains[i] - expected)
+            covariance.append(given_count + (deviation * centred).sum(0))
+            collected_leaves = is_one * collected[1:] + grad[i] * leaves
+            arrival = arrival * is_zero + torch.cat([leaves, nothing])
+            collected = collected * is_zero + torch.cat([collected_leaves, nothing])
+        result = torch.stack(covariance)
+        return result, -result, None, None
 
 
 def suffix_counts(
     on: Float[Tensor, "d *batch"], off: Float[Tensor, "d *batch"], width: int
-) -> Float[Tensor, "d_plus_1 width *batch"]:
-    """Return log P(x_i + ... + x_d = r) for every i and every r below ``width``."""
-    counts: Tensor = SuffixCounts.apply(on, off, width)  # type: ignore[no-untyped-call]
+) -> tuple[Float[Tensor, "d_plus_1 width *batch"], Float[Tensor, "width *batch"]]:
+    """Return log P(x_i + ... + x_d = r) for every i and every r below ``width``; its first row."""
+    counts: tuple[Tensor, Tensor] = SuffixCounts.apply(  # type: ignore[no-untyped-call]
+        on, off, width
+    )
     return counts
 
 
-def visits(
-    source: Float[Tensor, "d width *batch"],
-    is_zero: Float[Tensor, "d width *batch"],
-    is_one: Float[Tensor, "d width *batch"],
-) -> Float[Tensor, "d width *batch"]:
-    """Return how much arrives at bit i with r ones to come, if ``source`` enters there.
-
-    A part ``is_zero`` stays at r on its way to bit i + 1, a part ``is_one`` goes to r - 1. With one
-    unit at the first bit, at r = k, these are the probabilities of r.
-    """
-    arrivals: Tensor = Visits.apply(source, is_zero, is_one)  # type: ignore[no-untyped-call]
-    return arrivals
-
-
-def conditional_table(
+def marginals(
     on: Float[Tensor, "d *batch"],
     off: Float[Tensor, "d *batch"],
     counts: Float[Tensor, "d_plus_1 width *batch"],
-) -> tuple[Float[Tensor, "d width *batch"], Float[Tensor, "d width *batch"]]:
-    """Return log P(x_i = 0) and log P(x_i = 1) given r ones among x_i ... x_d.
+    start: Float[Tensor, "width *batch"],
+) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
+    """Return the probabilities of a one and of a zero at every bit, given r ones in all.
 
-    Where r is impossible, both are: nothing flows through these entries.
+    ``start`` is one-hot in r.
     """
-    now, later = counts[:-1], counts[1:]
-    is_impossible = now < IMPOSSIBLE / 2
-    with_bit = later[:, :-1] + on.unsqueeze(1)
-    with_bit = torch.cat([torch.full_like(later[:, :1], 2 * IMPOSSIBLE), with_bit], 1)
-    log_zero = (later + off.unsqueeze(1) - now).masked_fill(is_impossible, IMPOSSIBLE)
-    return log_zero, (with_bit - now).masked_fill(is_impossible, IMPOSSIBLE)
+    probs: tuple[Tensor, Tensor] = Marginals.apply(  # type: ignore[no-untyped-call]
+        on, off, counts, start
+    )
+    return probs

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
 from ..tracing import can_inspect
-from .bit_counts import IMPOSSIBLE, conditional_table, suffix_counts, visits
+from .bit_counts import IMPOSSIBLE, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
 from .ordered import Ordered, check_enumerable, widened
 
@@ -85,7 +85,7 @@ class Subset(Ordered):
         self.logits = logits.masked_fill(~is_item, -torch.inf)
         self.log_on = logsigmoid(shifted).masked_fill(~is_item, IMPOSSIBLE).movedim(-1, 0)
         self.log_off = logsigmoid(-shifted).masked_fill(~is_item, 0.0).movedim(-1, 0)
-        self.counts = suffix_counts(self.log_on, self.log_off, _most(k, d) + 1)
+        self.counts, self.totals = suffix_counts(self.log_on, self.log_off, _most(k, d) + 1)
         self.cardinalities = (2,) * d
         self.blocks = tuple((i,) for i in range(d))
         self.ancestors = tuple(range(i) for i in range(d))  # sets would hold d^2 / 2 numbers
@@ -134,18 +134,17 @@ class Subset(Ordered):
         return self._logits_given(remaining, slice(None)).log_softmax(-1)
 
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
-        # As Ordered does it, with all thresholds of the inverse CDF made at once.
+        # As Ordered does it, without the checks at every bit.
         with torch.no_grad():
-            later = self.counts[1:] + self.log_off.unsqueeze(1)
-            zero = later.sub_(self.counts[:-1]).exp_()
-            thresholds = zero.masked_fill_(zero >= 1, torch.inf)
-            new = (1,) * (2 + len(self.batch_shape) - thresholds.dim())  # dimensions of `expand`
-            thresholds = thresholds.reshape(zero.shape[:2] + new + zero.shape[2:])
-            thresholds = thresholds.expand(zero.shape[:2] + self.batch_shape)
             uniforms = self._rows(u).movedim(-1, 0)
             remaining = self.to_choose.expand(uniforms.shape[1:])
+            width, *batch = self.counts.shape[1:]
+            new = (1,) * (len(self.batch_shape) - len(batch))  # dimensions of `expand`
             bits = []
-            for threshold, uniform in zip(thresholds, uniforms, strict=True):
+            for i, uniform in enumerate(uniforms):
+                zero = (self.counts[i + 1] + self.log_off[i] - self.counts[i]).exp()
+                threshold = zero.masked_fill(zero >= 1, torch.inf).reshape(width, *new, *batch)
+                threshold = threshold.expand((width, *self.batch_shape))
                 bit = (uniform >= threshold.gather(0, remaining)).long()
                 remaining = remaining - bit
                 bits.append(bit)
@@ -154,34 +153,30 @@ class Subset(Ordered):
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         is_possible = (x.sum(-1) == self.to_choose) & ((x == 0) | self.is_item).all(-1)
         bits = torch.where(x == 1, self.log_on.movedim(0, -1), self.log_off.movedim(0, -1)).sum(-1)
-        total = self.counts[0].gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
+        total = self.totals.gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
         return torch.where(is_possible, bits - total, -torch.inf)
 
-    def _arrivals(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the probability of r remaining items at each bit; log q(0 | r); log q(1 | r)."""
-        log_zero, log_one = conditional_table(self.log_on, self.log_off, self.counts)
-        first = one_hot(self.to_choose, self.counts.shape[1]).to(self.real).movedim(-1, 0)
-        source = torch.cat([first.unsqueeze(0), torch.zeros_like(log_zero[1:])])
-        return visits(source, log_zero.exp(), log_one.exp()), log_zero, log_one
+    def _marginals(self) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
+        """Return the probabilities of a one and of a zero, each to its own precision."""
+        start = one_hot(self.to_choose, self.counts.shape[1]).to(self.real).movedim(-1, 0)
+        return marginals(self.log_on, self.log_off, self.counts, start)
 
     @property
     def mean(self) -> Float[Tensor, "*batch d"]:
         """The exact probability of every item to be chosen, differentiable."""
-        arrivals, _, log_one = self._arrivals()
-        mean = (arrivals * log_one.exp()).sum(1).movedim(0, -1)
-        return mean.expand(self.batch_shape + self.event_shape)
+        return self._marginals()[0].movedim(0, -1).expand(self.batch_shape + self.event_shape)
 
     def marginals(self) -> Float[Tensor, "*batch d 2"]:
         """Return q(x_i = 0) and q(x_i = 1) of every bit, exactly; :attr:`mean` is the second."""
-        arrivals, log_zero, log_one = self._arrivals()
-        pairs = [(arrivals * table.exp()).sum(1).movedim(0, -1) for table in (log_zero, log_one)]
-        return torch.stack(pairs, -1).expand(self.batch_shape + self.event_shape + (2,))
+        ones, zeros = self._marginals()
+        pairs = torch.stack([zeros, ones], -1).movedim(0, -2)
+        return pairs.expand(self.batch_shape + self.event_shape + (2,))
 
     def entropy(self) -> Tensor:
-        """Return the exact entropy: the mean of the conditionals' entropies."""
-        arrivals, log_zero, log_one = self._arrivals()
-        each = arrivals * (log_zero.exp() * log_zero + log_one.exp() * log_one)
-        return -each.sum((0, 1)).expand(self.batch_shape)
+        """Return the exact entropy, from the normaliser and the marginals."""
+        ones, zeros = self._marginals()
+        total = self.totals.gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
+        return (total - (ones * self.log_on + zeros * self.log_off).sum(0)).expand(self.batch_shape)
 
     @property
     def points(self) -> int:
