@@ -36,8 +36,9 @@ class SuffixCounts(torch.autograd.Function):
         later = torch.cat([torch.zeros_like(nothing), *[nothing] * (width - 1)])
         rows = [later]
         for log_on, log_off in zip(on.flip(0), off.flip(0), strict=True):
-            with_bit = torch.cat([nothing, later[:-1] + log_on])
-            later = torch.logaddexp(later + log_off, with_bit)
+            with_bit = later[:-1] + log_on
+            later = later + log_off
+            later[1:] = torch.logaddexp(later[1:], with_bit)
             rows.append(later)
         return torch.stack(rows[::-1]), later
 
@@ -77,16 +78,14 @@ def flow(
     """
     ones, zeros = [], []
     arrival = source
-    nothing = torch.zeros_like(counts[0, :1])
     for i, (log_on, log_off) in enumerate(zip(on, off, strict=True)):
         now, later = counts[i], counts[i + 1]
         stays = (later + log_off - now).exp() * arrival
         leaves = (later[:-1] + log_on - now[1:]).exp() * arrival[1:]
         zeros.append(stays.sum(0))
         ones.append(leaves.sum(0))
-        arrival = stays + torch.cat([leaves, nothing])
-        if further is not None:
-            arrival = arrival + further[i]
+        stays[:-1] += leaves
+        arrival = stays if further is None else stays + further[i]
     return torch.stack(ones), torch.stack(zeros)
 
 

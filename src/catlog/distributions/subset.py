@@ -140,12 +140,13 @@ class Subset(Ordered):
             remaining = self.to_choose.expand(uniforms.shape[1:])
             width, *batch = self.counts.shape[1:]
             new = (1,) * (len(self.batch_shape) - len(batch))  # dimensions of `expand`
+            table = self.counts.reshape(-1, width, *new, *batch)
+            counts = table.expand((-1, width, *self.batch_shape)).unbind(0)
             bits = []
             for i, uniform in enumerate(uniforms):
-                zero = (self.counts[i + 1] + self.log_off[i] - self.counts[i]).exp()
-                threshold = zero.masked_fill(zero >= 1, torch.inf).reshape(width, *new, *batch)
-                threshold = threshold.expand((width, *self.batch_shape))
-                bit = (uniform >= threshold.gather(0, remaining)).long()
+                log_zero = counts[i + 1].gather(0, remaining) - counts[i].gather(0, remaining)
+                zero = (log_zero + self.log_off[i]).exp()
+                bit = ((uniform >= zero) & (zero < 1)).long()
                 remaining = remaining - bit
                 bits.append(bit)
             return torch.stack(bits, -1).reshape(u.shape)
