@@ -9,7 +9,10 @@ from .compiled import compiled_step as compiled_step
 from .distributions import Autoregressive as Autoregressive
 from .distributions import BayesianNetwork as BayesianNetwork
 from .distributions import Categoricals as Categoricals
+from .distributions import LinearChainCRF as LinearChainCRF
 from .distributions import MarkovChain as MarkovChain
+from .distributions import PlackettLuce as PlackettLuce
+from .distributions import Subset as Subset
 from .estimator import Estimator as Estimator
 from .estimators import ESTIMATORS as ESTIMATORS
 from .estimators import Exact as Exact
@@ -41,9 +44,12 @@ else:  # type checkers read a literal `__all__` only
         "Categoricals",
         "Comparison",
         "Estimator",
+        "LinearChainCRF",
         "MarkovChain",
         "MovingAverageBaseline",
         "Pathwise",
+        "PlackettLuce",
+        "Subset",
         "advise",
         "compare",
         "compiled_step",

@@ -52,6 +52,9 @@ STRUCTURED = {
     "autoregressive": lambda t: catlog.Autoregressive(
         lambda x, i: t[i] + x[..., :i].sum(-1, keepdim=True) * t[i + 1], [3] * 4, dtype=t.dtype
     ),
+    "subset": lambda t: catlog.Subset(t[:4, 0], 2),
+    "ranking": lambda t: catlog.PlackettLuce(t[:5, 0], 4),
+    "crf": lambda t: catlog.LinearChainCRF(t[:4], t[4:7]),
 }
 SAMPLERS = [
     catlog.Reinforce(2),
@@ -69,7 +72,13 @@ SAMPLERS = [
 
 @pytest.mark.parametrize(
     ("law", "E"),
-    [*(("network", E) for E in SAMPLERS), ("chain", SAMPLERS[2]), ("autoregressive", SAMPLERS[3])],
+    [
+        *(("network", E) for E in SAMPLERS),
+        ("chain", SAMPLERS[2]),
+        ("autoregressive", SAMPLERS[3]),
+        *((law, E) for law in ("subset", "ranking", "crf") for E in (SAMPLERS[1], SAMPLERS[2])),
+        ("subset", SAMPLERS[8]),
+    ],
     ids=lambda each: str(each),
 )
 def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None:

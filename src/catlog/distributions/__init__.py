@@ -3,7 +3,21 @@
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals
+from .linear_chain_crf import LinearChainCRF
 from .markov_chain import MarkovChain
 from .ordered import Ordered
+from .plackett_luce import PlackettLuce, gumbel_top_k
+from .subset import Subset
 
-__all__ = ["Autoregressive", "BayesianNetwork", "Categoricals", "MarkovChain", "Node", "Ordered"]
+__all__ = [
+    "Autoregressive",
+    "BayesianNetwork",
+    "Categoricals",
+    "LinearChainCRF",
+    "MarkovChain",
+    "Node",
+    "Ordered",
+    "PlackettLuce",
+    "Subset",
+    "gumbel_top_k",
+]

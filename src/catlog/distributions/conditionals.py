@@ -80,7 +80,7 @@ class Conditionals:
         return self.q.log_conditionals(index, self.validate)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
-        return self.log_conditionals(index).gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
+        return self.q.log_prob_of_rows(index, self.validate)
 
 
 def without_outputs(law: Factors | Conditionals) -> torch.Size:

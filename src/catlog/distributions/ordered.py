@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from ..tracing import can_inspect
 from .inverse_cdf import ancestral
@@ -44,7 +44,7 @@ class Ordered(Distribution):
     has_enumerate_support = True
     blocks: tuple[tuple[int, ...], ...]
     cardinalities: tuple[int, ...]
-    ancestors: tuple[frozenset[int], ...]
+    ancestors: tuple[frozenset[int] | range, ...]
     real: torch.dtype
     device: torch.device
     fixed: frozenset[int] = frozenset()
@@ -141,7 +141,13 @@ class Ordered(Distribution):
         shape = self._extended_shape(torch.Size(sample_shape))
         u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
         with torch.no_grad():
-            return ancestral(self, self._rows(u)).reshape(shape)
+            return self.from_uniforms(self._rows(u)).reshape(shape)
+
+    def from_uniforms(
+        self, u: Float[Tensor, "n *batch d"], validate: bool = True
+    ) -> Int64[Tensor, "n *batch d"]:
+        """Return the points that the inverse CDF makes from uniforms, block by block."""
+        return ancestral(self, u, validate)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
@@ -149,25 +155,30 @@ class Ordered(Distribution):
         value = value.expand(
             torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         ).long()
-        points = self._rows(value)
-        known = (
-            self.log_conditionals(points, bool(self._validate_args))
-            .gather(-1, points.unsqueeze(-1))
-            .squeeze(-1)
+        return self.log_prob_of_rows(self._rows(value), bool(self._validate_args)).reshape(
+            value.shape[:-1]
         )
-        return known.sum(-1).reshape(value.shape[:-1])
+
+    def log_prob_of_rows(
+        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
+    ) -> Float[Tensor, "n *batch"]:
+        """Return the log-probabilities of points with one leading dimension."""
+        log_probs = self.log_conditionals(x, validate)
+        return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def _rows(self, x: Tensor) -> Tensor:
         """Reshape ``[*sample, *batch, d]`` to ``[rows, *batch, d]``, as conditionals expect."""
         tail = self.batch_shape + self.event_shape
         return x.reshape((prod(x.shape[: x.dim() - len(tail)]),) + tail)
 
+    @property
+    def points(self) -> int:
+        """The number of points that :meth:`enumerate_support` returns."""
+        return prod(self.cardinalities)
+
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        points = prod(self.cardinalities)
-        if points > 2**22:
-            raise NotImplementedError(
-                f"{type(self).__name__} has {points} points, too many to enumerate."
-            )
+        check_enumerable(self)
+        points = self.points
         grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
         values = torch.cartesian_prod(*grid).reshape(
             (points,) + (1,) * len(self.batch_shape) + self.event_shape
@@ -184,6 +195,12 @@ class Ordered(Distribution):
         """
         log_prob = self.log_prob(self.enumerate_support())
         return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
+
+    def marginals(self) -> Float[Tensor, "*batch d k"]:
+        """Return q(x_i = k) for every i and k, by enumeration."""
+        points = self.enumerate_support()
+        prob = self.log_prob(points).exp()
+        return (one_hot(points, max(self.cardinalities)) * prob[..., None, None]).sum(0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
         new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
@@ -208,6 +225,14 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
+
+
+def check_enumerable(q: Ordered) -> None:
+    """Raise if q has too many points to enumerate."""
+    if q.points > 2**22:
+        raise NotImplementedError(
+            f"{type(q).__name__} has {q.points} points, too many to enumerate."
+        )
 
 
 class IndependentBlocks(Ordered):

@@ -50,6 +50,28 @@ class WithOutputDimensions(Ordered):
     def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
         return [self._with(raw, 2) for raw in self.q.raw_logits(self._without(x, 1))]
 
+    def log_conditionals(
+        self, x: Int64[Tensor, "*lead d"], validate: bool = True
+    ) -> Float[Tensor, "*lead d k"]:
+        return self._with(self.q.log_conditionals(self._without(x, 1), validate), 2)
+
+    def log_prob_of_rows(
+        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
+    ) -> Float[Tensor, "n *batch"]:
+        return self._with(self.q.log_prob_of_rows(self._without(x, 1), validate), 0)
+
+    def from_uniforms(
+        self, u: Float[Tensor, "n *batch d"], validate: bool = True
+    ) -> Int64[Tensor, "n *batch d"]:
+        return self._with(self.q.from_uniforms(self._without(u, 1), validate), 1)
+
+    @property
+    def points(self) -> int:
+        return self.q.points
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        return self._with(self.q.enumerate_support(expand), 1)
+
     def start(self, lead: torch.Size) -> Any:
         return self.q.start(lead[: len(lead) - self.outputs])
 

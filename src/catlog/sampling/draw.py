@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import check_count, check_device, check_generator
 from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
-from ..distributions.inverse_cdf import ancestral, inverse_cdf
+from ..distributions.inverse_cdf import inverse_cdf
 from ..estimator import Kind
 from ..tracing import can_inspect
 from .randomness import rand
@@ -69,7 +69,7 @@ def categories(
     """Return the categories whose intervals of the CDF contain ``u``, never impossible ones."""
     if isinstance(law, Conditionals):
         with torch.no_grad():
-            return ancestral(law.q, u, law.validate)
+            return law.q.from_uniforms(u, law.validate)
     return inverse_cdf(law.probs.detach(), u)
 
 

@@ -66,10 +66,25 @@ def squares(x: Tensor) -> Tensor:
     return torch.cat([x.double(), x.double().square()], -1)
 
 
+def crf(theta: Tensor) -> Distribution:
+    unary, pairwise = theta[..., :6].unflatten(-1, (3, 2)), theta[..., 6:].unflatten(-1, (2, 2))
+    return catlog.LinearChainCRF(unary, pairwise)
+
+
+RANKINGS = torch.tensor(list(permutations(range(3))))
 STRUCTURED = [
     Case("integer chain", normals(6), chain, grid(2, 2, 2), squares),
     Case("integer recurrent", normals(3, 3), recurrent, grid(2, 3, 2), squares),
     Case("integer blocks", normals(15), blocks, grid(2, 2, 3), squares),
+    Case(
+        "integer subset",
+        normals(3),
+        lambda t: catlog.Subset(t, 2),
+        1 - torch.eye(3).long(),
+        squares,
+    ),
+    Case("integer ranking", normals(3), catlog.PlackettLuce, RANKINGS, squares),
+    Case("integer crf", normals(10, seed=1), crf, grid(2, 2, 2), squares),
 ]
 ALL_CASES = CASES | {case.name: case for case in STRUCTURED}
 each_case = pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
