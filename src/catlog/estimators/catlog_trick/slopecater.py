@@ -12,9 +12,9 @@ from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
+from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import rand
-from ..learning import frozen, learns, write
 from ..logit_gradients import logit_surrogate
 from .slope_predictions import (
     gradient_scale,
