@@ -106,9 +106,10 @@ def best_tilt(
     It minimises the bound :math:`\log \mathbb{E}[g] \le K(\theta) + \max_s [\log g(s) - \theta s]`,
     which is convex in :math:`\theta`, by a golden section search.
 
-    >>> tilt = best_tilt(torch.full((2, 3), 1 / 3).log(), torch.tensor([0.0, 0, 0, 0, 1]).log())
-    >>> bool(tilt == best_tilt(torch.zeros(2, 3), torch.tensor([0.0, 0, 0, 0, 1]).log()))
-    True
+    Two terms of 0, 1 or 2, and a g that is 1 at a sum of 3:
+
+    >>> best_tilt(torch.zeros(2, 3), torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0]).log()).round(decimals=1)
+    tensor(0.8000)
     """
     term = torch.arange(log_terms.shape[-1], dtype=log_terms.dtype, device=log_terms.device)
     total = torch.arange(len(log_values), dtype=log_terms.dtype, device=log_terms.device)
