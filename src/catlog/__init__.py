@@ -12,6 +12,7 @@ from .distributions import Categoricals as Categoricals
 from .distributions import MarkovChain as MarkovChain
 from .estimator import Estimator as Estimator
 from .estimators import ESTIMATORS as ESTIMATORS
+from .estimators import CountDifferences as CountDifferences
 from .estimators import Exact as Exact
 from .estimators.catlog_trick import *
 from .estimators.control_variates import *
@@ -40,6 +41,7 @@ else:  # type checkers read a literal `__all__` only
         "BayesianNetwork",
         "Categoricals",
         "Comparison",
+        "CountDifferences",
         "Estimator",
         "MarkovChain",
         "MovingAverageBaseline",

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     INDEX = "index"  # Categorical: integers
     ONE_HOT = "one-hot"  # OneHotCategorical: one-hot floats
     MIXED = "mixed"  # Categoricals: integers, with different numbers of categories
+    COUNTS = "counts"  # Poisson, Binomial, Geometric, NegativeBinomial
     STRUCTURED = "structured"  # Autoregressive, BayesianNetwork, MarkovChain: dependent integers
 
 

@@ -108,7 +108,8 @@ def best_tilt(
 
     Two terms of 0, 1 or 2, and a g that is 1 at a sum of 3:
 
-    >>> best_tilt(torch.zeros(2, 3), torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0]).log()).round(decimals=1)
+    >>> g = torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0])
+    >>> best_tilt(torch.zeros(2, 3), g.log()).round(decimals=1)
     tensor(0.8000)
     """
     term = torch.arange(log_terms.shape[-1], dtype=log_terms.dtype, device=log_terms.device)
