@@ -1,4 +1,4 @@
-"""
+r"""
 An autoencoder of counts
 ========================
 
@@ -6,7 +6,7 @@ The code of an image is 16 counts, such as numbers of spikes, with Poisson distr
 
 The rate of a count has a simple gradient: how much one more count would change the loss,
 
-.. math:: \\frac{\\partial}{\\partial \\lambda_i} \\mathbb{E}[f(z)] = \\mathbb{E}[f(z + e_i) - f(z)],
+.. math:: \frac{\partial}{\partial \lambda_i} \mathbb{E}[f(z)] = \mathbb{E}[f(z + e_i) - f(z)],
 
 which :class:`catlog.CountDifferences` estimates, with 1 + 16 evaluations of the decoder per draw.
 It truncates nothing and needs no derivative of f. Beside it: RLOO with as many evaluations, on the

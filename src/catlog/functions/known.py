@@ -168,14 +168,16 @@ class _DifferenceWithTable(_Difference):
             if variables is not None:
                 rows = variables.unsqueeze(-1).expand(*variables.shape, probs.shape[-1])
                 probs = probs.gather(-2, rows)
-            deviations = []
-            for entries in (f_table, table):
-                possible = torch.where(probs > 0, entries, 0.0)
-                deviations.append(possible - (probs * possible).sum(-1, keepdim=True))
-            self.known.learn(*deviations, probs)
+            self.known.learn(_deviations(f_table, probs), _deviations(table, probs), probs)
         batch, outputs = self.mean.shape, self.mean.shape[self.mean.dim() - self.law.outputs :]
         mean = self.mean.detach().reshape(batch[: len(batch) - len(outputs)] + (1, 1) + outputs)
         return f_table - self.coefficient * (table - mean)
+
+
+def _deviations(table: Tensor, probs: Tensor) -> Tensor:
+    """Return the possible entries of a table, less every variable's mean."""
+    possible = torch.where(probs > 0, table, 0.0)
+    return possible - (probs * possible).sum(-1, keepdim=True)
 
 
 def _floats(values: object, mean: Tensor) -> Tensor:
