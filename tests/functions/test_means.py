@@ -229,10 +229,23 @@ def test_sums_without_a_lattice_are_enumerated(weights):
 
 def test_a_function_of_other_variables_is_refused():
     q = Independent(Categorical(logits=torch.zeros(4, 3)), 1)
-    with pytest.raises(ValueError, match="Additive: q must have 5 variables of 3 categories"):
+    with pytest.raises(ValueError, match="Additive: q must have 5 variables, as f has"):
         Exact()(Additive(torch.zeros(5, 3)), q)
-    with pytest.raises(ValueError, match="OfSum: q must have variables of 4 categories"):
-        Exact()(OfSum(torch.sin, 4), q)
+    with pytest.raises(ValueError, match="Potts: q must have at most 2 categories, as f has"):
+        Exact()(Potts(torch.zeros(4, 4), torch.zeros(4, 2)), q)
+    with pytest.raises(ValueError, match="OfSum: q must have 3 variables, as f has"):
+        Exact()(OfSum(torch.sin, 3, torch.ones(3)), q)
+
+
+def test_q_may_have_fewer_categories_than_f():
+    q = Independent(Categorical(logits=randn(4, 2)), 1)
+    for f in (
+        Additive(randn(4, 3)),
+        Pairwise(randn(4, 3, 4, 3)),
+        Potts(randn(4, 4), randn(4, 3)),
+        OfSum(wave, 3),
+    ):
+        torch.testing.assert_close(Exact()(f, q), Exact()(lambda x, f=f: f(x), q))
 
 
 def test_a_subclass_with_another_forward_needs_another_mean():

@@ -10,7 +10,7 @@ from .tables import (
     changes_from_current,
     check_own_mean,
     check_own_table,
-    independent,
+    padded_probs,
     register_tensors,
     widened,
 )
@@ -61,5 +61,5 @@ class Additive(nn.Module):
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the exact mean :math:`\sum_i \sum_k p_i(k)\, c_i(k)`, in O(d k)."""
         check_own_mean(self, Additive)
-        law = independent(self, q, self.costs.shape[-2], self.costs.shape[-1])
-        return (law.probs * widened(self.costs)).sum((-1, -2))
+        d, k = self.costs.shape[-2:]
+        return (padded_probs(self, q, d, k) * widened(self.costs)).sum((-1, -2))

@@ -158,7 +158,7 @@ class OfSum(nn.Module):
     ) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "n *batch_outputs"]]:
         """Return the probabilities of the terms, and g at every possible sum, in float64."""
         d = None if self.weights is None else len(self.weights)
-        law = independent(self, q, d, self.categories)
+        law = independent(self, q, d)
         if self.weights is not None and self.whole_weights is None:
             raise NotImplementedError(
                 "OfSum: its mean is known for constant weights that are whole numbers, but others "

@@ -14,7 +14,7 @@ from .tables import (
     check_own_mean,
     check_own_table,
     full_precision,
-    independent,
+    padded_probs,
     register_tensors,
     widened,
 )
@@ -52,7 +52,7 @@ class _Energy(nn.Module):
         The energy is linear in the vector of each variable.
         """
         check_own_mean(self, _Energy)
-        return self._energy(independent(self, q, *self.fields.shape).probs)[0]
+        return self._energy(padded_probs(self, q, *self.fields.shape))[0]
 
 
 class Pairwise(_Energy):

@@ -67,8 +67,8 @@ def _inherited(f: nn.Module, kind: type[nn.Module], method: str) -> str:
     return how_it_differs(f, kind) if inherits else ""
 
 
-def independent(f: nn.Module, q: Distribution, d: int | None, k: int) -> Factors:
-    """Return the view of q, for the mean of a function of d variables of k categories.
+def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:
+    """Return the view of q, for the mean of a function of d variables (None: of any number).
 
     Raise NotImplementedError if the variables of q depend on each other: there, the mean is not
     known.
@@ -80,13 +80,22 @@ def independent(f: nn.Module, q: Distribution, d: int | None, k: int) -> Factors
             f"{type(q).__name__} depend on each other."
         )
     law = factors(q, validate=False)
-    if law.k != k or d not in (None, law.d):
-        variables = "variables" if d is None else f"{d} variables"
+    if d not in (None, law.d):
         raise ValueError(
-            f"{name}: q must have {variables} of {k} categories, as f has, but it has {law.d} "
-            f"variables of {law.k} categories."
+            f"{name}: q must have {d} variables, as f has, but {law.d} variables were given."
         )
     return law
+
+
+def padded_probs(f: nn.Module, q: Distribution, d: int, k: int) -> Float[Tensor, "*batch d k"]:
+    """Return the probabilities of independent variables, with zeros up to k categories."""
+    law = independent(f, q, d)
+    if law.k > k:
+        raise ValueError(
+            f"{type(f).__name__}: q must have at most {k} categories, as f has, but {law.k} were "
+            "given."
+        )
+    return nn.functional.pad(law.probs, (0, k - law.k)) if law.k < k else law.probs
 
 
 def widened(values: Tensor) -> Tensor:
