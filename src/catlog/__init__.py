@@ -15,6 +15,7 @@ from .distributions import PlackettLuce as PlackettLuce
 from .distributions import Subset as Subset
 from .estimator import Estimator as Estimator
 from .estimators import ESTIMATORS as ESTIMATORS
+from .estimators import CountDifferences as CountDifferences
 from .estimators import Exact as Exact
 from .estimators.catlog_trick import *
 from .estimators.control_variates import *
@@ -43,6 +44,7 @@ else:  # type checkers read a literal `__all__` only
         "BayesianNetwork",
         "Categoricals",
         "Comparison",
+        "CountDifferences",
         "Estimator",
         "LinearChainCRF",
         "MarkovChain",

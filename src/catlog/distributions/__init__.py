@@ -3,6 +3,7 @@
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals
+from .counts import lost_mass, truncated
 from .linear_chain_crf import LinearChainCRF
 from .markov_chain import MarkovChain
 from .ordered import Ordered
@@ -20,4 +21,6 @@ __all__ = [
     "PlackettLuce",
     "Subset",
     "gumbel_top_k",
+    "lost_mass",
+    "truncated",
 ]
