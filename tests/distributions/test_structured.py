@@ -15,10 +15,24 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Independent
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Multinomial,
+)
 
 import catlog
-from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.distributions import (
+    Autoregressive,
+    BayesianNetwork,
+    MarkovChain,
+    MixtureOfProducts,
+    MultinomialCounts,
+    Node,
+    Ordered,
+)
 from catlog.sampling.interventions import Interventions
 from catlog.testing.settings import estimators
 
@@ -76,6 +90,19 @@ def dag_of_networks(theta: Tensor) -> Ordered:
     )
 
 
+def mixture(theta: Tensor) -> Ordered:
+    """Three components of a bit and a three-way variable, some of whose values are impossible."""
+    logits = theta[3:].view(3, 2, 3)
+    mask = torch.zeros(3, 2, 3, dtype=torch.bool)
+    mask[:, 0, 2] = mask[1, 1, 0] = True
+    components = Independent(Categorical(logits=logits.masked_fill(mask, -torch.inf)), 1)
+    return MixtureOfProducts(MixtureSameFamily(Categorical(logits=theta[:3]), components))
+
+
+def multinomial(theta: Tensor) -> Ordered:
+    return MultinomialCounts(Multinomial(2, logits=theta))
+
+
 class Recurrent:
     """A tiny recurrent network with all its parameters shared between positions; with a state, and
     without.
@@ -116,6 +143,8 @@ CASES = {
         Case("chain of three states", _rand(12), wide_chain),
         Case("chain with observations", _rand(10), emitting_chain),
         Case("dag with a block", _rand(17), dag),
+        Case("mixture", _rand(21), mixture),
+        Case("multinomial", _rand(3), multinomial),
         Case("dag of networks", _rand(7), dag_of_networks),
         Case(
             "recurrent",
@@ -148,6 +177,7 @@ def function(table: Tensor) -> Callable[[Tensor], Tensor]:
     """Return f with a random value for every point."""
 
     def f(x: Tensor) -> Tensor:
+        x = x.long()  # counts are floats
         index = [x[..., i] if i < x.shape[-1] else torch.zeros_like(x[..., 0]) for i in range(4)]
         return table[tuple(index)]
 
@@ -181,6 +211,7 @@ def cells(q: Ordered) -> list[tuple[Tensor, Tensor]]:
             ]
         )
         edges = edges.unique()
+        edges = edges[torch.cat([edges.diff() > 1e-12, torch.ones(1, dtype=torch.bool)])]
         result.append(((edges[1:] + edges[:-1]) / 2, edges[1:] - edges[:-1]))
     return result
 
@@ -207,6 +238,8 @@ def sampler(E: catlog.SCateR, q: Ordered) -> tuple[Tensor, Tensor, dict[str, Ten
         group = 0
         for variables in q.blocks:
             for clamped in variables:
+                if clamped in q.fixed:
+                    continue
                 for _ in range(min(q.cardinalities[clamped] - 1, (E.categories or 99) + 1)):
                     group += 1
                     used += [(group, i) for i in range(d) if clamped in q.ancestors[block_of[i]]]

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from ..tracing import can_inspect
 from .absorbing import rows_of_state
 from .inverse_cdf import ancestral
+from .point_form import PointForm
 
 
 class Ordered(Distribution):
@@ -37,6 +38,7 @@ class Ordered(Distribution):
       of a known environment;
     - ``end``: for sequences that end, the category that is certain after its first occurrence; then
       every block is one variable, in the order of the event;
+    - ``form``: how f sees a point, if it is not the int64 vector itself;
 
     and defines :meth:`conditional`. If its network carries a state along the sequence, it sets
     ``incremental`` and defines :meth:`start` and :meth:`step` as well. If it can compute all
@@ -53,6 +55,7 @@ class Ordered(Distribution):
     fixed: frozenset[int] = frozenset()
     incremental: bool = False
     end: int | None = None
+    form: PointForm | None = None
 
     @abstractmethod
     def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:

@@ -27,6 +27,7 @@ class WithOutputDimensions(Ordered):
         self.fixed = q.fixed
         self.incremental = q.incremental
         self.end = q.end
+        self.form = q.form
         batch_shape = q.batch_shape + (1,) * outputs
         super().__init__(batch_shape, q.event_shape, validate_args=False)
 
