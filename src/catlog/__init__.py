@@ -13,6 +13,7 @@ from .distributions import LinearChainCRF as LinearChainCRF
 from .distributions import MarkovChain as MarkovChain
 from .distributions import PlackettLuce as PlackettLuce
 from .distributions import Subset as Subset
+from .distributions import register_distribution as register_distribution
 from .estimator import Estimator as Estimator
 from .estimators import ESTIMATORS as ESTIMATORS
 from .estimators import CountDifferences as CountDifferences
@@ -58,6 +59,7 @@ else:  # type checkers read a literal `__all__` only
         "functions",
         "log_expectation",
         "problems",
+        "register_distribution",
     ]
 
     # Imported on first use: training needs none of these modules, and `data` needs numpy.

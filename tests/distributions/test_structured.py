@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Independent
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Multinomial,
+)
 
 import catlog
 from catlog.distributions import (
@@ -23,6 +29,8 @@ from catlog.distributions import (
     BayesianNetwork,
     LinearChainCRF,
     MarkovChain,
+    MixtureOfProducts,
+    MultinomialCounts,
     Node,
     Ordered,
     PlackettLuce,
@@ -85,6 +93,19 @@ def dag_of_networks(theta: Tensor) -> Ordered:
     )
 
 
+def mixture(theta: Tensor) -> Ordered:
+    """Three components of a bit and a three-way variable, some of whose values are impossible."""
+    logits = theta[3:].view(3, 2, 3)
+    mask = torch.zeros(3, 2, 3, dtype=torch.bool)
+    mask[:, 0, 2] = mask[1, 1, 0] = True
+    components = Independent(Categorical(logits=logits.masked_fill(mask, -torch.inf)), 1)
+    return MixtureOfProducts(MixtureSameFamily(Categorical(logits=theta[:3]), components))
+
+
+def multinomial(theta: Tensor) -> Ordered:
+    return MultinomialCounts(Multinomial(2, logits=theta))
+
+
 class Recurrent:
     """A tiny recurrent network with all its parameters shared between positions; with a state, and
     without.
@@ -129,6 +150,8 @@ CASES = {
         Case("chain of three states", _rand(12), wide_chain),
         Case("chain with observations", _rand(10), emitting_chain),
         Case("dag with a block", _rand(17), dag),
+        Case("mixture", _rand(21), mixture),
+        Case("multinomial", _rand(3), multinomial),
         Case("dag of networks", _rand(7), dag_of_networks),
         Case(
             "recurrent",
@@ -145,6 +168,18 @@ CASES = {
         Case("ranking", _rand(3), PlackettLuce),
         Case("ranking of the first two", _rand(4), lambda t: PlackettLuce(t, 2)),
         Case("crf", _rand(10), lambda t: LinearChainCRF(t[:6].view(3, 2), t[6:].view(2, 2))),
+        Case(
+            "sequence that ends",
+            _rand(6),
+            lambda t: Autoregressive(Recurrent(t, False), [2, 2, 2], end=1, dtype=t.dtype),
+        ),
+        Case(
+            "sequence that ends, with a state and a temperature",
+            _rand(6),
+            lambda t: Autoregressive(
+                Recurrent(t, True), [2, 2, 2], end=0, temperature=0.7, dtype=t.dtype
+            ),
+        ),
     ]
 }
 TABLES = [_rand(4, 4, 4, 4, seed=seed) for seed in (1, 2)]
@@ -154,6 +189,7 @@ def function(table: Tensor) -> Callable[[Tensor], Tensor]:
     """Return f with a random value for every point."""
 
     def f(x: Tensor) -> Tensor:
+        x = x.long()  # counts are floats
         index = [x[..., i] if i < x.shape[-1] else torch.zeros_like(x[..., 0]) for i in range(4)]
         return table[tuple(index)]
 
@@ -187,6 +223,7 @@ def cells(q: Ordered) -> list[tuple[Tensor, Tensor]]:
             ]
         )
         edges = edges.unique()
+        edges = edges[torch.cat([edges.diff() > 1e-12, torch.ones(1, dtype=torch.bool)])]
         result.append(((edges[1:] + edges[:-1]) / 2, edges[1:] - edges[:-1]))
     return result
 
@@ -213,6 +250,8 @@ def sampler(E: catlog.SCateR, q: Ordered) -> tuple[Tensor, Tensor, dict[str, Ten
         group = 0
         for variables in q.blocks:
             for clamped in variables:
+                if clamped in q.fixed:
+                    continue
                 for _ in range(min(q.cardinalities[clamped] - 1, (E.categories or 99) + 1)):
                     group += 1
                     used += [(group, i) for i in range(d) if clamped in q.ancestors[block_of[i]]]
@@ -310,7 +349,16 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["chain", "recurrent", "recurrent with a state", "chain with observations", "subset", "crf"],
+    [
+        "chain",
+        "recurrent",
+        "recurrent with a state",
+        "chain with observations",
+        "subset",
+        "crf",
+        "sequence that ends",
+        "sequence that ends, with a state and a temperature",
+    ],
 )
 def test_ram_is_unbiased(name: str) -> None:
     """Two categories: only the difference of two Gumbels matters, a logistic variable; its cells
@@ -609,7 +657,8 @@ def test_structured_distributions_are_torch_distributions() -> None:
         points = possible_points(q)
         log_prob = q.log_prob(points)
         torch.testing.assert_close(log_prob.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
-        torch.testing.assert_close(q.entropy(), -(log_prob.exp() * log_prob).sum())
+        possible = log_prob[log_prob > -torch.inf]
+        torch.testing.assert_close(q.entropy(), -(possible.exp() * possible).sum())
         assert q.sample((7, 2)).shape == (7, 2, len(q.cardinalities))
         wide = q.expand([3])
         assert wide.sample((2,)).shape == (2, 3, len(q.cardinalities))
