@@ -17,6 +17,7 @@ from .estimators.catlog_trick import *
 from .estimators.control_variates import *
 from .estimators.coupled_draws import *
 from .estimators.relaxations import *
+from .estimators.relaxations.sampling_layer import sample as sample
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
 from .estimators.sets import *
@@ -50,6 +51,7 @@ else:  # type checkers read a literal `__all__` only
         "functions",
         "log_expectation",
         "problems",
+        "sample",
     ]
 
     # Imported on first use: training needs none of these modules, and `data` needs numpy.

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_count, check_temperature
-from ...distributions.factors import factors, relaxable
+from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
-from .relaxation import straight_through_mean, to_point
+from .relaxation import mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,22 @@ class GumbelRao:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelRao")
+        points = self.points(law, x=x, noise=noise, generator=generator)
+        return mean_through(f, law, points, self.validate)
+
+    def points(
+        self,
+        law: Factors,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         z = gumbels_given_argmax(
             law, law.index(x), noise, (self.noise_samples,), generator, self.validate
         )
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        return straight_through_mean(f, law, x, to_point(law, soft), self.validate)
+        return straight_through(law, x, to_point(law, soft))

@@ -10,11 +10,11 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_temperature
-from ...distributions.factors import factors, relaxable
+from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import straight_through_mean, to_point
+from .relaxation import mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,12 @@ class ReinMax:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "ReinMax")
+        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
+
+    def points(
+        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
 
@@ -95,4 +101,4 @@ class ReinMax:
         tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
         middle = (one_hot(law.index(x), law.k) + tempered) / 2
         mean = 2 * times_jacobian(middle) - times_jacobian(law.probs.detach()) / 2
-        return straight_through_mean(f, law, x, to_point(law, mean), self.validate)
+        return straight_through(law, x, to_point(law, mean))

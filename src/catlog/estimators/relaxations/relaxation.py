@@ -78,9 +78,13 @@ def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
 
 
-def straight_through_mean(
-    f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool
+def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n *batch_event"]:
+    """Return the points x exactly, with the derivative of ``mean``."""
+    return x + (mean - mean.detach()).to(law.dtype)
+
+
+def mean_through(
+    f: Function, law: Factors, points: Float[Tensor, "n *batch_event"], validate: bool
 ) -> Float[Tensor, "*batch"]:
-    """Return the mean of f at x, with the derivative in x passed on to ``mean``."""
-    points = x + (mean - mean.detach()).to(law.dtype)
+    """Return the mean of f at the points, differentiated through them once."""
     return once(evaluate_through(f, points, law, validate=validate).mean(0))
