@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .diagnostics import Comparison as Comparison
     from .diagnostics import advise as advise
     from .diagnostics import compare as compare
+    from .diagnostics import compare_layers as compare_layers
 else:  # type checkers read a literal `__all__` only
     __all__ = [
         *ESTIMATORS,
@@ -47,6 +48,7 @@ else:  # type checkers read a literal `__all__` only
         "Pathwise",
         "advise",
         "compare",
+        "compare_layers",
         "compiled_step",
         "functions",
         "log_expectation",
@@ -56,7 +58,7 @@ else:  # type checkers read a literal `__all__` only
 
     # Imported on first use: training needs none of these modules, and `data` needs numpy.
     _MODULES = ("data", "diagnostics", "problems")
-    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare")
+    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare", "compare_layers")
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:
