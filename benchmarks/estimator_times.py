@@ -1,6 +1,6 @@
 """How long does one estimate take at 200 variables and batch 100, before and after a change?
 
-    python -m benchmarks.estimator_times                    # writes results/speed/estimator_times.csv
+    python -m benchmarks.estimator_times         # writes results/speed/estimator_times.csv
     python -m benchmarks.estimator_times --before 13120d3   # an earlier commit beside it
     python -m benchmarks.estimator_times --source PATH      # a folder that holds catlog, beside it
 
@@ -148,7 +148,7 @@ def measure(
                     times[version, name].append(process.seconds(name))
     rows = []
     for name in names:
-        estimator, options, kind = SETTINGS[name]
+        estimator, _, kind = SETTINGS[name]
         after = times["after", name]
         row: Row = {"estimator": name, "distribution": kind, "rounds": rounds}
         row["ms"] = 1000 * median(after)
@@ -169,7 +169,7 @@ def ratio(first: list[float], second: list[float]) -> float:
 
 def baseline_of(name: str) -> str:
     """Return the row of RLOO with as many evaluations, on the same distribution."""
-    estimator, options, kind = SETTINGS[name]
+    estimator, _, kind = SETTINGS[name]
     E = catlog.ESTIMATORS[estimator](**options)
     count = E.evaluations(Independent(Bernoulli(logits=torch.zeros(VARIABLES)), 1))
     return f"RLOO({count})" if kind == BITS else f"RLOO({count}), chain"

@@ -22,6 +22,7 @@ from .estimators.catlog_trick import *
 from .estimators.control_variates import *
 from .estimators.coupled_draws import *
 from .estimators.relaxations import *
+from .estimators.relaxations.sampling_layer import sample as sample
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
 from .estimators.sets import *
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .diagnostics import Comparison as Comparison
     from .diagnostics import advise as advise
     from .diagnostics import compare as compare
+    from .diagnostics import compare_layers as compare_layers
 else:  # type checkers read a literal `__all__` only
     __all__ = [
         *ESTIMATORS,
@@ -55,16 +57,18 @@ else:  # type checkers read a literal `__all__` only
         "Subset",
         "advise",
         "compare",
+        "compare_layers",
         "compiled_step",
         "functions",
         "log_expectation",
         "problems",
         "register_distribution",
+        "sample",
     ]
 
     # Imported on first use: training needs none of these modules, and `data` needs numpy.
     _MODULES = ("data", "diagnostics", "problems")
-    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare")
+    _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare", "compare_layers")
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

@@ -117,18 +117,17 @@ def check_positive(owner: str, name: str, value: object) -> None:
         raise ValueError(f"{owner}: `{name}` must be positive, but {value} was given.")
 
 
-def check_temperature(owner: str, value: object) -> None:
+def check_temperature(owner: str, value: object, name: str = "temperature") -> None:
     """Raise unless ``value`` is a finite number above 0, or a 0-d tensor of one."""
     if not isinstance(value, Tensor):
-        return check_positive(owner, "temperature", value)
+        return check_positive(owner, name, value)
     if value.dim() > 0 or not value.is_floating_point():
         tensor = f"one of {value.dtype} with shape {tuple(value.shape)}"
         raise TypeError(
-            f"{owner}: `temperature` must be a number or a 0-d tensor of floats, but {tensor} was "
-            "given."
+            f"{owner}: `{name}` must be a number or a 0-d tensor of floats, but {tensor} was given."
         )
     if value.device.type != "meta" and can_inspect(True, value):
-        check_positive(owner, "temperature", value.item())
+        check_positive(owner, name, value.item())
 
 
 def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | float:

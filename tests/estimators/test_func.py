@@ -18,7 +18,6 @@ NOT_MAPPED = {
     "SCateR": "the sweep over clamped variables writes into one tensor",
     "RAM": "the sweep over clamped variables writes into one tensor",
     "CritiCateR": "torch's one_hot looks at the numbers",
-    "ReinMax": "torch's one_hot looks at the numbers",
 }
 
 

@@ -16,6 +16,8 @@ CHANGED = {
     "tree": "stick",
     "control": "none",
     "order": 1,
+    "last_time": 0.25,
+    "control_weight": 0.25,
 }
 EXCLUDED = {"IndeCateR": {"variables"}, "SCateR": {"categories"}, "REBAR": {"temperature"}}
 

@@ -19,6 +19,7 @@ REFERENCES = {
     "exact": "Bias against the exact gradient",
     "given": "Bias against the reference given",
     "pooled": "Bias against the other unbiased estimators, pooled",
+    "rloo": "Bias against RLOO on all layers, with many draws",
 }
 
 
@@ -78,12 +79,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of :func:`catlog.compare`.
+    """The result of :func:`catlog.compare` and :func:`catlog.compare_layers`.
 
     Attributes:
         rows: What was measured of every estimator, best first.
         skipped: The estimators that were left out, with the reasons.
-        reference: What the bias is measured against: "exact", "given" or "pooled".
+        reference: What the bias is measured against: "exact", "given", "pooled" or, by
+            :func:`catlog.compare_layers`, "rloo".
         mode: How the numbers of draws were set.
     """
 

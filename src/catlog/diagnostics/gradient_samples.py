@@ -69,7 +69,7 @@ class GradientSampler:
         if isinstance(q, Distribution):
             self.q = q = converted(q)
             if leaves is None:
-                leaves = _graph_leaves(_from_all_parameters(q))
+                leaves = graph_leaves(_from_all_parameters(q))
                 if not leaves:
                     leaves, self.q = detached_copy(q)
             self.make_q: Callable[..., Distribution] = lambda *_: self.q
@@ -327,7 +327,7 @@ class GradientSampler:
         """Return the leaves that f's values are computed from, beside x."""
         with torch.enable_grad():
             fx = self.f(draw(self.view, 1, generator=self.generator(0)))
-        return _graph_leaves(fx) if isinstance(fx, Tensor) else []  # else the estimator raises
+        return graph_leaves(fx) if isinstance(fx, Tensor) else []  # else the estimator raises
 
 
 def _identity(value: Tensor) -> Tensor:
@@ -352,7 +352,7 @@ def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
         raise ValueError(
             "parameters: tensors with requires_grad=True are needed, to take the gradient in."
         )
-    if not any(_is_among(leaf, parameters) for leaf in _graph_leaves(_from_all_parameters(q))):
+    if not any(_is_among(leaf, parameters) for leaf in graph_leaves(_from_all_parameters(q))):
         raise ValueError(
             "parameters: q does not depend on any of them (or was made of detached ones)."
         )
@@ -410,6 +410,11 @@ def _gradients(
     ]
 
 
+def flat_gradients(value: Tensor, leaves: Sequence[Tensor]) -> Float[Tensor, "parameters"]:
+    """Return the gradient of ``value.sum()`` in all leaves, as one vector."""
+    return _flat(_gradients(value, leaves), 0)
+
+
 def _flat(tensors: Sequence[Tensor], lead: int) -> Tensor:
     """Concatenate tensors along one dimension that follows ``lead`` leading ones."""
     return torch.cat(
@@ -417,7 +422,7 @@ def _flat(tensors: Sequence[Tensor], lead: int) -> Tensor:
     )
 
 
-def _graph_leaves(value: Tensor) -> list[Tensor]:
+def graph_leaves(value: Tensor) -> list[Tensor]:
     """Return the leaves that a tensor was computed from."""
     if value.grad_fn is None:
         return [value] if value.requires_grad else []

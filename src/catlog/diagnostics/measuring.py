@@ -116,7 +116,7 @@ def compare(
     _check_numbers(samples, budget, repeats, rounds, training, limit)
     task = GradientSampler(f, q, parameters)
     check_mean(task, limit)
-    entries, skipped = _entries(task, _named(estimators), samples, budget)
+    entries, skipped = _entries(task, named_estimators(estimators), samples, budget)
     with shown_progress(progress) as advance:
         steps = len(entries) + rounds
         for number, (name, entry) in enumerate(list(entries.items())):
@@ -168,7 +168,7 @@ def _check_numbers(
 
 
 @dataclass
-class _Entry:
+class Entry:
     """One estimator with its measurements."""
 
     E: Estimator
@@ -292,7 +292,7 @@ def train_estimator(
         weight.grad = None
 
 
-def _named(estimators: Chosen | None) -> dict[str, Estimator]:
+def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     """Return copies of the estimators by name, so that the originals learn nothing."""
     if isinstance(estimators, Mapping):
         return {name: deepcopy(E) for name, E in estimators.items()}
@@ -316,9 +316,9 @@ def _named(estimators: Chosen | None) -> dict[str, Estimator]:
 
 def _entries(
     task: GradientSampler, named: dict[str, Estimator], samples: int | None, budget: int | None
-) -> tuple[dict[str, _Entry], dict[str, str]]:
+) -> tuple[dict[str, Entry], dict[str, str]]:
     """Return the estimators to measure, and why the others are left out."""
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, Entry] = {}
     skipped: dict[str, str] = {}
     for name, E in named.items():
         try:
@@ -327,7 +327,7 @@ def _entries(
                 skipped[name] = sized
                 continue
             has_own_name = name not in (label(E), type(E).__name__)
-            entry = _Entry(sized, task.evaluations(sized))
+            entry = Entry(sized, task.evaluations(sized))
             entries[name if has_own_name else label(sized)] = entry
         except (ValueError, TypeError) as error:  # raised by the estimator's own checks
             skipped[name] = str(error).rstrip(".")
@@ -356,7 +356,7 @@ def _reference(
     reference: GivenReference | None,
     limit: int,
     repeats: int,
-    entries: Mapping[str, _Entry],
+    entries: Mapping[str, Entry],
 ) -> tuple[str, KnownGradient | None]:
     """Return the kind of reference and, unless it is pooled, the gradient to compare with."""
     if reference is not None:
@@ -367,7 +367,7 @@ def _reference(
     return "pooled", None
 
 
-def _rows(entries: Mapping[str, _Entry], known: KnownGradient | None) -> list[Row]:
+def _rows(entries: Mapping[str, Entry], known: KnownGradient | None) -> list[Row]:
     unbiased = {name: entry.in_parameters for name, entry in entries.items() if entry.E.unbiased}
     best_known = known or pooled_gradient(unbiased)
     if best_known is None:

@@ -48,8 +48,18 @@ def gumbels_given_argmax(
         lead = len(repeats) + 1
         form = "[..., n, *batch, d, k]"
         noise = check_uniforms("noise", noise, shape, form, law, validate, lead=lead)
-    log_e = -gumbels(noise)
-    argmax = index.unsqueeze(-1).expand(shape[:-1] + (1,))
+    return truncated_gumbels(law, index, noise)
+
+
+@torch.no_grad()
+def truncated_gumbels(
+    law: Factors,
+    index: Int64[Tensor, "n *batch d"],
+    uniforms: Float[Tensor, "*repeats_n_batch d k"],
+) -> Float[Tensor, "*repeats_n_batch d k"]:
+    """Return :func:`gumbels_given_argmax` for uniforms that were checked."""
+    log_e = -gumbels(uniforms)
+    argmax = index.unsqueeze(-1).expand(uniforms.shape[:-1] + (1,))
     top = log_e.gather(-1, argmax)
     return (-torch.logaddexp(log_e - law.log_probs, top)).scatter(-1, argmax, -top)
 

@@ -1,4 +1,4 @@
-"""The one source of uniforms."""
+"""The one source of uniforms and exponentials."""
 
 from collections.abc import Sequence
 
@@ -17,3 +17,12 @@ def rand(
     if generator is None:
         return torch.rand(tuple(shape), dtype=dtype, device=device)
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
+
+
+def exponentials(like: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """Return standard exponential noise, of the shape, dtype and device of ``like``.
+
+    It is drawn as ``torch.nn.functional.gumbel_softmax`` draws it, so both use a seed alike.
+    """
+    noise = torch.empty_like(like, memory_format=torch.legacy_contiguous_format)
+    return noise.exponential_() if generator is None else noise.exponential_(generator=generator)

@@ -63,6 +63,18 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "GumbelSoftmax": [{"samples": 2}, {"samples": 2, "hard": True, "temperature": 0.5}],
     "GumbelRao": [{"samples": 2}, {"samples": 1, "noise_samples": 3, "temperature": 0.5}],
     "ReinMax": [{"samples": 1}, {"samples": 2, "temperature": 1.3}],
+    "ReinMaxRao": [{"samples": 2}, {"samples": 1, "noise_samples": 3, "temperature": 1.5}],
+    "ReinMaxCV": [
+        {"samples": 2},
+        {"samples": 1, "noise_samples": 3, "temperature": 0.5, "control_weight": 1.0},
+    ],
+    "GappedStraightThrough": [{"samples": 1}, {"samples": 2, "gap": None, "temperature": 0.7}],
+    "DecoupledStraightThrough": [
+        {"samples": 2},
+        {"samples": 1, "forward_temperature": 0.7, "backward_temperature": 1.5},
+    ],
+    "MinimumVarianceStraightThrough": [{"samples": 1}, {"samples": 2, "bias_weight": 1.0}],
+    "ReDGE": [{"samples": 2}, {"samples": 1, "steps": 2, "last_time": 0.9}],
     "DARN": [{"samples": 1}, {"samples": 2, "order": 1}],
     "IMLE": [{"samples": 2}, {"samples": 3, "step": 2.0}],
     "DirectOptimisation": [{"samples": 2}, {"samples": 3, "epsilon": -2.0, "chunk_size": 2}],

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_count
-from ...distributions.factors import bits_only, factors
+from ...distributions.factors import Factors, bits_only, factors
 from ...estimator import BITS, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import straight_through_mean
+from .relaxation import mean_through, straight_through
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,16 @@ class DARN:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "DARN", "ReinMax, which is the same for categories")
+        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
+
+    def points(
+        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
         # The weight of f' in the derivative in the bit's logit.
         weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
         mean = law.shaped(weight * (logits[..., 1] - logits[..., 0]))
-        return straight_through_mean(f, law, x, mean, self.validate)
+        return straight_through(law, x, mean)

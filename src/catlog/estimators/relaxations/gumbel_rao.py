@@ -16,7 +16,7 @@ from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
 from ..logit_gradients import finite_log_probs
-from .relaxation import straight_through_mean, to_point
+from .relaxation import mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,18 @@ class GumbelRao:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelRao")
+        points = self.points(law, x=x, noise=noise, generator=generator)
+        return mean_through(f, law, points, self.validate)
+
+    def points(
+        self,
+        law: Factors,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
         index = law.index(x)
         logits = finite_log_probs(law)
@@ -102,7 +114,7 @@ class GumbelRao:
                 law, index, noise, (self.noise_samples,), generator, self.validate
             )
             soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        return straight_through_mean(f, law, x, to_point(law, soft), self.validate)
+        return straight_through(law, x, to_point(law, soft))
 
     @torch.no_grad()
     def _rise(
@@ -115,8 +127,8 @@ class GumbelRao:
         r"""Return the mean derivative of the softmax's second entry in the log-odds, for two
         categories.
 
-        The difference of the two z is :math:`\log(1 + e_o / (p_o e_j))` for the drawn category j and
-        the other one o, with standard exponential e. The softmax's entries are in the ratio
+        The difference of the two z is :math:`\log(1 + e_o / (p_o e_j))` for the drawn category j
+        and the other one o, with standard exponential e. The softmax's entries are in the ratio
         :math:`t = (1 + e_o / (p_o e_j))^{-1/\tau}`, and the derivative is
         :math:`t / (\tau (1 + t)^2)`.
         """

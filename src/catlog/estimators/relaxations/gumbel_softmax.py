@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_flag, check_generator, check_temperature, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
@@ -15,6 +14,7 @@ from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.gumbel import gumbels, logistics
 from ...sampling.randomness import rand
+from ...tracing import inside_functorch
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,18 @@ class GumbelSoftmax:
             )
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
-        check_generator(generator, law.device)
-        points = law.shaped(self._relaxed(law, noise, generator).to(law.dtype))
-        return evaluate_through(f, points.clone(), law, validate=self.validate).mean(0)
+        points = self.points(law, noise=noise, generator=generator).clone()
+        return evaluate_through(f, points, law, validate=self.validate).mean(0)
 
-    def _relaxed(
-        self, law: Factors, noise: Tensor | None, generator: torch.Generator | None
-    ) -> Tensor:
-        """Return relaxed draws ``[n, *batch, d]`` or ``[n, *batch, d, k]``."""
+    def points(
+        self,
+        law: Factors,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return relaxed draws or, with ``hard``, draws with their derivative."""
+        check_generator(generator, law.device)
         shape = (self.samples, *law.batch_shape, law.d)
         shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
         if noise is None:
@@ -113,10 +117,36 @@ class GumbelSoftmax:
             u = check_uniforms("noise", noise, shape, "for this q", law, self.validate)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
-            logits = log_probs[..., 1] - log_probs[..., 0]
-            relaxed = ((logits + logistics(u)) / self.temperature).sigmoid()
-            discrete = (relaxed.detach() > 0.5).to(relaxed.dtype)
+            relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)
         else:
-            relaxed = ((log_probs + gumbels(u)) / self.temperature).softmax(-1)
-            discrete = one_hot(relaxed.detach().argmax(-1), law.k).to(relaxed.dtype)
-        return discrete + (relaxed - relaxed.detach()) if self.hard else relaxed
+            relaxed = self.relax(log_probs, gumbels(u))
+        return law.shaped(relaxed.to(law.dtype))
+
+    def relax(
+        self,
+        logits: Float[Tensor, "*shape"],
+        noise: Float[Tensor, "*shape"],
+        *,
+        bits: bool = False,
+        dim: int = -1,
+    ) -> Float[Tensor, "*shape"]:
+        """Return relaxed draws or, with ``hard``, draws with their derivative.
+
+        Args:
+            logits: along ``dim``, normalised or not; one per variable for bits.
+            noise: Gumbel noise, logistic noise for bits.
+            bits: whether the variables are bits.
+            dim: the dimension of the categories.
+        """
+        scores = (logits + noise) / self.temperature
+        relaxed = scores.sigmoid() if bits else scores.softmax(dim)
+        if not self.hard:
+            return relaxed
+        constant = relaxed.detach()
+        if bits:
+            discrete = (constant > 0.5).to(relaxed.dtype)
+        else:
+            zeros = torch.zeros_like(constant)
+            put = zeros.scatter if inside_functorch() else zeros.scatter_
+            discrete = put(dim, constant.argmax(dim, keepdim=True), 1.0)
+        return discrete + (relaxed - constant)

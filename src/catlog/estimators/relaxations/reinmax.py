@@ -1,20 +1,19 @@
 """ReinMax: straight-through of second order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_temperature
-from ...distributions.factors import factors, relaxable
+from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import straight_through_mean, to_point
+from .relaxation import is_drawn, mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,33 @@ class ReinMax:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "ReinMax")
+        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
+
+    def points(
+        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        logits = finite_log_probs(law)
+        mean = reinmax_mean(law, law.index(x), self.temperature)
+        return straight_through(law, x, to_point(law, mean))
 
-        def times_jacobian(p: Tensor) -> Tensor:
-            """Return J(p) times the logits."""
-            return p * logits - p * (p * logits).sum(-1, keepdim=True)
 
-        tempered = (law.log_probs.detach() / self.temperature).softmax(-1)
-        middle = (one_hot(law.index(x), law.k) + tempered) / 2
-        mean = 2 * times_jacobian(middle) - times_jacobian(law.probs.detach()) / 2
-        return straight_through_mean(f, law, x, to_point(law, mean), self.validate)
+def reinmax_mean(
+    law: Factors, index: Int64[Tensor, "n *batch d"], temperature: float | Tensor
+) -> Float[Tensor, "n *batch d k"]:
+    """Return what ReinMax differentiates in place of the draws with these category numbers."""
+    logits = finite_log_probs(law)
+    tempered = (law.log_probs.detach() / temperature).softmax(-1)
+    middle = (is_drawn(law, index) + tempered) / 2
+    return 2 * times_jacobian(middle, logits) - times_jacobian(law.probs.detach(), logits) / 2
+
+
+def times_jacobian(p: Float[Tensor, "*lead k"], logits: Tensor) -> Float[Tensor, "*lead k"]:
+    """Return J(p) times the logits, where J(p) is the derivative of softmax at probabilities p."""
+    return p * logits - p * (p * logits).sum(-1, keepdim=True)
+
+
+def midpoint(law: Factors, index: Int64[Tensor, "n *batch d"]) -> Factors:
+    """Return the distribution halfway between q and each draw, a constant."""
+    middle = (is_drawn(law, index) + law.probs.detach()) / 2
+    return replace(law, probs=middle, given_logits=middle.log())

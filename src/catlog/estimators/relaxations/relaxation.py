@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ...distributions.factors import Factors
@@ -78,9 +78,18 @@ def to_point(law: Factors, table: Float[Tensor, "*lead d k"]) -> Tensor:
     return law.shaped(table[..., 1] if law.kind == Kind.BITS else table)
 
 
-def straight_through_mean(
-    f: Function, law: Factors, x: Tensor, mean: Tensor, validate: bool
+def is_drawn(law: Factors, index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch d k"]:
+    """Return for every category whether it is the one drawn; unlike one_hot, vmap maps it."""
+    return index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
+
+
+def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n *batch_event"]:
+    """Return the points x exactly, with the derivative of ``mean``."""
+    return x + (mean - mean.detach()).to(law.dtype)
+
+
+def mean_through(
+    f: Function, law: Factors, points: Float[Tensor, "n *batch_event"], validate: bool
 ) -> Float[Tensor, "*batch"]:
-    """Return the mean of f at x, with the derivative in x passed on to ``mean``."""
-    points = x + (mean - mean.detach()).to(law.dtype)
+    """Return the mean of f at the points, differentiated through them once."""
     return once(evaluate_through(f, points, law, validate=validate).mean(0))

@@ -15,7 +15,7 @@ from ...distributions.subset import Subset
 from ...estimator import RELAXABLE, Function, Kind, Target, label, once
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.draw import base_draws
-from .relaxation import straight_through_mean, to_point
+from .relaxation import mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class SIMPLE:
             law = factors(q, outputs=outputs, validate=self.validate)
             relaxable(q, law, "SIMPLE")
             x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-            return straight_through_mean(f, law, x, to_point(law, law.probs), self.validate)
+            return mean_through(
+                f, law, straight_through(law, x, to_point(law, law.probs)), self.validate
+            )
         subset = view(q, outputs=outputs, validate=self.validate)
         x = base_draws(subset, x, self.samples, generator=generator, validate=self.validate)
         mean = q.mean.reshape(subset.batch_shape + subset.event_shape)

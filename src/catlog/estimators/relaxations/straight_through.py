@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_count
-from ...distributions.factors import factors, relaxable
+from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
-from .relaxation import straight_through_mean, to_point
+from .relaxation import mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -73,5 +73,11 @@ class StraightThrough:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "StraightThrough")
+        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
+
+    def points(
+        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        return straight_through_mean(f, law, x, to_point(law, law.probs), self.validate)
+        return straight_through(law, x, to_point(law, law.probs))

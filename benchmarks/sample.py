@@ -1,0 +1,99 @@
+"""Time of `catlog.sample` beside `torch.nn.functional.gumbel_softmax`.
+
+    python -m benchmarks.sample                     # writes results/speed/sample_cpu.csv
+    python -m benchmarks.sample --device cuda
+
+A step is the draw and the gradient of a weighted sum of it. In every round all methods take turns;
+`ratio` is the median over rounds of the time relative to F.gumbel_softmax in the same round.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import catlog
+from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
+
+from .tables import RESULTS, Row, Table, show
+
+SHAPES = [(32, 10), (100, 20, 10), (100, 200, 10)]
+REFERENCE = "F.gumbel_softmax"
+ESTIMATORS: list[SlopeEstimator] = [
+    catlog.GumbelSoftmax(temperature=0.5, hard=True),
+    catlog.StraightThrough(validate=False),
+    catlog.ReinMax(validate=False),
+    catlog.GumbelRao(validate=False),
+]
+Draw = Callable[[Tensor], Tensor]
+
+
+def methods() -> dict[str, Draw]:
+    """Return the functions to time, by name."""
+    draws: dict[str, Draw] = {REFERENCE: lambda logits: F.gumbel_softmax(logits, 0.5, hard=True)}
+    for E in ESTIMATORS:
+        draws[type(E).__name__] = lambda logits, E=E: catlog.sample(logits, E)  # type: ignore[misc]
+    return draws
+
+
+def seconds(draw: Draw, logits: Tensor, weight: Tensor, calls: int) -> float:
+    """Return the time of a step, as a mean over ``calls``."""
+    _synchronise(logits)
+    start = time.perf_counter()
+    for _ in range(calls):
+        torch.autograd.grad((draw(logits) * weight).sum(), logits)
+    _synchronise(logits)
+    return (time.perf_counter() - start) / calls
+
+
+def _synchronise(logits: Tensor) -> None:
+    if logits.is_cuda:
+        torch.cuda.synchronize()
+
+
+def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
+    weight = torch.randn(shape, generator=generator).to(device)
+    draws = methods()
+    calls = max(1, 20_000 // logits.numel())
+    times: dict[str, list[float]] = {name: [] for name in draws}
+    for repeat in range(rounds + 3):
+        for name, draw in draws.items():
+            took = seconds(draw, logits, weight, calls)
+            if repeat >= 3:
+                times[name].append(took)
+    return [
+        {
+            "shape": " x ".join(map(str, shape)),
+            "method": name,
+            "ms": 1000 * median(took),
+            "ratio": median(a / b for a, b in zip(took, times[REFERENCE], strict=True)),
+        }
+        for name, took in times.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    table = Table(args.output or RESULTS / "speed" / f"sample_{args.device}.csv", ("shape",))
+    for shape in SHAPES:
+        rows = measure(shape, args.device, args.rounds)
+        table.add(rows)
+        show(" x ".join(map(str, shape)), rows)
+
+
+if __name__ == "__main__":
+    main()

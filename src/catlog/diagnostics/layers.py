@@ -1,0 +1,278 @@
+"""Bias, variance and time of estimators inside a network whose layers draw by `catlog.sample`."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice, product, repeat
+from math import prod
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from ..checks import check_count
+from ..estimator import Estimator
+from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
+from .comparison import Comparison
+from .gradient_samples import Clock, flat_gradients, graph_leaves
+from .measuring import Chosen, Entry, named_estimators
+from .moments import Moments
+from .progress import shown_progress
+from .reference import KnownGradient, norm_of
+from .sizing import joined_reasons
+
+GROUP = 4  # runs of the network in one estimate of the reference by RLOO
+
+
+class Sampler(Protocol):
+    """What a network calls in place of :func:`catlog.sample`, without an estimator."""
+
+    def __call__(self, logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor: ...
+
+
+NetworkLoss = Callable[[Sampler], Tensor]
+
+
+def compare_layers(
+    loss: NetworkLoss,
+    estimators: Chosen,
+    parameters: Sequence[Tensor] | None = None,
+    *,
+    repeats: int = 200,
+    rounds: int = 15,
+    limit: int = 4096,
+    reference_runs: int = 4000,
+    seed: int = 0,
+    progress: bool = True,
+    clock: Clock = time.perf_counter,
+) -> Comparison:
+    r"""Measure estimators inside a network whose layers draw by :func:`catlog.sample`.
+
+    How biased is Gumbel-Softmax in this network, and at which temperature least? Every estimator
+    draws in all layers, ``repeats`` times. The gradient is that of the expected loss, summed over
+    rows, in the parameters. It is compared with the exact one: the sum over all outcomes of all
+    layers, if a row has at most ``limit`` of them; else with the mean of ``reference_runs`` runs by
+    RLOO, whose noise is accounted for.
+
+    Variance, time and intervals are those of :func:`catlog.compare`. Rows are sorted by
+    :math:`\text{bias}^2 + \text{variance}`, the mean squared error of one estimate.
+
+    Args:
+        loss: a function of the sampler, which returns one loss per row, ``[*rows]``. It runs the
+            network, whose layers call ``sampler(logits)`` (with ``dim`` and ``bits`` as in
+            :func:`catlog.sample`) on logits ``[*rows, ...]``. No other randomness, such as dropout,
+            may change between calls.
+        estimators: those that :func:`catlog.sample` takes: names of the registry, estimators, or a
+            dict of them by name. Others are left out, with the reason.
+        parameters: tensors to take the gradient in; None: all that the loss is computed from.
+        repeats: estimates per estimator, at least 2.
+        rounds: timed steps per estimator.
+        limit: the most outcomes of a row to enumerate; the network runs once for each.
+        reference_runs: runs of the network for the reference by RLOO, at least 8.
+        seed: the seed of the draws.
+        progress: show a bar, if the package rich is installed and the output is a terminal.
+        clock: a function that returns seconds.
+
+    >>> from torch import nn
+    >>> from catlog import GumbelSoftmax, ReinMax
+    >>> first, second, images = nn.Linear(3, 6), nn.Linear(6, 1), torch.ones(5, 3)
+    >>> def loss(sampler):
+    ...     codes = sampler(first(images).unflatten(-1, (2, 3)))
+    ...     return second(codes.flatten(-2)).squeeze(-1).square()
+    >>> estimators = [GumbelSoftmax(temperature=0.5, hard=True), ReinMax()]
+    >>> result = compare_layers(loss, estimators, repeats=50, rounds=1, progress=False)
+    >>> result.reference, sorted(row.name for row in result.rows)
+    ('exact', ['GumbelSoftmax(1, temperature=0.5, hard=True)', 'ReinMax(1)'])
+    """
+    for name, value, least in (
+        ("repeats", repeats, 2),
+        ("rounds", rounds, 1),
+        ("limit", limit, 0),
+        ("reference_runs", reference_runs, 2 * GROUP),
+    ):
+        check_count("compare_layers", name, value, least)
+    network = _Network(loss, parameters)
+    entries: dict[str, Entry] = {}
+    skipped: dict[str, str] = {}
+    named = named_estimators(estimators)
+    with shown_progress(progress) as advance:
+        steps = len(named) + rounds + 1
+        for number, (name, E) in enumerate(named.items()):
+            advance(name, number, steps)
+            sampler = _drawing_by(E, network.generator(seed + 1 + number))
+            entry = Entry(E, evaluations=1)
+            try:
+                for _ in range(repeats):
+                    entry.in_parameters.add(network.gradient(sampler).unsqueeze(0))
+            except (TypeError, ValueError) as error:
+                skipped[name] = str(error).rstrip(".")
+                continue
+            entries[name] = entry
+        if not entries:
+            reasons = joined_reasons(skipped)
+            raise ValueError(f"compare_layers: no estimator could be used. {reasons}.")
+        for number in range(rounds):
+            advance("timing", len(named) + number, steps)
+            for entry in entries.values():
+                sampler = _drawing_by(entry.E, network.generator(seed))
+                network.synchronise()
+                start = clock()
+                network.gradient(sampler)
+                network.synchronise()
+                entry.times.append(clock() - start)
+        advance("reference", steps - 1, steps)
+        kind = "exact" if network.outcomes <= limit else "rloo"
+        truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
+        advance("done", steps, steps)
+    norm = norm_of(truth)
+    rows = [entry.row(name, truth, norm) for name, entry in entries.items()]
+    rows.sort(key=lambda row: row.bias**2 + row.variance)
+    return Comparison(tuple(rows), skipped, kind, "One draw per layer")
+
+
+def _drawing_by(E: Estimator, generator: torch.Generator) -> Sampler:
+    """Return a sampler that draws by E; it raises if E cannot draw without f."""
+    return partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
+
+
+class _Recorder:
+    """A sampler that draws (or is told the categories) and keeps the draws' log-probabilities.
+
+    Args:
+        generator: the source of randomness.
+        categories: the categories of the variables of a row, of all layers in the order of calls;
+            None: they are drawn.
+        row_dims: the number of dimensions of rows.
+    """
+
+    def __init__(
+        self,
+        generator: torch.Generator | None = None,
+        categories: Iterable[int] | None = None,
+        row_dims: int = 0,
+    ) -> None:
+        self.generator = generator
+        self.categories = None if categories is None else iter(categories)
+        self.row_dims = row_dims
+        self.log_probs: list[Tensor] = []
+        self.cardinalities: list[int] = []
+
+    def __call__(self, logits: Tensor, *, dim: int = -1, bits: bool = False) -> Tensor:
+        if bits:
+            table = logsigmoid(torch.stack([-logits, logits], -1))
+        else:
+            table = logits.movedim(dim, -1).log_softmax(-1)
+        index = self._index(table.detach())
+        self.log_probs.append(table.gather(-1, index).squeeze(-1))
+        self.cardinalities.append(table.shape[-1])
+        if bits:
+            return index.squeeze(-1).to(logits.dtype)
+        drawn = torch.zeros_like(table).scatter(-1, index, 1.0).detach()
+        return drawn.movedim(-1, dim)
+
+    def _index(self, table: Tensor) -> Tensor:
+        """Return the category of every variable, with a last dimension of size 1."""
+        shape = table.shape[:-1]
+        if self.categories is None:
+            rows = torch.multinomial(
+                table.exp().reshape(-1, table.shape[-1]), 1, generator=self.generator
+            )
+            return rows.reshape(*shape, 1)
+        rest = shape[self.row_dims :]
+        chosen = torch.tensor(list(islice(self.categories, prod(rest))), device=table.device)
+        return chosen.reshape(rest).expand(shape).unsqueeze(-1)
+
+    def log_prob(self, rows: torch.Size) -> Tensor:
+        """Return the log-probability of all draws of a row, or raise if a layer has other rows."""
+        total = torch.zeros(())
+        for table in self.log_probs:
+            if table.shape[: len(rows)] != rows:
+                raise ValueError(
+                    f"loss: it returned losses {tuple(rows)}, but a layer draws variables "
+                    f"{tuple(table.shape)}. Return one loss per row, and let the logits of every "
+                    "layer begin with the dimensions of the rows."
+                )
+            total = table.reshape(*rows, -1).sum(-1) + total.to(table)
+        return total
+
+
+class _Network:
+    """A loss with layers that draw, and its gradients."""
+
+    def __init__(self, loss: NetworkLoss, parameters: Sequence[Tensor] | None) -> None:
+        if not callable(loss):
+            raise TypeError(
+                "loss must be a function of the sampler that returns one loss per row, but "
+                f"{type(loss).__name__} was given."
+            )
+        self.loss = loss
+        recorder = _Recorder(categories=repeat(0))  # to see the layers; nothing is drawn
+        losses = self.losses(recorder)
+        if not recorder.log_probs:
+            raise ValueError(
+                "loss: it did not call its argument. Let every layer that draws call "
+                "`sampler(logits)` in place of `catlog.sample(logits, E)`."
+            )
+        self.device = losses.device
+        self.rows = losses.shape
+        total = losses.sum() + recorder.log_prob(self.rows).sum()
+        self.parameters = list(graph_leaves(total) if parameters is None else parameters)
+        if not self.parameters or not all(leaf.requires_grad for leaf in self.parameters):
+            raise ValueError(
+                "parameters: tensors with requires_grad=True are needed, to take the gradient in."
+            )
+        self.variables = [
+            (cardinality, prod(table.shape[len(self.rows) :]))
+            for cardinality, table in zip(recorder.cardinalities, recorder.log_probs, strict=True)
+        ]
+
+    def generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    @property
+    def outcomes(self) -> int:
+        """The number of joint outcomes of all layers, for one row."""
+        return prod(cardinality**count for cardinality, count in self.variables)
+
+    def losses(self, sampler: Sampler) -> Tensor:
+        """Run the network; return one loss per row."""
+        losses = self.loss(sampler)
+        if not isinstance(losses, Tensor) or not losses.is_floating_point():
+            raise TypeError(
+                f"loss must return a tensor of floats, one per row, but {losses!r} was returned."
+            )
+        return losses
+
+    def gradient(self, sampler: Sampler) -> Tensor:
+        """Return one estimate of the gradient in the parameters, as a vector."""
+        return flat_gradients(self.losses(sampler), self.parameters)
+
+    def exact(self) -> KnownGradient:
+        """Return the gradient by enumeration of all outcomes of a row."""
+        sizes = [cardinality for cardinality, count in self.variables for _ in range(count)]
+        total = torch.zeros((), dtype=torch.float64)
+        for categories in product(*map(range, sizes)):
+            recorder = _Recorder(categories=categories, row_dims=len(self.rows))
+            losses = self.losses(recorder)
+            weighted = recorder.log_prob(self.rows).exp() * losses
+            total = flat_gradients(weighted, self.parameters).double() + total.to(losses.device)
+        return total, torch.zeros_like(total)
+
+    def by_rloo(self, runs: int, seed: int) -> KnownGradient:
+        """Return the mean gradient of runs in groups by RLOO, and the variance of that mean."""
+        generator, moments = self.generator(seed), Moments()
+        for _ in range(runs // GROUP):
+            recorders = [_Recorder(generator) for _ in range(GROUP)]
+            losses = torch.stack([self.losses(recorder) for recorder in recorders])
+            log_prob = torch.stack([recorder.log_prob(self.rows) for recorder in recorders])
+            values = losses.detach()
+            advantage = (values - values.mean(0)) * (GROUP / (GROUP - 1))
+            surrogate = (losses + advantage * log_prob).mean(0)
+            moments.add(flat_gradients(surrogate, self.parameters).unsqueeze(0))
+        return moments.mean, moments.variances / moments.count

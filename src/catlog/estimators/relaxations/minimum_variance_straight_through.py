@@ -1,0 +1,123 @@
+"""The straight-through estimator of least variance for a given bias on quadratic functions."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ...checks import check_count, check_number
+from ...distributions.factors import Factors, factors, relaxable
+from ...estimator import RELAXABLE, Function, Kind, Target, label
+from ...sampling.draw import base_draws
+from ..logit_gradients import finite_log_probs
+from .reinmax import times_jacobian
+from .relaxation import is_drawn, mean_through, straight_through, to_point
+
+
+@dataclass(frozen=True)
+class MinimumVarianceStraightThrough:
+    r"""The derivative of the draw that has the least variance for its bias on quadratic f.
+
+    .. math::
+        \frac1N \sum_n \partial_x f(x^{(n)}) \cdot S(x^{(n)})\, \partial \text{logits}, \qquad
+        S = \arg\min_{\mathbb{E}[S(x)] = J(p)} \;
+        \mathbb{E} \lVert S(x) \rVert^2 + \tfrac{w}{2} \sum_{ij} \lVert B_{ij} \rVert^2
+
+    where :math:`J(p) = \operatorname{diag}(p) - p p^\top` and
+    :math:`B_{ij} = p_j S(j)_i + p_i S(i)_j - [i = j]\, J(p)_i` is the bias for f with the second
+    derivative i, j. (S(j) is the matrix for the draw j, and S(j)_i its row i.) The constraint makes
+    it exact in expectation for f that is multilinear. **Biased** otherwise. As the weight w of the
+    bias grows, it becomes exact for f that is quadratic in each variable given the others, as
+    :class:`ReinMax` is, and has the least :math:`\mathbb{E} \lVert S(x) \rVert^2` of all that are.
+    At w = 0 it is :class:`StraightThrough`. The value is unbiased.
+
+    Cost: ``samples`` evaluations, forward and backward; one system of k equations per variable.
+    Needs: f differentiable; a Bernoulli or one-hot q.
+    Reference: Hooper & Shekhovtsov, "Generalized and optimal straight-through estimators", 2026.
+
+    Args:
+        samples: number of draws N.
+        bias_weight: w, at least 0 (the authors raise it from 1 to a million in training).
+        validate: check f's values for NaN and inf (eager mode only).
+
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> E = MinimumVarianceStraightThrough()
+    >>> E(lambda x: 4 * x[..., 0], q, x=torch.ones(1, 2)).backward()
+    >>> logits.grad
+    tensor([1., 0.])
+    """
+
+    samples: int = 1
+    bias_weight: float = 100.0
+    validate: bool = True
+
+    target: ClassVar[Target] = "expectation"
+    unbiased: ClassVar[bool] = False
+    supports: ClassVar[frozenset[Kind]] = RELAXABLE
+    differentiates_f: ClassVar[bool] = True
+    randomness: ClassVar[tuple[str, ...]] = ("x",)
+    many_outputs: ClassVar[bool] = True
+    reference: ClassVar[str] = "Hooper & Shekhovtsov 2026"
+
+    __repr__ = label
+
+    def __post_init__(self) -> None:
+        check_count("MinimumVarianceStraightThrough", "samples", self.samples)
+        check_number("MinimumVarianceStraightThrough", "bias_weight", self.bias_weight, least=0)
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
+
+    def __call__(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        outputs: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
+        relaxable(q, law, "MinimumVarianceStraightThrough")
+        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
+
+    def points(
+        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
+        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        drawn = is_drawn(law, law.index(x))
+        p, w = law.probs.detach(), self.bias_weight
+        slope = times_jacobian(p, finite_log_probs(law))
+        multiplier = self._multiplier(p, slope)
+
+        def of_drawn(table: Tensor) -> Tensor:
+            """Return the entry of the drawn category."""
+            return (table * drawn).sum(-1, keepdim=True)
+
+        total = (1 + w * p) * multiplier - w * p * of_drawn(multiplier) + w * drawn * slope
+        mean = total / (1 + w * (p + of_drawn(p)))
+        return straight_through(law, x, to_point(law, mean))
+
+    def _multiplier(
+        self, p: Float[Tensor, "*batch d k"], slope: Float[Tensor, "*batch d k"]
+    ) -> Float[Tensor, "*batch d k"]:
+        """Return Lagrange's multiplier of the constraint, times the logits; ``slope`` is J(p) times
+        the logits.
+        """
+        w = self.bias_weight
+        row, column = p.unsqueeze(-1), p.unsqueeze(-2)
+        pairs = 1 + w * (row + column)
+        coupling = -w * row * column / pairs
+        diagonal = (1 + w * p) * (column / pairs).sum(-1)
+        matrix = coupling + torch.diag_embed(diagonal)
+        right = (1 + w * p) / (1 + 2 * w * p) * slope
+        solution: Tensor = torch.linalg.solve_ex(matrix, right.unsqueeze(-1))[0]
+        return solution.squeeze(-1)

@@ -1,0 +1,195 @@
+"""Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
+
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Bernoulli, OneHotCategorical
+
+from ...checks import check_flag, check_generator
+from ...distributions.factors import Factors, factors
+from ...estimator import Kind, once
+from ...sampling.gumbel import logistics
+from ...sampling.randomness import exponentials, rand
+from .gumbel_softmax import GumbelSoftmax
+from .reinmax import ReinMax
+
+
+class SlopeEstimator(Protocol):
+    """An estimator whose gradient is a derivative of the draws: it can be used without f.
+
+    ``points(law, ...)`` takes what `randomness` names and returns draws ``[n, *batch, *event]``.
+    """
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def validate(self) -> bool: ...
+
+    @property
+    def supports(self) -> frozenset[Kind]: ...
+
+    @property
+    def randomness(self) -> tuple[str, ...]: ...
+
+    def points(
+        self, law: Factors, *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]: ...
+
+
+DEFAULT = ReinMax()
+
+
+def sample(
+    logits: Float[Tensor, "*shape"],
+    estimator: SlopeEstimator = DEFAULT,
+    *,
+    dim: int = -1,
+    bits: bool = False,
+    x: Tensor | None = None,
+    noise: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*shape"]:
+    r"""Draw one-hot vectors (or bits) that can be differentiated in the logits.
+
+    A drop-in for ``torch.nn.functional.gumbel_softmax(logits, tau, hard=True)``, with the gradient
+    of ``estimator``:
+
+    .. math:: y \sim \operatorname{Categorical}(\operatorname{softmax}(\text{logits})), \qquad
+        \partial y := \partial m(\text{logits}, y)
+
+    where m is what the estimator differentiates in place of the draw, such as
+    :math:`\operatorname{softmax}(\text{logits})` for :class:`StraightThrough`. For a loss that is
+    computed from y, this is the gradient of ``E(f, q)`` with the same draw. The values of y are
+    exactly 0 and 1. Layers of a network may each draw, with different estimators.
+
+    ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
+    same ``torch.manual_seed`` it has the same draw and the same gradient. Without ``hard`` it
+    returns relaxed draws, as there.
+
+    Every estimator here is **biased**. :func:`catlog.compare_layers` measures how much. Estimators
+    that need the values of f (RLOO, IndeCateR and most others) cannot be used without it: write the
+    rest of the network as a function and call ``E(f, q)``.
+
+    Cost: one draw and its derivative. Needs: a loss that is differentiable in y.
+
+    Args:
+        logits: the logits of the categories along ``dim``, of any normalisation; with ``bits``, one
+            logit per bit.
+        estimator: :class:`ReinMax` (the default), :class:`StraightThrough`,
+            :class:`GumbelSoftmax`, :class:`GumbelRao`, :class:`DARN` (bits) or another with a
+            method ``points``; with ``samples=1``. Expand the logits for more draws.
+        dim: the dimension of the categories.
+        bits: draw Bernoulli variables.
+        x: a draw to use instead, in the shape of the logits.
+        noise: uniforms to use, in the shape that the estimator states for one draw of
+            ``OneHotCategorical(logits=logits)`` (``Bernoulli`` with ``bits``), with the categories
+            last.
+        generator: the source of randomness; by default torch's global generator.
+
+    >>> logits = torch.zeros(5, 3, requires_grad=True)
+    >>> y = sample(logits, GumbelSoftmax(temperature=0.5, hard=True))
+    >>> y.shape, y.sum(-1).tolist()
+    (torch.Size([5, 3]), [1.0, 1.0, 1.0, 1.0, 1.0])
+    >>> codes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
+    >>> (sample(logits) @ codes).sum().backward()
+    >>> logits.grad.shape
+    torch.Size([5, 3])
+    """
+    _check(logits, estimator, dim, bits)
+    if isinstance(estimator, GumbelSoftmax) and x is None and noise is None:
+        return _gumbel_softmax(logits, estimator, dim, bits, generator)
+    last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
+    q = (Bernoulli if bits else OneHotCategorical)(logits=last, validate_args=False)
+    law = factors(q, validate=estimator.validate)
+    given = {"x": _as_points(x, logits, last, dim), "noise": noise}
+    for name, value in given.items():
+        if value is not None and name not in estimator.randomness:
+            raise ValueError(
+                f"sample: `{name}` must be None, but a tensor was given: {estimator!r} takes "
+                f"{' and '.join(estimator.randomness)}."
+            )
+    injected = {name: value for name, value in given.items() if value is not None}
+    points = estimator.points(law, generator=generator, **injected)[0]
+    draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
+    return draws if last is logits else draws.movedim(-1, dim)
+
+
+def _gumbel_softmax(
+    logits: Tensor,
+    estimator: GumbelSoftmax,
+    dim: int,
+    bits: bool,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Return Gumbel-Softmax's draws, which need neither probabilities nor normalised logits."""
+    check_generator(generator, logits.device)
+    wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    if bits:
+        u = rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator)
+        noise = logistics(u)
+    else:
+        noise = -exponentials(wide, generator=generator).log()
+    return estimator.relax(wide, noise, bits=bits, dim=dim).to(logits.dtype)
+
+
+def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tensor | None:
+    """Return a draw as the one row of points that an estimator takes, with the categories last."""
+    if x is None:
+        return None
+    if not isinstance(x, Tensor) or x.shape != logits.shape:
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(
+            f"sample: `x` must be a draw in the shape of the logits, {tuple(logits.shape)}, but "
+            f"{shape} was given."
+        )
+    return (x if last is logits else x.movedim(dim, -1)).unsqueeze(0)
+
+
+def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> None:
+    """Raise unless the estimator can draw from these logits without f."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        given = str(logits.dtype) if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(
+            f"sample: `logits` must be a tensor of floats, but {given} was given. Give the "
+            "unnormalised logits, as to F.gumbel_softmax; of probabilities, give the logarithm."
+        )
+    check_flag("sample", "bits", bits)
+    if not bits and (
+        isinstance(dim, bool)
+        or not isinstance(dim, int)
+        or not -logits.dim() <= dim < logits.dim()
+        or logits.shape[dim] == 0
+    ):
+        raise ValueError(
+            f"sample: `dim` must be a dimension of the logits, {tuple(logits.shape)}, that holds "
+            f"at least one category, but {dim!r} was given. With bits=True every logit is a bit."
+        )
+    if isinstance(estimator, type) or not hasattr(estimator, "points"):
+        raise TypeError(
+            "sample: `estimator` must be one that needs no f (ReinMax, StraightThrough, "
+            f"GumbelSoftmax, GumbelRao, DARN, ...), but {estimator!r} was given. "
+            + (
+                "Give an instance, as in ReinMax()."
+                if isinstance(estimator, type)
+                else "With any other estimator E, write the rest of the network as a function f "
+                "of the draws and call E(f, q) with q = OneHotCategorical(logits=logits)."
+            )
+        )
+    if estimator.samples != 1:
+        raise ValueError(
+            f"sample: `estimator` must have samples=1, but {estimator!r} was given. For more "
+            f"draws expand the logits: logits.expand({estimator.samples}, *logits.shape)."
+        )
+    if (Kind.BITS if bits else Kind.ONE_HOT) not in estimator.supports:
+        raise TypeError(
+            f"sample: `estimator` must draw {'bits' if bits else 'one-hot vectors'}, but "
+            f"{estimator!r} does not. "
+            + (
+                "Leave out bits=True."
+                if bits
+                else "Pass bits=True, with one logit per bit, or use ReinMax."
+            )
+        )

@@ -1,0 +1,265 @@
+"""`catlog.sample`: the gradient of E(f, q) and of F.gumbel_softmax, draws, layers, errors."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, OneHotCategorical
+from torch.nn import functional as F
+
+import catlog
+from catlog import DARN, ESTIMATORS, GumbelRao, GumbelSoftmax, ReinMax, StraightThrough, sample
+from catlog.testing import z_limit
+from catlog.testing.cases import normals
+from catlog.testing.settings import VARIANTS
+
+SLOPE_BASED = {
+    f"{name}({options})": replace(ESTIMATORS[name](**options), samples=1)
+    for name in ESTIMATORS
+    if hasattr(ESTIMATORS[name], "points")
+    for options in VARIANTS[name]
+}
+
+
+def slope_based(*kinds: str) -> list[object]:
+    """Return the estimators for a kind of draw, with whether they draw bits."""
+    return [
+        pytest.param(E, kind == "bits", id=f"{name} {kind}")
+        for name, E in SLOPE_BASED.items()
+        for kind in kinds
+        if kind in E.supports
+    ]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def distribution(logits: Tensor, bits: bool) -> torch.distributions.Distribution:
+    return Bernoulli(logits=logits) if bits else OneHotCategorical(logits=logits)
+
+
+WEIGHT = normals(5, 4, seed=3)
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda total: total,
+    "sine": lambda total: total.sin(),
+}
+
+
+def test_known_slope_based_estimators_are_listed() -> None:
+    names = {name.partition("(")[0] for name in SLOPE_BASED}
+    assert {"StraightThrough", "GumbelSoftmax", "GumbelRao", "ReinMax", "DARN"} <= names
+
+
+@pytest.mark.parametrize("f", FUNCTIONS)
+@pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
+def test_gradient_is_that_of_the_expectation(E: catlog.Estimator, bits: bool, f: str) -> None:
+    """With the same draw and the same noise, for every estimator with a derivative of the draw."""
+    leaf = normals(5, 4).requires_grad_()
+
+    def value_of(y: Tensor) -> Tensor:  # one per distribution: per bit, or per row of categories
+        return FUNCTIONS[f](y * WEIGHT if bits else (y * WEIGHT).sum(-1))
+
+    q = distribution(leaf, bits)
+    injected = {}
+    if "noise" in E.randomness:
+        injected["noise"] = noise_for(E, leaf, bits)
+    if "x" in E.randomness:
+        injected["x"] = q.sample((1,))
+    (wanted,) = torch.autograd.grad(E(value_of, q, **injected).sum(), leaf)
+    if "x" in injected:
+        injected["x"] = injected["x"][0]
+    y = sample(leaf, E, bits=bits, **injected)
+    (got,) = torch.autograd.grad(value_of(y).sum(), leaf)
+    assert wanted.abs().max() > 1e-3
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+def noise_for(E: catlog.Estimator, logits: Tensor, bits: bool) -> Tensor:
+    """Return uniforms in the shape that E's own error names."""
+    with pytest.raises(ValueError, match="noise must have shape") as refusal:
+        sample(logits, E, bits=bits, noise=torch.zeros((), dtype=torch.float64))
+    shape = re.search(r"shape \(([\d, ]+)\)", str(refusal.value))
+    assert shape is not None
+    sizes = [int(size) for size in shape[1].split(",") if size.strip()]
+    return torch.rand(*sizes, dtype=torch.float64, generator=seeded(7))
+
+
+@pytest.mark.parametrize("hard", [True, False])
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gumbel_softmax_is_that_of_torch(hard: bool, dim: int, dtype: torch.dtype) -> None:
+    """After the same seed: the same draw, bit for bit the same gradient, the next number too."""
+    leaf = normals(6, 5, 4).to(dtype).requires_grad_()
+    weight = normals(6, 5, 4, seed=1).to(dtype)
+    results = []
+    for draw in (
+        lambda: F.gumbel_softmax(leaf, 0.7, hard=hard, dim=dim),
+        lambda: sample(leaf, GumbelSoftmax(temperature=0.7, hard=hard), dim=dim),
+    ):
+        torch.manual_seed(3)
+        y = draw()
+        results.append((y, *torch.autograd.grad((y * weight).sum(), leaf), torch.rand(())))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-6)
+    assert torch.equal(results[0][1], results[1][1])
+    if hard:
+        assert bool(((results[1][0] == 0) | (results[1][0] == 1)).all())
+
+
+@pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
+def test_draws_are_discrete_and_follow_the_generator(E: catlog.Estimator, bits: bool) -> None:
+    E = replace(E, hard=True) if isinstance(E, GumbelSoftmax) else E
+    logits = normals(5, 4)
+    first, again, other = (sample(logits, E, bits=bits, generator=seeded(s)) for s in (0, 0, 1))
+    assert torch.equal(first, again)
+    wide = logits.expand(50, 5, 4)
+    assert not torch.equal(
+        sample(wide, E, bits=bits, generator=seeded(0)),
+        sample(wide, E, bits=bits, generator=seeded(1)),
+    )
+    assert first.shape == other.shape == logits.shape
+    assert bool(((first == 0) | (first == 1)).all())
+    if not bits:
+        assert torch.equal(first.sum(-1), torch.ones(5).double())
+    state = torch.get_rng_state()
+    sample(logits, E, bits=bits, generator=seeded(0))
+    assert torch.equal(torch.get_rng_state(), state)
+    with torch.inference_mode():
+        assert torch.equal(sample(logits, E, bits=bits, generator=seeded(0)), first)
+    with torch.no_grad():
+        assert torch.equal(sample(logits, E, bits=bits, generator=seeded(0)), first)
+
+
+@pytest.mark.parametrize("E", [GumbelSoftmax(hard=True, temperature=0.3), ReinMax()], ids=repr)
+@pytest.mark.parametrize("bits", [False, True])
+def test_draws_have_the_probabilities(E: catlog.Estimator, bits: bool) -> None:
+    """A z-test with one false alarm in a million; it detects probabilities of half the logits."""
+    n, logits = 40_000, normals(4)
+
+    def score(logits_tested: Tensor) -> Tensor:
+        p = logits_tested.sigmoid() if bits else logits_tested.softmax(-1)
+        mean = sample(logits.expand(n, 4), E, bits=bits, generator=seeded()).mean(0)
+        return ((mean - p).abs() / (p * (1 - p) / n).sqrt()).max()
+
+    assert score(logits) < z_limit(4)
+    assert score(logits / 2) > 3 * z_limit(4)
+
+
+@pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
+def test_compiles_as_one_graph(E: catlog.Estimator, bits: bool) -> None:
+    torch._dynamo.reset()
+    logits, weight = normals(5, 4), normals(5, 4, seed=1)
+
+    def loss(logits: Tensor) -> Tensor:
+        return (sample(logits, E, bits=bits) * weight).sum(-1).sin().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (loss, compiled):
+        leaf = logits.clone().requires_grad_()
+        torch.manual_seed(0)
+        value = function(leaf)
+        value.backward()
+        results.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+
+class Network(nn.Module):
+    """Two layers that draw: categories, then bits that depend on them."""
+
+    def __init__(self, first: catlog.Estimator, second: catlog.Estimator) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+        self.entry = nn.Linear(3, 6, dtype=torch.float64)
+        self.middle = nn.Linear(6, 4, dtype=torch.float64)
+        self.exit = nn.Linear(4, 1, dtype=torch.float64)
+
+    def forward(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        logits = self.entry(images).unflatten(-1, (2, 3))
+        codes = sample(logits, self.first, generator=generator).flatten(-2)
+        bits = sample(self.middle(codes), self.second, bits=True, generator=generator)
+        return self.exit(bits).squeeze(-1).square()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(ReinMax(), DARN()), (GumbelSoftmax(hard=True), StraightThrough())],
+    ids=repr,
+)
+def test_several_layers_of_one_network_draw(
+    first: catlog.Estimator, second: catlog.Estimator
+) -> None:
+    """Every parameter gets a gradient, and that of the first layer passes through the second."""
+    torch.manual_seed(0)
+    network = Network(first, second)
+    images = normals(16, 3)
+    network(images, seeded()).sum().backward()
+    for parameter in network.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().max() > 0
+    with torch.inference_mode():
+        assert network(images, seeded()).shape == (16,)
+
+
+def test_narrow_numbers_and_masked_categories() -> None:
+    masked = torch.tensor([0.3, -torch.inf, 0.5], requires_grad=True)
+    for E in (GumbelSoftmax(hard=True), ReinMax(), GumbelRao(), StraightThrough()):
+        half = sample(normals(50, 4).to(torch.bfloat16), E)
+        assert half.dtype == torch.bfloat16
+        assert bool((half.sum(-1) == 1).all())
+        y = sample(masked.expand(200, 3), E)
+        assert not bool(y[:, 1].any())
+        (gradient,) = torch.autograd.grad((y * torch.tensor([1.0, 2.0, 3.0])).sum(), masked)
+        assert bool(gradient.isfinite().all())
+        assert gradient[1] == 0
+
+
+def test_second_derivatives_are_refused() -> None:
+    leaf = normals(3).requires_grad_()
+    (slope,) = torch.autograd.grad(sample(leaf).square().sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="not a second one"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "E", [catlog.RLOO(4), catlog.IndeCateR(), catlog.IMLE(), catlog.Exact()], ids=repr
+)
+def test_estimators_that_need_f_are_refused(E: catlog.Estimator) -> None:
+    with pytest.raises(TypeError, match=r"needs no f.*but .* was given.*call E\(f, q\) with q = "):
+        sample(torch.zeros(3), E)
+
+
+def test_wrong_arguments_are_named() -> None:
+    logits = torch.zeros(2, 3)
+    with pytest.raises(TypeError, match=r"Give an instance, as in ReinMax\(\)"):
+        sample(logits, ReinMax)
+    with pytest.raises(ValueError, match=r"samples=1, but ReinMax\(4\).*logits\.expand\(4, "):
+        sample(logits, ReinMax(4))
+    with pytest.raises(TypeError, match=r"one-hot vectors, but DARN\(1\).*Pass bits=True"):
+        sample(logits, DARN())
+    with pytest.raises(TypeError, match=r"`logits` must be a tensor of floats, but torch\.int64"):
+        sample(logits.long())
+    with pytest.raises(TypeError, match="`logits` must be a tensor of floats, but list was given"):
+        sample([0.0, 1.0])
+    for dim in (2, -3, 0.5):
+        with pytest.raises(ValueError, match=rf"`dim` must be a dimension.*but {dim} was given"):
+            sample(logits, dim=dim)
+    with pytest.raises(TypeError, match="`bits` must be True or False, but 1 was given"):
+        sample(logits, bits=1)
+    with pytest.raises(ValueError, match=r"`x` must be a draw in the shape .*\(2, 3\), but \(3,\)"):
+        sample(logits, x=torch.zeros(3))
+    with pytest.raises(ValueError, match="x must hold one-hot vectors"):
+        sample(logits, x=torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"`noise` must be None.*ReinMax\(1\) takes x"):
+        sample(logits, noise=torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"`x` must be None.*GumbelSoftmax\(1\) takes noise"):
+        sample(logits, GumbelSoftmax(), x=torch.zeros(2, 3))
+    for E in (GumbelSoftmax(), ReinMax()):
+        with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None"):
+            sample(logits, E, generator=3)
+    with pytest.raises(ValueError, match="no valid probabilities"):
+        sample(torch.full((2, 3), torch.nan))
