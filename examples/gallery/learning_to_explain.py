@@ -106,9 +106,9 @@ for name, E in {
     print(f"{name:14} sees {PIXELS} of 64 pixels; test accuracy {histories[name][-1]:.3f}")
 
 # %%
-# The circles are the pixels that RLOO's explainer chooses in test images. A caveat of the method: the
-# choice itself is information. An explainer that knows the digit can tell it to the classifier by
-# where it looks.
+# The circles are the pixels that RLOO's explainer chooses in test images. A caveat of the method:
+# the choice itself is information. An explainer that knows the digit can tell it to the classifier
+# by where it looks.
 
 figure = plt.figure(figsize=(10, 3.6), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=[1, 1.2])
@@ -120,7 +120,7 @@ ax.legend(loc="lower right")
 with torch.no_grad():
     chosen = explainers["RLOO"](test).topk(PIXELS, -1).indices
 for digit, ax in enumerate(right.subplots(2, 5).flat):
-    row = int((y_test == digit).nonzero()[0])
+    row = int((y_test == digit).int().argmax())
     ax.imshow(test[row].view(8, 8), cmap="gray_r", vmin=0, vmax=1.6)
     ax.scatter(chosen[row] % 8, chosen[row] // 8, s=28, facecolors="none", edgecolors="tab:red")
     ax.set(xticks=[], yticks=[])
