@@ -246,3 +246,10 @@ def test_every_script_is_tested() -> None:
     for script in sorted(SCRIPTS.glob("*.py")):
         assert f'play("{script.stem}")' in tests
         assert script.read_text(encoding="utf-8").startswith('"""\n')
+
+
+def test_learning_to_explain(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("learning_to_explain")
+    (random,) = numbers(text, "random pixels")
+    for name in ("RLOO", "SIMPLE"):
+        assert numbers(text, name)[0] > random + 0.05
