@@ -94,8 +94,8 @@ class Exact:
         points = prod(law.cardinalities)
         if points > self.limit:
             raise ValueError(
-                f"Exact: q has {points} points, more than `limit` = {self.limit}, and f does not "
-                "know its mean under q. Use IndeCateR or RLOO, or raise the limit if f is cheap."
+                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR "
+                "or RLOO, raise the limit if f is cheap, or give f a method `expectation`."
             )
         grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
         index = torch.cartesian_prod(*grid).reshape(
