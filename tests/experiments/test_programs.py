@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch.distributions import Categorical, Independent
 
+from catlog import Exact
 from catlog.experiments import Programs
+from catlog.experiments.addition import digit_logits
 from catlog.experiments.programs import PROGRAMS, add_numbers, shifted
 
 EXAMPLES = {
@@ -57,6 +60,23 @@ def test_gradient_of_the_loss_reaches_the_network() -> None:
         assert loss.shape == (10,)
         loss.sum().backward()
         assert all(weight.grad is not None for weight in task.network.parameters())
+
+
+@pytest.mark.parametrize("program", ["numbers", "sum"])
+def test_the_exact_mean_is_that_of_all_points(program: str) -> None:
+    task = Programs(program=program, digits=2, sequences=20, estimator="Exact").task()
+    index = torch.arange(5)
+    loss = task.loss(index)
+    logits = digit_logits(task.network, task.train.batch(index))
+    f, outputs = task.function(task.results[index])
+    q = Independent(Categorical(logits=logits), 1)
+    value = Exact()(lambda x: f(x), q, outputs=outputs)
+    expected = -(value + task.config.floor).log()
+    torch.testing.assert_close(loss, expected.sum(-1) if outputs else expected)
+    # A hundred digits, whose points nobody can enumerate.
+    Programs(program=program, digits=50, sequences=10, estimator="Exact").task().loss(
+        torch.arange(2)
+    ).sum().backward()
 
 
 def test_a_network_learns_from_sums_of_numbers() -> None:

@@ -9,7 +9,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 
 import catlog
 from catlog import Categoricals, Exact, MarkovChain, log_expectation, problems
-from catlog.functions import Additive, OfSum, Pairwise, Potts, ising
+from catlog.functions import Additive, DigitsOfSum, OfSum, Pairwise, Potts, ising
 from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
 
 LAWS = {
@@ -112,6 +112,32 @@ def test_six_digits_against_all_million_points(convolve, monkeypatch):
         torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (mean, expected)
     )
     torch.testing.assert_close(gradient, by_enumeration, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize(("places", "base"), [(1, 3), (2, 4), (3, 2)])
+def test_digits_of_a_sum_against_all_points(places, base, one_hot):
+    """Targets of every kind, also digits that no sum has."""
+    batch = (5,)
+    target = torch.randint(
+        0, base + 1, (*batch, places + 1), generator=torch.Generator().manual_seed(0)
+    )
+    target[0] = torch.tensor([1] + [0] * places)
+    logits = randn(*batch, 2 * places, base).requires_grad_()
+    kind = OneHotCategorical if one_hot else Categorical
+    q = Independent(kind(logits=logits), 1)
+    f = DigitsOfSum(target, base, one_hot)
+    mean, expected = Exact()(f, q, outputs=1), Exact()(lambda x: f(x), q, outputs=1)
+    torch.testing.assert_close(mean, expected, rtol=0, atol=1e-13)
+    weight = randn(*mean.shape, seed=4)
+    torch.testing.assert_close(
+        *(
+            torch.autograd.grad((weight * y).sum(), logits, retain_graph=True)[0]
+            for y in (mean, expected)
+        ),
+        rtol=0,
+        atol=1e-13,
+    )
 
 
 def test_f_is_not_called():

@@ -94,8 +94,8 @@ class Exact:
         points = _points(law)
         if points > self.limit:
             raise ValueError(
-                f"Exact: q has {points} points, more than `limit` = {self.limit}, and f does not "
-                "know its mean under q. Use IndeCateR or RLOO, or raise the limit if f is cheap."
+                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR "
+                "or RLOO, raise the limit if f is cheap, or give f a method `expectation`."
             )
         if isinstance(law, Conditionals):
             index = law.q.enumerate_support()

@@ -19,8 +19,8 @@ If f has a method ``expectation(q)``, it knows its mean: ``expectation`` returns
 exact and differentiable in the parameters of q and of f, or raises NotImplementedError where it
 does not know it. :class:`catlog.Exact` uses it, :func:`catlog.advise` finds it, and on small
 problems :func:`catlog.compare` compares it with f. :class:`Additive`, :class:`Pairwise`,
-:class:`Potts` and :class:`OfSum` know their means under independent variables, and :class:`Known`
-uses such a function as a control variate.
+:class:`Potts`, :class:`OfSum` and :class:`DigitsOfSum` know their means under independent
+variables, and :class:`Known` uses such a function as a control variate.
 
 Sums are taken in float32 or wider, whatever the dtype of the costs, of x or of autocast: f is large
 and its changes are small.
