@@ -669,6 +669,15 @@ def test_no_rows_are_no_chunks():
     assert chunks(0, law, torch.sum, None) == []
 
 
+@pytest.mark.parametrize(("d", "size"), [(2, 8192), (200, 8192), (1024, 2048), (20_000, 1024)])
+def test_points_of_many_variables_are_evaluated_in_smaller_chunks(d, size):
+    law = factors(Independent(Bernoulli(logits=torch.zeros(16, d)), 1))
+    parts = chunks(10_000, law, torch.sum, None)
+    assert parts[-1].stop == 10_000
+    assert max(part.stop - part.start for part in parts) <= size // 16
+    assert len(parts) == -(-10_000 // (size // 16))
+
+
 @pytest.mark.parametrize("E", estimators())
 def test_variables_with_one_category(E):
     """There is one point: f is exact there, and q has nothing to learn."""

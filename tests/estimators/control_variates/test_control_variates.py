@@ -300,3 +300,28 @@ def test_wrong_arguments_are_named() -> None:
         match=r"RODEO: `network` must return shape \(2, 2, 2, 4, 2\) or .*but it returned shape",
     ):
         RODEO(2, network=nn.Linear(2, 1))(f, q)
+
+
+def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:
+    """The means over the other draws are taken first, not over all pairs."""
+
+    class Second(nn.Module):
+        def forward(self, pairs: Tensor) -> Tensor:
+            return pairs[..., 1:].expand(pairs.shape)
+
+    def f(x: Tensor) -> Tensor:
+        return (x @ torch.linspace(-1, 2, 5, dtype=torch.float64)).sin() + 3 * x[..., 0] * x[..., 1]
+
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(3, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    q = Independent(Bernoulli(logits=theta), 1)
+    x = (torch.rand(4, 3, 5, generator=generator) < 0.5).double()
+    results = []
+    for network in (None, Second()):
+        E = RODEO(4, alpha=0.3, beta=-0.4, network=network).double()
+        value = E(f, q, x=x)
+        (gradient,) = torch.autograd.grad(value.sum(), theta, retain_graph=True)
+        value.sum().backward()
+        results.append([value.detach(), gradient, E.alpha.grad, E.beta.grad])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)

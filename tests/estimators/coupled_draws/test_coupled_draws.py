@@ -18,7 +18,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, OneHotCateg
 import catlog
 from catlog import ARM, ARMS, ARSM, CARMS, DisARM, DisARMTree
 from catlog.distributions.factors import factors
-from catlog.estimators.coupled_draws.carms import _sticks, _weights
+from catlog.estimators.coupled_draws.carms import _sticks, _summed_pairs, _weights
 from catlog.estimators.coupled_draws.coupling import pair_probability
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import MORE_CATEGORIES
@@ -456,3 +456,20 @@ def test_wrong_arguments_are_named() -> None:
         match="DisARMTree: `tree` must be one of 'balanced', 'stick', but 'heap' was given",
     ):
         DisARMTree(tree="heap")
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_sum_over_pairs_of_carms(n: int) -> None:
+    """It is the double sum, with the weight of the pair's lower rank; f may be far from zero."""
+    generator = torch.Generator().manual_seed(n)
+    batch, d, k = 3, 4, 3
+    fx = 1e3 + torch.randn(n, batch, dtype=torch.float64, generator=generator)
+    rank = torch.randint(k, (n, batch, d), generator=generator)
+    weight = torch.rand(batch, d, k, dtype=torch.float64, generator=generator)
+    expected = torch.zeros_like(weight)
+    for b, i, first, second in product(range(batch), range(d), range(n), range(n)):
+        r, other = int(rank[first, b, i]), int(rank[second, b, i])
+        if r != other:
+            change = fx[first, b] - fx[second, b]
+            expected[b, i, r] += change * weight[b, i, min(r, other)]
+    torch.testing.assert_close(_summed_pairs(fx, rank, weight), expected, rtol=0, atol=1e-11)

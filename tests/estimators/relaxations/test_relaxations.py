@@ -328,3 +328,33 @@ def test_wrong_arguments_are_named() -> None:
     for E in (GumbelRao(), ReinMax(), DARN(), IMLE(), DirectOptimisation()):
         with pytest.raises(TypeError, match="depend on each other"):
             E(lambda x: x.sum(-1).double(), chain)
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.4])
+def test_gumbel_rao_of_bits_is_that_of_a_softmax(tau: float) -> None:
+    """Two categories need no softmax; a temperature that is learned takes the general path."""
+    noise = torch.rand(3, 4, 2, 5, 2, dtype=torch.float64, generator=seeded())
+    noise[0, 0, 0, 0] = 0.0
+    theta = torch.randn(2, 5, dtype=torch.float64, generator=seeded()).requires_grad_()
+    q = Independent(Bernoulli(logits=theta), 1)
+    x = (torch.rand(4, 2, 5, generator=seeded(1)) < 0.5).double()
+    gradients = []
+    tensor = torch.tensor(tau, dtype=torch.float64)
+    for temperature in (tau, tensor, tensor.clone().requires_grad_()):
+        E = GumbelRao(4, noise_samples=3, temperature=temperature)
+        value = E(lambda x: (x @ torch.arange(5.0).double()).sin(), q, x=x, noise=noise)
+        gradients.append(torch.autograd.grad(value.sum(), theta)[0])
+    for gradient in gradients[:2]:
+        torch.testing.assert_close(gradient, gradients[2], rtol=0, atol=1e-12)
+
+
+def test_noise_of_gumbel_rao_in_parts_is_that_of_one_call() -> None:
+    theta = torch.randn(300, 200, dtype=torch.float64, generator=seeded()).requires_grad_()
+    q = Independent(Bernoulli(logits=theta), 1)
+    x = (torch.rand(5, 300, 200, generator=seeded(1)) < 0.5).double()
+    noise = torch.rand(2, 5, 300, 200, 2, dtype=torch.float64, generator=seeded(2))
+    gradients = []
+    for randomness in ({"noise": noise}, {"generator": seeded(2)}):
+        value = GumbelRao(5, noise_samples=2)(lambda x: x.square().mean(-1), q, x=x, **randomness)
+        gradients.append(torch.autograd.grad(value.sum(), theta)[0])
+    assert torch.equal(*gradients)

@@ -17,7 +17,7 @@ from catlog import MAPO, Exact, SumAndSample, UnorderedSet
 from catlog.distributions import Node, Ordered
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import factors
-from catlog.estimators.sets import unordered_set
+from catlog.estimators.sets import prefix_tree, unordered_set
 from catlog.estimators.sets.likely_and_rest import (
     beam_search,
     probability_outside,
@@ -230,8 +230,10 @@ def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @each_case
-def test_draws_from_outside_a_set(case: Case) -> None:
+@pytest.mark.parametrize("few", [0, 8])
+def test_draws_from_outside_a_set(case: Case, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The uniforms that give a point are a product of intervals, without the members."""
+    monkeypatch.setattr(prefix_tree, "FEW", few)  # members, that is; more are drawn in steps
     q = case.distribution(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)
@@ -360,8 +362,10 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
 
 
 @each_case
-def test_remaining_probability(case: Case) -> None:
+@pytest.mark.parametrize("few", [0, 8])
+def test_remaining_probability(case: Case, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a sum over the points that share a member's first variables."""
+    monkeypatch.setattr(prefix_tree, "FEW", few)
     q = case.distribution(case.theta)
     law = view(q)
     index, p = law.index(case.points), case.probabilities(case.theta)

@@ -1,0 +1,120 @@
+"""Does black-box IndeCateR keep its lead where other programs use the cores?
+
+    python -m benchmarks.shared_machine      # two minutes; writes results/speed/shared_machine.csv
+
+One step of the paper's autoencoder at its decoder, batch 50: value and gradient of IndeCateR with
+two draws, f a black box, beside the paper's literal formula. The rows are the numbers of evaluations
+at once (`chunk_size`; "default" is the library's choice), with as many threads as cores and with
+one. `busy` says how many endless loops run beside it, in processes of their own. In every round all
+rows take turns; `ms` is the median, `ratio` the median over the rounds of literal time over this
+one's, with as many threads. `load` is the machine's load average before the busy loops start. With
+other work on the machine the rows are busier than they say.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Independent
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import catlog
+
+from .speed.literal import literal_indecater
+from .tables import RESULTS, Row, Table, show
+
+LITERAL = "literal formula"
+METHODS: dict[str, int | None] = {"default": None, "1024": 1024, "4096": 4096, "16384": 16384}
+
+
+def step(batch: int, variables: int) -> dict[str, Callable[[], None]]:
+    """Return the steps of all methods, with the same decoder and images."""
+    torch.manual_seed(0)
+    sizes = (variables, 256, 384, 784)
+    layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    decoder = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    images = torch.rand(batch, sizes[-1]).round()
+    logits = torch.randn(batch, variables)
+
+    def f(z: Tensor) -> Tensor:
+        pixels = decoder(z)
+        target = images.expand(pixels.shape)
+        return binary_cross_entropy_with_logits(pixels, target, reduction="none").sum(-1)
+
+    def made(estimate: Callable[..., Tensor]) -> Callable[[], None]:
+        def call() -> None:
+            leaf = logits.clone().requires_grad_()
+            estimate(f, Independent(Bernoulli(logits=leaf), 1)).mean().backward()
+
+        return call
+
+    steps = {LITERAL: made(literal_indecater)}
+    for name, size in METHODS.items():
+        steps[f"IndeCateR, {name}"] = made(catlog.IndeCateR(2, chunk_size=size))
+    return steps
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Run endless loops in other processes."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def measure(busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
+    """Return a row per number of threads and method."""
+    cores = os.cpu_count() or 1
+    steps = step(batch, variables)
+    keys = [(threads, name) for threads in sorted({1, cores}) for name in steps]
+    times: dict[tuple[int, str], list[float]] = {key: [] for key in keys}
+    load = os.getloadavg()[0]
+    with busy_loops(busy):
+        for turn in range(rounds + 1):
+            for threads, name in keys:
+                torch.set_num_threads(threads)
+                start = time.perf_counter()
+                steps[name]()
+                if turn > 0:  # the first round warms up
+                    times[threads, name].append(time.perf_counter() - start)
+    rows = []
+    for threads, name in keys:
+        literal = times[threads, LITERAL]
+        ratios = (a / b for a, b in zip(literal, times[threads, name], strict=True))
+        row: Row = {"busy": busy, "cores": cores, "threads": threads, "method": name}
+        row["ms"] = 1000 * median(times[threads, name])
+        rows.append(row | {"ratio": median(ratios), "rounds": rounds, "load": load})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--busy", type=int, nargs="*", default=[0, 1], help="numbers of loops")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--variables", type=int, default=200)
+    parser.add_argument("--output", type=Path, default=RESULTS / "speed" / "shared_machine.csv")
+    options = parser.parse_args()
+    table = Table(options.output, ("busy", "threads", "method"))
+    for busy in options.busy:
+        rows = measure(busy, options.rounds, options.batch, options.variables)
+        table.add(rows)
+        show(f"{busy} busy loops", rows)
+
+
+if __name__ == "__main__":
+    main()
