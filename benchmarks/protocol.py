@@ -192,7 +192,7 @@ def run_all(args: argparse.Namespace) -> list[str]:
         args.root,
         jobs=args.jobs if args.jobs > 1 else None,
         deadline=args.limit,
-        checkpoint_every=60.0,
+        checkpoint_every=20.0,
         watch=watch,
         notify=print,
     )
