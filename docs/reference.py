@@ -69,6 +69,7 @@ def groups() -> dict[str, list[str]]:
             "compiled.CompiledStep",
             "MovingAverageBaseline",
             "Pathwise",
+            "CountDifferences",
             "log_expectation",
         ],
     }

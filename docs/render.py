@@ -17,6 +17,7 @@ from measured import (
     compare,
     control_variates,
     estimators,
+    fast_functions,
     idea,
     programs,
     protocol,
@@ -34,8 +35,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, idea, programs, protocol, race, reproduction,
-        scaling, speed, structured, suite, variance,
+        choose, compare, control_variates, estimators, fast_functions, idea, programs, protocol,
+        race, reproduction, scaling, speed, structured, suite, variance,
     )
 }  # fmt: skip
 

@@ -59,6 +59,8 @@ mnist-r() {
   local both=(--grid double_softmax=False,True)
   sweep "${settings[@]}" "${both[@]}" --samples 1 --value-samples 63 --grid program=sum-4
   sweep "${settings[@]}" "${both[@]}" --samples 1 --value-samples 27 --grid program=count-3-4
+  sweep "${settings[@]}" --estimator IndeCateR-D --samples 1 --value-samples 56 --program sum-4
+  sweep "${settings[@]}" --estimator IndeCateR-D --samples 1 --value-samples 20 --program count-3-4
   sweep "${settings[@]}" "${both[@]}" --samples 3 --grid program=sum-3,add-sub
   sweep "${settings[@]}" "${both[@]}" --samples 5 \
     --grid program=sum-2,mult-2,mod-2,add-mod-3,less-than,equal

@@ -41,10 +41,20 @@ PUBLISHED_MNIST_R = {
 }
 NUMBERS = (4, 15, 100, 200)
 METHODS: dict[str, Callable[[Row], bool]] = {
-    "IndeCateR, per digit": lambda row: row["estimator"] == "IndeCateR",
-    "RLOO, per digit": lambda row: row["estimator"] == "RLOO" and not row["whole"],
-    "RLOO, whole sum": lambda row: row["estimator"] == "RLOO" and bool(row["whole"]),
+    "IndeCateR, per digit": lambda row: is_method(row, "IndeCateR"),
+    "IndeCateR, restarts": lambda row: is_method(row, "IndeCateR", restarts=True),
+    "IndeCateR, restarts, shifted images": lambda row: is_method(
+        row, "IndeCateR", True, shifts=True
+    ),
+    "RLOO, per digit": lambda row: is_method(row, "RLOO") and not row["whole"],
+    "RLOO, restarts, shifted images": lambda row: is_method(row, "RLOO", True, True),
+    "RLOO, whole sum": lambda row: is_method(row, "RLOO") and bool(row["whole"]),
 }
+
+
+def is_method(row: Row, estimator: str, restarts: bool = False, shifts: bool = False) -> bool:
+    given = (row["estimator"], bool(row["restart"]), bool(row["shift"]))
+    return given == (estimator, restarts, shifts)
 
 
 def last_rows(rows: Iterable[Row]) -> list[Row]:
@@ -52,7 +62,7 @@ def last_rows(rows: Iterable[Row]) -> list[Row]:
     runs: dict[tuple[object, ...], Row] = {}
     for row in rows:
         names = ("estimator", "samples", "seed", "program", "digits", "whole", "double_softmax")
-        names += ("learning_rate", "value_samples", "network")
+        names += ("learning_rate", "value_samples", "network", "shift", "restart")
         runs[tuple(row.get(name) for name in names)] = row
     return [row for row in runs.values() if row["epoch"] > 0]
 
@@ -62,13 +72,14 @@ def per_cent(rows: list[Row]) -> str:
     if not rows:
         return "not run"
     cell = f"{100 * mean(row['accuracy'] for row in rows):.1f}"
+    notes = ["one run"]
     if len(rows) > 1:
-        single = ", ".join(f"{100 * row['accuracy']:.0f}" for row in rows)
-        return f"{cell} ({single})"
-    (row,) = rows
-    if row["epoch"] < row["epochs"]:
-        return f"{cell} (one run, stopped after {row['epoch']:.0f} of {row['epochs']} epochs)"
-    return f"{cell} (one run)"
+        notes = [", ".join(f"{100 * row['accuracy']:.0f}" for row in rows)]
+    epochs = sorted({int(row["epoch"]) for row in rows})
+    if epochs[0] < rows[0]["epochs"]:
+        span = " to ".join(str(epoch) for epoch in dict.fromkeys((epochs[0], epochs[-1])))
+        notes.append(f"after {span} of {rows[0]['epochs']} epochs")
+    return f"{cell} ({'; '.join(notes)})"
 
 
 def numbers(rows: list[Row]) -> str:
@@ -77,8 +88,9 @@ def numbers(rows: list[Row]) -> str:
         cells, seconds = [], []
         for digits in NUMBERS:
             runs = [row for row in rows if row["digits"] == digits and is_method(row)]
-            cells.append(per_cent(runs))
-            seconds.append(f"{mean(row['seconds'] for row in runs):.0f}" if runs else "")
+            cells.append(per_cent(runs) if runs else "")
+            if runs:
+                seconds.append(f"{mean(row['seconds'] for row in runs):.0f}")
         lines.append([f"**{name}**", *cells, ", ".join(seconds)])
     for name, values in PUBLISHED_NUMBERS.items():
         lines.append([name, *("" if value is None else f"{value:.1f}" for value in values), ""])
@@ -111,22 +123,28 @@ def sums(rows: list[Row]) -> str:
     return table(["evaluations", "method", "M = 8", "M = 12", "M = 16"], lines)
 
 
+MNIST_R = {  # estimator, softmax twice
+    "IndeCateR": ("IndeCateR", False),
+    "per variable": ("IndeCateR-D", False),
+    "RLOO": ("RLOO", False),
+    "IndeCateR, softmax twice": ("IndeCateR", True),
+}
+
+
 def mnist_r(rows: list[Row]) -> str:
     lines = []
-    for name, (best, published) in PUBLISHED_MNIST_R.items():
-        cells = [
-            per_cent(
-                [
-                    row
-                    for row in rows
-                    if row["program"] == name and bool(row["double_softmax"]) == twice
-                ]
-            )
-            for twice in (False, True)
-        ]
-        lines.append([name, f"{best:.1f}", f"{published:.1f}", *cells])
-    head = ["program", "best published", "IndeCateR, published", "IndeCateR", "softmax twice"]
-    return table(head, lines)
+    for program, (best, published) in PUBLISHED_MNIST_R.items():
+        cells = []
+        for estimator, twice in MNIST_R.values():
+            runs = [
+                row
+                for row in rows
+                if (row["program"], row["estimator"], bool(row["double_softmax"]))
+                == (program, estimator, twice)
+            ]
+            cells.append(per_cent(runs) if runs else "")
+        lines.append([program, f"{best:.1f}", f"{published:.1f}", *cells])
+    return table(["program", "best published", "IndeCateR, published", *MNIST_R], lines)
 
 
 def values() -> dict[str, object]:
@@ -144,7 +162,7 @@ def draw_curves(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = [row for row in read_if_measured("programs/programs") if row["program"] == "numbers"]
-    figure, panels = plt.subplots(2, 2, figsize=(6.5, 4.6), layout="constrained")
+    figure, panels = plt.subplots(2, 2, figsize=(6.5, 5.4), layout="constrained")
     for digits, axes in zip(NUMBERS, panels.flat, strict=True):
         for colour, (name, is_method) in enumerate(METHODS.items()):
             runs: dict[object, list[Row]] = {}
@@ -157,9 +175,17 @@ def draw_curves(path: Path) -> None:
                 label = name if i == 0 else None
                 axes.plot(epochs, accuracies, color=f"C{colour}", linewidth=1, label=label)
         axes.set(title=f"N = {digits}", ylim=(0, None), xlim=(0, None))
-    figure.supxlabel("epoch", fontsize=10)
+    for axes in panels[1]:
+        axes.set_xlabel("epoch")
     figure.supylabel("whole sums read right (test)", fontsize=10)
-    panels[0, 1].legend(fontsize=8, loc="lower right")
+    lines = {
+        line.get_label(): line
+        for axes in panels.flat
+        for line in axes.get_legend_handles_labels()[0]
+    }
+    figure.legend(
+        lines.values(), lines, fontsize=8, ncols=2, loc="outside lower center", frameon=False
+    )
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

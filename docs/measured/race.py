@@ -37,7 +37,7 @@ HEADLINE = {
     "IndeCateR": "IndeCateR, 2 draws",
     "RLOO-14": "RLOO, 14 draws",
     "GS-8": "Gumbel-Softmax, 8 draws (biased)",
-    "SlopeCateR-8": "SlopeCateR, 8 draws",
+    "SlopeCateR-8, sizes": "SlopeCateR, 8 draws",
     "ReinMax-8": "ReinMax, 8 draws (biased)",
 }
 HEADLINE_COLOURS = {"RLOO-F": "#111827"}  # beside RLOO-S
@@ -186,7 +186,8 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         "method",
         "seconds to 100, by seed",
         "mean",
-        "steps",
+        "mean to 97",
+        "steps to 100",
         "ms per step",
         f"bound after {seconds:.0f} s",
     )
@@ -197,6 +198,11 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         average = f"not in {min(row['seconds'] for row in last):.0f}"
         if None not in times:
             average = f"**{mean_time(runs):.2f}**"
+        further = [reached(curve, 97.0) for curve in runs.values()]
+        further = [time for time in further if time is not None]
+        steps = [
+            next((row["step"] for row in c if row["train"] <= TARGET), inf) for c in runs.values()
+        ]
         step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
         bound = mean(bound_after(curve, seconds) for curve in runs.values())
         lines.append(
@@ -204,7 +210,8 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
                 name + ("" if is_unbiased(label_of(name)) else " (biased)"),
                 ", ".join("-" if time is None else f"{time:.2f}" for time in times),
                 average,
-                f"{mean(row['step'] for row in last):,.0f}",
+                f"{mean(further):.2f}" if further else "",
+                "" if inf in steps else f"{mean(steps):,.0f}",
                 f"{step_ms:.3f}",
                 f"{bound:.2f}",
             )
@@ -270,7 +277,7 @@ def headline(path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
     methods = curves(read("speed/race_cuda"))
     for name, label in HEADLINE.items():
-        curve = next(iter(methods[name].values()))
+        curve = list(methods[name].values())[-1]
         seconds = reached(curve)
         result = "not reached" if seconds is None else f"after {seconds:.1f} s"
         plot_run(axes, name, curve, f"{label}:\n100 {result}", 2.4)

@@ -9,9 +9,14 @@ from .compiled import compiled_step as compiled_step
 from .distributions import Autoregressive as Autoregressive
 from .distributions import BayesianNetwork as BayesianNetwork
 from .distributions import Categoricals as Categoricals
+from .distributions import LinearChainCRF as LinearChainCRF
 from .distributions import MarkovChain as MarkovChain
+from .distributions import PlackettLuce as PlackettLuce
+from .distributions import Subset as Subset
+from .distributions import register_distribution as register_distribution
 from .estimator import Estimator as Estimator
 from .estimators import ESTIMATORS as ESTIMATORS
+from .estimators import CountDifferences as CountDifferences
 from .estimators import Exact as Exact
 from .estimators.catlog_trick import *
 from .estimators.control_variates import *
@@ -40,16 +45,21 @@ else:  # type checkers read a literal `__all__` only
         "BayesianNetwork",
         "Categoricals",
         "Comparison",
+        "CountDifferences",
         "Estimator",
+        "LinearChainCRF",
         "MarkovChain",
         "MovingAverageBaseline",
         "Pathwise",
+        "PlackettLuce",
+        "Subset",
         "advise",
         "compare",
         "compiled_step",
         "functions",
         "log_expectation",
         "problems",
+        "register_distribution",
     ]
 
     # Imported on first use: training needs none of these modules, and `data` needs numpy.

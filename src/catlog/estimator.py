@@ -22,6 +22,7 @@ class Kind(StrEnum):
     INDEX = "index"  # Categorical: integers
     ONE_HOT = "one-hot"  # OneHotCategorical: one-hot floats
     MIXED = "mixed"  # Categoricals: integers, with different numbers of categories
+    COUNTS = "counts"  # Poisson, Binomial, Geometric, NegativeBinomial
     STRUCTURED = "structured"  # Autoregressive, BayesianNetwork, MarkovChain: dependent integers
 
 
@@ -47,7 +48,8 @@ class Estimator(Protocol):
     - ``f``: called with points ``[n, *batch, *event]``, in the format of ``q.sample()``; returns
       floats (or bools, for indicators) ``[n, *batch]``. f may be a black box unless
       ``differentiates_f``, and it may have parameters. An f with a method ``neighbours(x)``
-      computes its own table (see :mod:`catlog.functions`).
+      computes its own table, and one with a method ``expectation(q)`` its own mean (see
+      :mod:`catlog.functions`).
     - ``outputs``: the number of trailing output dimensions of f. With ``outputs=1``, f returns
       ``[n, *batch, m]`` and the result is ``[*batch, m]``, an expectation per output. All outputs
       share the draws, and each has the value and gradient of a call of its own. Estimators with

@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .checks import check_count, check_function, check_generator, check_positive
+from .distributions.conditionals import view
 from .estimator import Estimator, Function, tie
+from .estimators.exact import Exact
 
 
 def log_expectation(
@@ -51,7 +53,9 @@ def log_expectation(
     :math:`\bar V`, from draws of its own, and E gives the numerator alone. What remains of the
     gradient's bias is that of :math:`1 / (\bar V + \varepsilon)`.
 
-    Exact has no variance: its logarithm is exact. VIMCO estimates a bound of the logarithm from
+    Exact has no variance: its logarithm is exact. An f with a method ``log_expectation(q)``, such
+    as :class:`catlog.functions.OfSum`, gives it the logarithm itself, also where the mean is
+    smaller than the smallest number of its dtype. VIMCO estimates a bound of the logarithm from
     log-weights, so it is refused.
 
     Cost: ``repeats`` times that of E. Needs: f of at least 0; of f's derivative what E needs.
@@ -94,6 +98,11 @@ def log_expectation(
             "log_expectation: `value` must estimate E[f], and it excludes `repeats`, which "
             "correct the logarithm of E's own estimates. Give `value` more draws instead."
         )
+    if value is None and not outputs and (log_mean := _known_logarithm(E, f, q)) is not None:
+        lowest = log_mean.new_tensor(floor or torch.finfo(log_mean.dtype).tiny).log()
+        if floor is None:
+            return torch.where(log_mean > -torch.inf, log_mean, lowest)
+        return log_mean.logaddexp(lowest)
     options: dict[str, Any] = {"generator": generator}
     if outputs:
         options["outputs"] = outputs
@@ -103,6 +112,18 @@ def log_expectation(
             level = value(f, q, **options)
         estimates = [tie(level, estimate) for estimate in estimates]
     return log_of_mean(torch.stack(estimates), floor)
+
+
+def _known_logarithm(E: Estimator, f: Function, q: Distribution) -> Tensor | None:
+    """Return the logarithm of the mean if E is exact and f knows it; None if not."""
+    if not (isinstance(E, Exact) and callable(getattr(f, "log_expectation", None))):
+        return None
+    view(q, validate=E.validate)
+    try:
+        log_mean: Tensor = f.log_expectation(q)  # type: ignore[attr-defined]
+    except NotImplementedError:
+        return None
+    return log_mean
 
 
 def log_of_mean(

@@ -46,6 +46,13 @@ def test_discrete_vae(play) -> None:  # type: ignore[no-untyped-def]
         assert 150 < numbers(text, name)[-1] < 300  # 784 fair bits would cost 543
 
 
+def test_poisson_autoencoder(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("poisson_autoencoder")
+    for name in ("CountDifferences", "RLOO, truncated"):
+        assert 150 < numbers(text, name)[-1] < 300  # 784 fair bits would cost 543
+    assert re.search(r"at most \d\.\de-\d+ lost beyond 31", text)
+
+
 def test_mnist_addition(play) -> None:  # type: ignore[no-untyped-def]
     text = play("mnist_addition")
     for name in ("IndeCateR, seed", "RLOO, seed"):

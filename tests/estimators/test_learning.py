@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import catlog
 from catlog.estimators.catlog_trick import kernel_critic as memory
-from catlog.estimators.learning import frozen, write
+from catlog.evaluation.learning import frozen, write
 from catlog.testing import z_limit
 from compiling import why_not_inductor
 

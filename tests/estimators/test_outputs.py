@@ -58,7 +58,19 @@ def recurrent(theta: Tensor) -> Distribution:
     return catlog.Autoregressive(Recurrent(theta), [3, 3, 3], (2,), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("distribution", [chain, sequence, recurrent])
+def subset(theta: Tensor) -> Distribution:
+    return catlog.Subset(theta[:, 0], torch.tensor([1, 2]))
+
+
+def ranking(theta: Tensor) -> Distribution:
+    return catlog.PlackettLuce(theta[:, 0])
+
+
+def crf(theta: Tensor) -> Distribution:
+    return catlog.LinearChainCRF(theta, theta)
+
+
+@pytest.mark.parametrize("distribution", [chain, sequence, recurrent, subset, ranking, crf])
 @pytest.mark.parametrize("E", STRUCTURED.values(), ids=STRUCTURED.keys())
 def test_every_output_equals_a_call_of_its_own(
     E: Estimator, distribution: Callable[[Tensor], Distribution]

@@ -98,8 +98,8 @@ def advise(
             batch of q is computed from shared parameters, as by a network.
         budget: The most evaluations of f per step and batch element. A function with its own
             neighbour table (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of
-            IndeCateR. None: what IndeCateR needs for two draws, at least 64, or all points of q, up
-            to 4096.
+            IndeCateR, and one that knows its mean under q as none for Exact. None: what IndeCateR
+            needs for two draws, at least 64, or all points of q, up to 4096.
         biased: Allow biased estimators, such as :class:`ReinMax`.
         loss: What you do with the value, if the loss is no weighted sum of values, such as
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the

@@ -50,6 +50,8 @@ def describe(structure: Structure) -> str:
         f = "is differentiable"
         if structure.is_relaxable:
             f += ", also between categories"
+    if structure.knows_mean:
+        f += " and knows its mean under q"
     return f"q: {q}. f {f}; one evaluation takes {_duration(structure.evaluation_seconds)}."
 
 

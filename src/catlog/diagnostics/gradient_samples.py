@@ -11,9 +11,11 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 
 from ..distributions.conditionals import view
+from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
+from ..evaluation.known_mean import known_mean
 from ..sampling.draw import draw
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 
@@ -49,6 +51,7 @@ class GradientSampler:
         rebuilds_q: Whether a step includes building q.
         f_is_independent: Whether f does not depend on the parameters.
         has_loss: Whether a loss is applied to the estimates.
+        knows_mean: Whether f knows its mean under q, so that Exact needs no evaluation.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class GradientSampler:
         self.rebuilds_q = not isinstance(q, Distribution)
         leaves = None if parameters is None else list(parameters)
         if isinstance(q, Distribution):
-            self.q = q
+            self.q = q = converted(q)
             if leaves is None:
                 leaves = _graph_leaves(_from_all_parameters(q))
                 if not leaves:
@@ -75,13 +78,15 @@ class GradientSampler:
                 raise ValueError(
                     "parameters: q is a callable, so the tensors to call it with are needed."
                 )
-            self.q = q(*leaves)
+            self.q = converted(q(*leaves))
             self.make_q = q
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
         self.view = view(self.q)
         self.kind = kind_of(self.q)
         self.own_parameter = None if isinstance(self.q, Ordered) else parameter_of(self.q)
+        with torch.no_grad():
+            self.knows_mean = known_mean(f, self.q, self.view) is not None
         leaves_of_f = self._leaves_of_f()
         self.leaves_of_f = [leaf for leaf in leaves_of_f if not _is_among(leaf, leaves)]
         self.f_is_independent = len(self.leaves_of_f) == len(leaves_of_f)
@@ -94,6 +99,10 @@ class GradientSampler:
     def points(self) -> int:
         """The number of points of the distribution."""
         return prod(self.view.cardinalities)
+
+    def evaluations(self, E: Estimator) -> int:
+        """Return the evaluations of f per estimate and batch element."""
+        return 0 if self.knows_mean and isinstance(E, Exact) else E.evaluations(self.q)
 
     def generator(self, seed: int) -> torch.Generator:
         """Return a generator with this seed on the device of q."""
@@ -249,8 +258,13 @@ class GradientSampler:
         return torch.stack([_flat(row, 0) for row in rows])
 
     def exact(self, limit: int) -> Tensor | None:
-        """Return the gradient by enumeration, or None if q has more than ``limit`` points."""
-        return None if self.points > limit else self._gradient(Exact(limit=limit))
+        """Return the exact gradient, or None if q has more than ``limit`` points.
+
+        If f knows its mean, it is exact at any size.
+        """
+        if self.points > limit and not self.knows_mean:
+            return None
+        return self._gradient(Exact(limit=limit))
 
     def _gradient(self, E: Estimator, generator: torch.Generator | None = None) -> Tensor:
         """Return one estimate in the parameters."""
@@ -267,8 +281,19 @@ class GradientSampler:
             source.detach().expand(repeats, *source.shape).clone().requires_grad_()
             for source in sources
         ]
-        q = self.make_q(*leaves) if self.own_parameter is None else rebuilt(self.q, leaves[0])
+        q = self._rebuilt(*leaves)
+        if self.knows_mean:
+            f.expectation = lambda _: torch.stack(
+                [
+                    self.f.expectation(self._rebuilt(*(leaf[row] for leaf in leaves)))  # type: ignore[attr-defined]
+                    for row in range(repeats)
+                ]
+            )
         return E(f, q, generator=generator), leaves
+
+    def _rebuilt(self, *leaves: Tensor) -> Distribution:
+        """Return q from other parameters; from other logits, if q has them."""
+        return self.make_q(*leaves) if self.own_parameter is None else rebuilt(self.q, leaves[0])
 
     def _back_propagated(
         self, by_logit: Float[Tensor, "repeats *shape"]
@@ -334,7 +359,14 @@ def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
 
 
 class _RepeatsAsDraws:
-    """f, with the repeats (second dimension) folded into the draws (first dimension)."""
+    """f, with the repeats (second dimension) folded into the draws (first dimension).
+
+    Attributes:
+        f: The function.
+        expectation: Its mean for every repeat, if f knows it.
+    """
+
+    expectation: Callable[[Distribution], Tensor] | None = None
 
     def __init__(self, f: Function) -> None:
         self.f = f

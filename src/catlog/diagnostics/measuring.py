@@ -15,6 +15,7 @@ from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .mean_check import check_mean
 from .moments import Moments
 from .progress import shown_progress
 from .reference import (
@@ -74,6 +75,10 @@ def compare(
     A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
     frozen while its variance is measured; its time includes learning.
 
+    If f knows its mean (``f.expectation``, see :mod:`catlog.functions`) and q has few points, the
+    mean and its gradient are compared with f at every point first. If they disagree, an error says
+    so.
+
     Args:
         f: The function, as estimators take it.
         q: The distribution, or a callable that returns it. The callable gets the parameters as its
@@ -90,9 +95,10 @@ def compare(
         rounds: Timed steps per estimator.
         training: Steps for which an estimator with parameters or a memory learns.
         reference: The true gradient: one tensor per parameter, or an object with tuples
-            ``gradient`` and ``error``. None: by enumeration if q has at most ``limit`` points (and
-            not many more than all repeats evaluate), else, for every estimator, the mean of the
-            *other* unbiased ones, weighted by their precision.
+            ``gradient`` and ``error``. None: exact if f knows its mean (``f.expectation``), by
+            enumeration if q has at most ``limit`` points (and not many more than all repeats
+            evaluate), else, for every estimator, the mean of the *other* unbiased ones, weighted by
+            their precision.
         limit: The most points to enumerate for the reference.
         seed: The seed of the draws.
         progress: Show a bar, if the package rich is installed and the output is a terminal.
@@ -109,6 +115,7 @@ def compare(
     """
     _check_numbers(samples, budget, repeats, rounds, training, limit)
     task = GradientSampler(f, q, parameters)
+    check_mean(task, limit)
     entries, skipped = _entries(task, _named(estimators), samples, budget)
     with shown_progress(progress) as advance:
         steps = len(entries) + rounds
@@ -174,7 +181,7 @@ class _Entry:
     def measure(self, task: GradientSampler, repeats: int, training: int, seed: int) -> None:
         """Let the estimator learn, if it does, then freeze it and add repeated estimates."""
         generator = task.generator(seed)
-        evaluations = self.evaluations * task.view.batch_size
+        evaluations = max(1, self.evaluations) * task.view.batch_size
         numbers = evaluations * sum(task.view.cardinalities)
         batch = max(2, min(repeats, CALL_EVALUATIONS // evaluations, CALL_NUMBERS // numbers))
         if not self.E.randomness:
@@ -320,7 +327,7 @@ def _entries(
                 skipped[name] = sized
                 continue
             has_own_name = name not in (label(E), type(E).__name__)
-            entry = _Entry(sized, sized.evaluations(task.q))
+            entry = _Entry(sized, task.evaluations(sized))
             entries[name if has_own_name else label(sized)] = entry
         except (ValueError, TypeError) as error:  # raised by the estimator's own checks
             skipped[name] = str(error).rstrip(".")
@@ -336,10 +343,10 @@ def _sized(
     if samples is not None and hasattr(E, "samples"):
         E = with_samples(E, samples)
     if budget is not None:
-        if reason := why_over_budget(E, task.q, budget):
+        if reason := why_over_budget(E, task.q, budget, task.evaluations):
             return reason
-        E = within_budget(E, task.q, budget)
-    if isinstance(E, Exact) and task.points > E.limit:
+        E = within_budget(E, task.q, budget, task.evaluations)
+    if isinstance(E, Exact) and task.points > E.limit and not task.knows_mean:
         return f"q has {task.points} points, more than the limit of {E.limit}"
     return E
 
@@ -355,7 +362,7 @@ def _reference(
     if reference is not None:
         return "given", given_gradient(task, reference)
     most_evaluations = max(entry.evaluations for entry in entries.values())
-    if task.points <= min(limit, 4 * repeats * most_evaluations):
+    if task.knows_mean or task.points <= min(limit, 4 * repeats * most_evaluations):
         return "exact", exact_gradient(task)
     return "pooled", None
 

@@ -31,6 +31,7 @@ class Structure:
         further_seconds: The time of a further point in the same call, for the whole batch.
         is_fixed: The user says that f never changes between steps.
         is_moved: All categories were about equally likely, so the pilot added noise to the logits.
+        knows_mean: f knows its mean under q (``f.expectation``), so that Exact needs no evaluation.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ class Structure:
     further_seconds: float = 0.0
     is_fixed: bool = False
     is_moved: bool = False
+    knows_mean: bool = False
 
     @property
     def d(self) -> int:
@@ -95,6 +97,7 @@ def probe(
         has_budget=budget is not None,
         evaluation_seconds=once / max(1, law.batch_size),
         further_seconds=max(0.0, more - once) / further,
+        knows_mean=task.knows_mean,
     )
 
 

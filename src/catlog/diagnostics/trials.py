@@ -120,7 +120,7 @@ class Trial:
         trial = Trial(
             label(E),
             E,
-            E.evaluations(task.q),
+            task.evaluations(E),
             self.candidate,
             self.settings,
             expected_seconds=seconds,
@@ -202,7 +202,7 @@ def shortlist(
                 E = within_budget(E, task.q, min(budget, first), cost, True)
                 E = E if hasattr(E, "samples") else deepcopy(E)
                 name, most = label(E), getattr(largest, "samples", None)
-                trial = Trial(name, E, E.evaluations(task.q), candidate, settings)
+                trial = Trial(name, E, task.evaluations(E), candidate, settings)
                 trial.most_samples = most
                 trial.cost = cost(E)
                 trials.setdefault(name, trial)
@@ -238,6 +238,6 @@ def _cost(task: GradientSampler, structure: Structure) -> Callable[[Estimator], 
     def cost(E: Estimator) -> int:
         if structure.has_own_table and isinstance(E, IndeCateR):
             return E.rows(task.q) * (1 + max(structure.cardinalities))
-        return E.evaluations(task.q)
+        return task.evaluations(E)
 
     return cost

@@ -3,7 +3,34 @@
 from .autoregressive import Autoregressive
 from .bayesian_network import BayesianNetwork, Node
 from .categoricals import Categoricals
+from .counts import lost_mass, truncated
+from .foreign import register_distribution
+from .linear_chain_crf import LinearChainCRF
 from .markov_chain import MarkovChain
+from .mixture import MixtureOfProducts, component_first
+from .multinomial import MultinomialCounts
 from .ordered import Ordered
+from .plackett_luce import PlackettLuce, gumbel_top_k
+from .prompted import Prompted, left_padded
+from .subset import Subset
 
-__all__ = ["Autoregressive", "BayesianNetwork", "Categoricals", "MarkovChain", "Node", "Ordered"]
+__all__ = [
+    "Autoregressive",
+    "BayesianNetwork",
+    "Categoricals",
+    "LinearChainCRF",
+    "MarkovChain",
+    "MixtureOfProducts",
+    "MultinomialCounts",
+    "Node",
+    "Ordered",
+    "PlackettLuce",
+    "Prompted",
+    "Subset",
+    "component_first",
+    "gumbel_top_k",
+    "left_padded",
+    "lost_mass",
+    "register_distribution",
+    "truncated",
+]

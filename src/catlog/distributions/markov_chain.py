@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..checks import check_count
 from .ordered import Ordered, widened
@@ -126,6 +127,22 @@ class MarkovChain(Ordered):
             if self.emission is not None:
                 total = total + (marginal * probs_and_entropy(self.emission)[1]).sum(-1)
         return total.expand(self.batch_shape)
+
+    def marginals(self) -> Float[Tensor, "*batch d k"]:
+        """Return the exact probabilities of every state, and of every observation, at each time."""
+        marginal = widened(self.initial).softmax(-1)
+        states = [marginal]
+        for t in range(1, self.length):
+            step = self.transition if self.shared else self.transition[..., t - 1, :, :]
+            marginal = (marginal.unsqueeze(-1) * widened(step).softmax(-1)).sum(-2)
+            states.append(marginal)
+        parts = [torch.stack([state.expand_as(marginal) for state in states], -2)]
+        if self.emission is not None:
+            emission = widened(self.emission).softmax(-1).unsqueeze(-3)
+            parts.append((parts[0].unsqueeze(-1) * emission).sum(-2))
+        most = max(self.cardinalities)
+        table = torch.cat([pad(part, (0, most - part.shape[-1])) for part in parts], -2)
+        return table.expand(self.batch_shape + table.shape[-2:])
 
 
 def lookup(

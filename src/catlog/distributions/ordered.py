@@ -13,10 +13,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from ..tracing import can_inspect
+from .absorbing import rows_of_state
 from .inverse_cdf import ancestral
+from .point_form import PointForm
 
 
 class Ordered(Distribution):
@@ -34,6 +36,9 @@ class Ordered(Distribution):
       ``real`` is narrower;
     - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions
       of a known environment;
+    - ``end``: for sequences that end, the category that is certain after its first occurrence; then
+      every block is one variable, in the order of the event;
+    - ``form``: how f sees a point, if it is not the int64 vector itself;
 
     and defines :meth:`conditional`. If its network carries a state along the sequence, it sets
     ``incremental`` and defines :meth:`start` and :meth:`step` as well. If it can compute all
@@ -44,11 +49,13 @@ class Ordered(Distribution):
     has_enumerate_support = True
     blocks: tuple[tuple[int, ...], ...]
     cardinalities: tuple[int, ...]
-    ancestors: tuple[frozenset[int], ...]
+    ancestors: tuple[frozenset[int] | range, ...]
     real: torch.dtype
     device: torch.device
     fixed: frozenset[int] = frozenset()
     incremental: bool = False
+    end: int | None = None
+    form: PointForm | None = None
 
     @abstractmethod
     def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
@@ -77,6 +84,10 @@ class Ordered(Distribution):
         raw, state = self.step(state, block, previous)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw, state
 
+    def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
+        """Return the state at these rows of the first dimension, in this order."""
+        return rows_of_state(state, rows)
+
     def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
         """Return per block the logits of its variables, given the earlier variables in x."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
@@ -87,13 +98,7 @@ class Ordered(Distribution):
         """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
         variables = self.blocks[block]
         sizes = [self.cardinalities[i] for i in variables]
-        expected = lead + (len(variables), max(sizes))
-        if not isinstance(logits, Tensor) or logits.shape != expected:
-            returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
-                f"q: the conditional of variable {variables[0]} must return logits of shape "
-                f"{tuple(expected)}, but it returned {returned}."
-            )
+        check_logits(logits, lead + (len(variables), max(sizes)), variables[0])
         if min(sizes) < max(sizes):
             beyond = (
                 torch.arange(max(sizes), device=logits.device)
@@ -141,7 +146,13 @@ class Ordered(Distribution):
         shape = self._extended_shape(torch.Size(sample_shape))
         u = torch.rand(shape, dtype=at_least_float32(self.real), device=self.device)
         with torch.no_grad():
-            return ancestral(self, self._rows(u)).reshape(shape)
+            return self.from_uniforms(self._rows(u)).reshape(shape)
+
+    def from_uniforms(
+        self, u: Float[Tensor, "n *batch d"], validate: bool = True
+    ) -> Int64[Tensor, "n *batch d"]:
+        """Return the points that the inverse CDF makes from uniforms, block by block."""
+        return ancestral(self, u, validate)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
@@ -149,25 +160,30 @@ class Ordered(Distribution):
         value = value.expand(
             torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
         ).long()
-        points = self._rows(value)
-        known = (
-            self.log_conditionals(points, bool(self._validate_args))
-            .gather(-1, points.unsqueeze(-1))
-            .squeeze(-1)
+        return self.log_prob_of_rows(self._rows(value), bool(self._validate_args)).reshape(
+            value.shape[:-1]
         )
-        return known.sum(-1).reshape(value.shape[:-1])
+
+    def log_prob_of_rows(
+        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
+    ) -> Float[Tensor, "n *batch"]:
+        """Return the log-probabilities of points with one leading dimension."""
+        log_probs = self.log_conditionals(x, validate)
+        return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def _rows(self, x: Tensor) -> Tensor:
         """Reshape ``[*sample, *batch, d]`` to ``[rows, *batch, d]``, as conditionals expect."""
         tail = self.batch_shape + self.event_shape
         return x.reshape((prod(x.shape[: x.dim() - len(tail)]),) + tail)
 
+    @property
+    def points(self) -> int:
+        """The number of points that :meth:`enumerate_support` returns."""
+        return prod(self.cardinalities)
+
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        points = prod(self.cardinalities)
-        if points > 2**22:
-            raise NotImplementedError(
-                f"{type(self).__name__} has {points} points, too many to enumerate."
-            )
+        check_enumerable(self)
+        points = self.points
         grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
         values = torch.cartesian_prod(*grid).reshape(
             (points,) + (1,) * len(self.batch_shape) + self.event_shape
@@ -184,6 +200,12 @@ class Ordered(Distribution):
         """
         log_prob = self.log_prob(self.enumerate_support())
         return -(log_prob.exp() * log_prob.clamp(min=torch.finfo(log_prob.dtype).min)).sum(0)
+
+    def marginals(self) -> Float[Tensor, "*batch d k"]:
+        """Return q(x_i = k) for every i and k, by enumeration."""
+        points = self.enumerate_support()
+        prob = self.log_prob(points).exp()
+        return (one_hot(points, max(self.cardinalities)) * prob[..., None, None]).sum(0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
         new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
@@ -210,8 +232,26 @@ def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
 
 
+def check_enumerable(q: Ordered) -> None:
+    """Raise if q has too many points to enumerate."""
+    if q.points > 2**22:
+        raise NotImplementedError(
+            f"{type(q).__name__} has {q.points} points, too many to enumerate."
+        )
+
+
+def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
+    """Raise unless a conditional returned logits of the expected shape."""
+    if not isinstance(logits, Tensor) or logits.shape != expected:
+        returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"q: the conditional of variable {variable} must return logits of shape "
+            f"{tuple(expected)}, but it returned {returned}."
+        )
+
+
 class IndependentBlocks(Ordered):
-    """Independent factors as a structured distribution of one block."""
+    """Independent factors, given by normalised log-probabilities, as one block."""
 
     def __init__(
         self, log_probs: Float[Tensor, "*batch d k"], cardinalities: tuple[int, ...]
@@ -225,4 +265,13 @@ class IndependentBlocks(Ordered):
         super().__init__(log_probs.shape[:-2], log_probs.shape[-2:-1], validate_args=False)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])
+
+    def block_log_probs(
+        self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
+    ) -> Tensor:
+        """Return the log-probabilities, which are normalised already."""
+        return self.log_probs.expand(lead + self.log_probs.shape[-2:])
+
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         return self.log_probs.expand(x.shape + self.log_probs.shape[-1:])

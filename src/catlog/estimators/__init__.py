@@ -8,6 +8,7 @@ from ..estimator import Estimator
 from . import catlog_trick, control_variates, coupled_draws, relaxations, score_function, sets
 from .catlog_trick import *
 from .control_variates import *
+from .count_differences import CountDifferences as CountDifferences
 from .coupled_draws import *
 from .exact import Exact as Exact
 from .relaxations import *

@@ -14,19 +14,23 @@ from ..distributions.conditionals import Conditionals, view
 from ..distributions.factors import Factors
 from ..estimator import ANY, Function, Kind, Target, label
 from ..evaluation.evaluate import evaluate_chunked
+from ..evaluation.known_mean import known_mean
 
 
 @dataclass(frozen=True)
 class Exact:
-    r"""The exact expectation, by enumeration of the sample space.
+    r"""The exact expectation, by enumeration of the sample space or by what f knows of itself.
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
 
     Value and gradient are exact. The tests judge all other estimators by it, and it is the best
     choice where it is affordable.
 
-    Cost: k^d evaluations (:math:`\prod_i k_i`). Needs: nothing of f. A q with more points than
-    ``limit`` is refused.
+    If f has a method ``expectation(q)``, its result is the estimate, at any size and without an
+    evaluation (see :mod:`catlog.functions`); ``lambda x: f(x)`` is enumerated. Else:
+
+    Cost: k^d evaluations (:math:`\prod_i k_i`), or the number of subsets or rankings. Needs:
+    nothing of f. A q with more points than ``limit`` is refused.
 
     Args:
         limit: the largest number of points to enumerate.
@@ -37,6 +41,14 @@ class Exact:
     >>> q = torch.distributions.Independent(bits, 1)
     >>> Exact()(lambda x: x.sum(-1), q)
     tensor(0.7500)
+
+    A thousand digits, by the mean that a function of their sum knows:
+
+    >>> from catlog.functions import OfSum
+    >>> digits = torch.distributions.Categorical(logits=torch.zeros(1000, 10))
+    >>> f = OfSum(lambda total: total == 4500, categories=10)
+    >>> Exact()(f, torch.distributions.Independent(digits, 1))
+    tensor(0.0044)
     """
 
     limit: int = 2**22
@@ -61,7 +73,7 @@ class Exact:
         return self.evaluations(q)
 
     def evaluations(self, q: Distribution) -> int:
-        return prod(view(q, validate=False).cardinalities)
+        return _points(view(q, validate=False))
 
     def __call__(
         self,
@@ -76,24 +88,27 @@ class Exact:
             raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
         law = view(q, outputs=outputs, validate=self.validate)
         check_generator(generator, law.device)
-        points = prod(law.cardinalities)
+        mean = known_mean(f, q, law, validate=self.validate)
+        if mean is not None:
+            return mean
+        points = _points(law)
         if points > self.limit:
             raise ValueError(
-                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR "
-                "or RLOO, or raise the limit "
-                "if f is cheap."
+                f"Exact: q has {points} points, more than `limit` = {self.limit}, and f does not "
+                "know its mean under q. Use IndeCateR or RLOO, or raise the limit if f is cheap."
             )
-        grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
-        index = torch.cartesian_prod(*grid).reshape(
-            (points,) + (1,) * len(law.batch_shape) + (law.d,)
-        )
-        index = index.expand((points, *law.batch_shape, law.d))
         if isinstance(law, Conditionals):
+            index = law.q.enumerate_support()
             weight = law.log_prob(index).exp()
             likely = index.gather(
                 0, weight.argmax(0)[None, ..., None].expand((1, *law.batch_shape, law.d))
             )
         else:
+            grid = [torch.arange(size, device=law.device) for size in law.cardinalities]
+            index = torch.cartesian_prod(*grid).reshape(
+                (points,) + (1,) * len(law.batch_shape) + (law.d,)
+            )
+            index = index.expand((points, *law.batch_shape, law.d))
             weight = _joint(law)
             likely = law.probs.argmax(-1)
         # A point that is impossible in some batch element is replaced there by a possible one, at
@@ -108,6 +123,11 @@ class Exact:
             validate=self.validate,
         )
         return (weight * fx).sum(0)
+
+
+def _points(law: Factors | Conditionals) -> int:
+    """Return the number of points to enumerate."""
+    return law.q.points if isinstance(law, Conditionals) else prod(law.cardinalities)
 
 
 def _joint(law: Factors) -> Float[Tensor, "points *batch"]:

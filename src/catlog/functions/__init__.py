@@ -1,4 +1,6 @@
-r"""Functions with a table of their own: f at every single-variable change of x, cheaply.
+r"""Functions that know more than their values: a table of neighbours, or their mean.
+
+A table holds f at every single-variable change of x, and is cheap.
 
 If f has a method ``neighbours(x, variables=None)``, :class:`catlog.IndeCateR` calls it instead of
 f:
@@ -12,6 +14,13 @@ It is called without autograd. The entry of x's own category is f(x) as the tabl
 differences are taken to it, so that both sides are rounded alike. The entries of impossible
 categories are ignored. A few entries are compared with f itself at the first use (eager mode with
 ``validate=True``, see :mod:`catlog.evaluation.neighbours`).
+
+If f has a method ``expectation(q)``, it knows its mean: ``expectation`` returns E[f] ``[*batch]``,
+exact and differentiable in the parameters of q and of f, or raises NotImplementedError where it
+does not know it. :class:`catlog.Exact` uses it, :func:`catlog.advise` finds it, and on small
+problems :func:`catlog.compare` compares it with f. :class:`Additive`, :class:`Pairwise`,
+:class:`Potts` and :class:`OfSum` know their means under independent variables, and :class:`Known`
+uses such a function as a control variate.
 
 Sums are taken in float32 or wider, whatever the dtype of the costs, of x or of autocast: f is large
 and its changes are small.
@@ -28,6 +37,7 @@ from .additive import Additive as Additive
 from .digits_of_sum import DigitsOfSum as DigitsOfSum
 from .first_layer_linear import BernoulliCrossEntropy as BernoulliCrossEntropy
 from .first_layer_linear import FirstLayerLinear as FirstLayerLinear
+from .known import Known as Known
 from .of_sum import OfSum as OfSum
 from .pairwise import Pairwise as Pairwise
 from .pairwise import Potts as Potts

@@ -5,9 +5,33 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from ..checks import check_count
-from .tables import Variables, check_own_table, full_precision, register_tensors, widened
+from ..distributions.factors import Factors, factors
+from ..tracing import can_inspect
+from .convolution import (
+    Convolution,
+    best_tilt,
+    by_fft,
+    by_products,
+    distribution_of_sum,
+    spread,
+)
+from .tables import (
+    Variables,
+    check_own_mean,
+    check_own_table,
+    full_precision,
+    independent,
+    register_tensors,
+    widened,
+)
+
+FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
+MOST_SUMS = 2**22
+FFT_ERROR = 1e-15  # of a probability by FFT in float64, at most about
+RELATIVE_ERROR = 1e-9  # of a mean
 
 
 class OfSum(nn.Module):
@@ -18,11 +42,15 @@ class OfSum(nn.Module):
     Table: without weights, g at the 2k - 1 possible sums and O(d k) look-ups per draw; with
     weights, d k cheap calls of g.
 
+    Mean under independent variables, for weights that are whole numbers: g at the S possible sums,
+    and the probabilities of these by convolutions in O(S log S log d) (FFT) or, where the mean is
+    so small that the FFT's rounding error shows, in O(S^2). It is computed in float64.
+
     Args:
         g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, element by element (it may
             know the batch).
         categories: k, the number of categories of every variable (2 for bits).
-        weights: ``[d]``; None: all one.
+        weights: ``[d]``; None: all one. Whether they are whole numbers is looked at here, once.
         one_hot: x is one-hot.
 
     >>> f = OfSum(lambda s: (s == 3).float(), categories=4)
@@ -45,6 +73,7 @@ class OfSum(nn.Module):
         self.one_hot = one_hot
         self.weights: Tensor | None
         register_tensors(self, weights=weights)
+        self.whole_weights = None if weights is None else _whole(weights)
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return every variable's number, and their weighted sum."""
@@ -73,7 +102,99 @@ class OfSum(nn.Module):
         sums = total[..., None, None] + weights.unsqueeze(-1) * (category - number.unsqueeze(-1))
         return self._rows(sums.flatten(-2)).unflatten(-1, (-1, k))
 
+    def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
+        r"""Return the exact mean :math:`\sum_s \Pr(\sum_i w_i x_i = s)\, g(s)`."""
+        check_own_mean(self, OfSum)
+        return self._mean(q).to(factors(q, validate=False).real)
+
+    def log_expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
+        r"""Return the logarithm of the mean of :math:`g \ge 0`, however small the mean is.
+
+        The terms are tilted, :math:`\tilde p_i(v) \propto p_i(v)\, e^{\theta v}`, so that the
+        sums that matter most are likely ones. With :math:`K = \sum_i \log \sum_v p_i(v)\,
+        e^{\theta v}`,
+
+        .. math:: \log \mathbb{E}[g] = K + \log \sum_s \tilde{\Pr}(s)\, g(s)\, e^{-\theta s}
+        """
+        check_own_mean(self, OfSum)
+        terms, values = self._terms_and_values(q)
+        if can_inspect(True, values) and bool((values < 0).any()):
+            raise ValueError("OfSum: the logarithm of a mean needs a g of at least 0.")
+        log_terms, log_values = _log(terms), _log(values)
+        tilt = best_tilt(log_terms, log_values)
+        term = torch.arange(terms.shape[-1], dtype=terms.dtype, device=terms.device)
+        log_terms = log_terms + tilt[..., None, None] * term
+        log_sizes = log_terms.logsumexp(-1, keepdim=True)
+        probs = distribution_of_sum((log_terms - log_sizes).exp(), by_products)
+        probs = probs[..., : len(values)].movedim(-1, 0)
+        total = torch.arange(len(values), dtype=terms.dtype, device=terms.device)
+        back = tilt * total.view(-1, *[1] * tilt.dim())
+        log_parts = _log(probs) + log_values - back
+        is_possible = (log_parts > -torch.inf).any(0)
+        log_mean = torch.where(is_possible, log_parts, 0.0).logsumexp(0)
+        log_mean = (log_mean + log_sizes.sum((-1, -2))).masked_fill(~is_possible, -torch.inf)
+        return log_mean.to(factors(q, validate=False).real)
+
+    def _mean(self, q: Distribution) -> Float[Tensor, "*batch"]:
+        """Return the mean in float64."""
+        terms, values = self._terms_and_values(q)
+        size, outputs = len(values), values.dim() - (terms.dim() - 1)
+        norm = values.detach().square().sum(0).sqrt()
+
+        def mean(convolve: Convolution) -> Tensor:
+            probs = distribution_of_sum(terms, convolve)[..., :size].movedim(-1, 0)
+            probs = probs[(...,) + (None,) * outputs]
+            # g may have any value at sums that q cannot draw.
+            return (torch.where(probs.detach() > 0, values, 0.0) * probs).sum(0)
+
+        if size <= FEW_SUMS or not can_inspect(True, norm):
+            return mean(by_products)
+        by_transform = mean(by_fft)
+        is_accurate = by_transform.abs() > FFT_ERROR / RELATIVE_ERROR * norm
+        return by_transform if bool(is_accurate.all()) else mean(by_products)
+
+    def _terms_and_values(
+        self, q: Distribution
+    ) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "n *batch_outputs"]]:
+        """Return the probabilities of the terms, and g at every possible sum, in float64."""
+        d = None if self.weights is None else len(self.weights)
+        law = independent(self, q, d)
+        if self.weights is not None and self.whole_weights is None:
+            raise NotImplementedError(
+                "OfSum: its mean is known for constant weights that are whole numbers, but others "
+                "were given."
+            )
+        terms, least, largest = spread(law.probs.double(), self.whole_weights)
+        size = largest - least + 1
+        if size > MOST_SUMS:
+            raise NotImplementedError(
+                f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}."
+            )
+        sums = torch.arange(least, largest + 1, device=law.device).to(self._dtype_of_sums(law))
+        sums = sums.view(-1, *[1] * len(law.batch_shape)).expand(-1, *law.batch_shape)
+        return terms, self.g(sums.clone()).double()
+
+    def _dtype_of_sums(self, law: Factors) -> torch.dtype:
+        """Return the dtype of the sums that g gets from points of q."""
+        point = widened(torch.empty(0, dtype=law.dtype))
+        if self.weights is None:
+            return point.dtype
+        return torch.promote_types(point.dtype, widened(self.weights).dtype)
+
     def _rows(self, sums: Float[Tensor, "n *batch many"]) -> Tensor:
         """Return g at ``many`` sums per draw, called with the batch in its last dimensions."""
         many = sums.shape[-1]
         return self.g(sums.movedim(-1, 0).flatten(0, 1)).unflatten(0, (many, -1)).movedim(0, -1)
+
+
+def _whole(weights: Tensor) -> list[int] | None:
+    """Return the weights as integers; None if they are not all whole numbers, or if they learn."""
+    if weights.requires_grad or not bool((weights == weights.round()).all()):
+        return None
+    return [int(weight) for weight in weights.tolist()]
+
+
+def _log(numbers: Tensor) -> Tensor:
+    """Return the logarithm, with no gradient where it is -inf."""
+    possible = numbers.detach() > 0
+    return torch.where(possible, numbers, 1.0).log().masked_fill(~possible, -torch.inf)

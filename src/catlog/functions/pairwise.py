@@ -5,13 +5,16 @@ from abc import abstractmethod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from .tables import (
     Variables,
     as_one_hot,
     changes_from_current,
+    check_own_mean,
     check_own_table,
     full_precision,
+    padded_probs,
     register_tensors,
     widened,
 )
@@ -24,20 +27,32 @@ class _Energy(nn.Module):
     fields: Tensor
 
     @abstractmethod
-    def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x as one-hot, and the couplings' cost of each category, given the others."""
+    def _coupling_costs(self, points: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead d k"]:
+        """Return the couplings' cost of each category, given the other variables' vectors."""
+
+    def _energy(self, points: Float[Tensor, "*lead d k"]) -> tuple[Tensor, Tensor]:
+        """Return the energy of one-hot vectors or of probabilities, and the couplings' costs."""
+        with full_precision(points):
+            costs = self._coupling_costs(points)
+        return (points.to(costs.dtype) * (self.fields + costs / 2)).sum((-1, -2)), costs
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        points, costs = self._coupling_costs(x)
-        return (points * (self.fields + costs / 2)).sum((-1, -2))
+        return self._energy(as_one_hot(x, self.fields.shape[-1], self.one_hot))[0]
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         check_own_table(self, _Energy)
-        points, costs = self._coupling_costs(x)
-        value = (points * (self.fields + costs / 2)).sum((-1, -2))
+        value, costs = self._energy(as_one_hot(x, self.fields.shape[-1], self.one_hot))
         return value[..., None, None] + changes_from_current(
             self.fields + costs, x, self.one_hot, variables
         )
+
+    def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
+        """Return the exact mean, the energy at the probabilities of the independent variables.
+
+        The energy is linear in the vector of each variable.
+        """
+        check_own_mean(self, _Energy)
+        return self._energy(padded_probs(self, q, *self.fields.shape))[0]
 
 
 class Pairwise(_Energy):
@@ -46,6 +61,7 @@ class Pairwise(_Energy):
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij}(x_i, x_j)
 
     Table: one product with J per draw, as much as about k evaluations of f instead of d (k - 1).
+    Mean under independent variables: as one evaluation of f.
 
     Args:
         couplings: ``[d, k, d, k]``; the sum over i < j reads the part above the block diagonal
@@ -86,19 +102,19 @@ class Pairwise(_Energy):
             fields=couplings.new_zeros(couplings.shape[:2]) if fields is None else fields,
         )
 
-    def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _coupling_costs(self, points: Tensor) -> Tensor:
         d, k = self.fields.shape
-        upper = torch.ones(d, d, dtype=torch.bool, device=x.device).triu(1)[:, None, :, None]
+        upper = torch.ones(d, d, dtype=torch.bool, device=points.device).triu(1)[:, None, :, None]
         half = torch.where(upper, widened(self.couplings), 0.0).reshape(d * k, d * k)
-        points = as_one_hot(x, k, self.one_hot).to(half.dtype)
-        with full_precision(x):
-            return points, (points.flatten(-2) @ (half + half.mT)).unflatten(-1, (d, k))
+        rows = points.flatten(-2).to(half.dtype)
+        return (rows @ (half + half.mT)).unflatten(-1, (d, k))
 
 
 class Potts(_Energy):
     r"""A cost per variable and a cost per pair of equal variables.
 
-    These are the couplings of :class:`Pairwise` without their :math:`k^2` copies.
+    These are the couplings of :class:`Pairwise` without their :math:`k^2` copies. Mean under
+    independent variables: as one evaluation of f.
 
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij} [x_i = x_j]
 
@@ -129,11 +145,9 @@ class Potts(_Energy):
         self.fields: Tensor
         register_tensors(self, couplings=couplings, fields=fields)
 
-    def _coupling_costs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _coupling_costs(self, points: Tensor) -> Tensor:
         half = widened(self.couplings).triu(1)
-        points = as_one_hot(x, self.fields.shape[-1], self.one_hot).to(half.dtype)
-        with full_precision(x):
-            return points, (half + half.mT) @ points
+        return (half + half.mT) @ points.to(half.dtype)
 
 
 def ising(couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d"]) -> Potts:

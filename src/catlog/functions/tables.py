@@ -5,6 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..distributions.factors import Factors, factors
+from ..distributions.ordered import Ordered
 
 Variables = Int64[Tensor, "n *batch m"]
 
@@ -39,13 +43,59 @@ def is_exactly(module: object, kind: type[nn.Module]) -> bool:
 
 def check_own_table(f: nn.Module, kind: type[nn.Module]) -> None:
     """Raise if f has another forward than ``kind``, but inherits its table."""
-    inherits = type(f).neighbours is kind.neighbours  # type: ignore[attr-defined]
-    if inherits and "neighbours" not in f.__dict__ and (difference := how_it_differs(f, kind)):
+    if difference := _inherited(f, kind, "neighbours"):
         raise TypeError(
             f"{type(f).__name__}: {difference}, but its table is that of the original forward. "
             "Override `neighbours` as well, or hand the estimator `lambda x: f(x)`, which "
             "evaluates f at every neighbour."
         )
+
+
+def check_own_mean(f: nn.Module, kind: type[nn.Module]) -> None:
+    """Raise if f has another forward than ``kind``, but inherits its mean."""
+    if difference := _inherited(f, kind, "expectation"):
+        raise TypeError(
+            f"{type(f).__name__}: {difference}, but its mean is that of the original forward. "
+            "Override `expectation` as well, or hand the estimator `lambda x: f(x)`, which "
+            "evaluates f."
+        )
+
+
+def _inherited(f: nn.Module, kind: type[nn.Module], method: str) -> str:
+    """Return in words how f differs from ``kind``, if it inherits the method from there."""
+    inherits = getattr(type(f), method) is getattr(kind, method) and method not in f.__dict__
+    return how_it_differs(f, kind) if inherits else ""
+
+
+def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:
+    """Return the view of q, for the mean of a function of d variables (None: of any number).
+
+    Raise NotImplementedError if the variables of q depend on each other: there, the mean is not
+    known.
+    """
+    name = type(f).__name__
+    if isinstance(q, Ordered):
+        raise NotImplementedError(
+            f"{name}: its mean is known for independent variables, but those of "
+            f"{type(q).__name__} depend on each other."
+        )
+    law = factors(q, validate=False)
+    if d not in (None, law.d):
+        raise ValueError(
+            f"{name}: q must have {d} variables, as f has, but {law.d} variables were given."
+        )
+    return law
+
+
+def padded_probs(f: nn.Module, q: Distribution, d: int, k: int) -> Float[Tensor, "*batch d k"]:
+    """Return the probabilities of independent variables, with zeros up to k categories."""
+    law = independent(f, q, d)
+    if law.k > k:
+        raise ValueError(
+            f"{type(f).__name__}: q must have at most {k} categories, as f has, but {law.k} were "
+            "given."
+        )
+    return nn.functional.pad(law.probs, (0, k - law.k)) if law.k < k else law.probs
 
 
 def widened(values: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import check_count, check_device, check_generator
 from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
-from ..distributions.inverse_cdf import ancestral, inverse_cdf
+from ..distributions.inverse_cdf import inverse_cdf
 from ..estimator import Kind
 from ..tracing import can_inspect
 from .randomness import rand
@@ -69,7 +69,7 @@ def categories(
     """Return the categories whose intervals of the CDF contain ``u``, never impossible ones."""
     if isinstance(law, Conditionals):
         with torch.no_grad():
-            return ancestral(law.q, u, law.validate)
+            return law.q.from_uniforms(u, law.validate)
     return inverse_cdf(law.probs.detach(), u)
 
 
@@ -111,6 +111,8 @@ def base_draws(
             raise ValueError(
                 "x must hold one-hot vectors, a single 1 among zeros, but others were given."
             )
+        if law.kind == Kind.INDEX and x.is_floating_point() and bool((x != x.round()).any()):
+            raise ValueError("x must hold whole numbers, as q.sample() gives them.")
         _check_possible(law, law.index(points))
     return points
 
@@ -127,7 +129,9 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> Tensor:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     check_device("x", x, law.device)
     if x.is_complex() or (
-        law.kind == Kind.INDEX and (x.is_floating_point() or x.dtype == torch.bool)
+        law.kind == Kind.INDEX
+        and not law.dtype.is_floating_point
+        and (x.is_floating_point() or x.dtype == torch.bool)
     ):
         raise TypeError(
             f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given."

@@ -12,17 +12,18 @@ from .randomness import rand
 
 def gumbels(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return standard Gumbel noise, made from uniforms in [0, 1)."""
-    return -(-_positive(uniforms).log()).log()
+    return -(-positive(uniforms).log()).log()
 
 
 def logistics(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return standard logistic noise (the difference of two Gumbels) from uniforms in [0, 1)."""
-    uniforms = _positive(uniforms)
+    uniforms = positive(uniforms)
     return uniforms.log() - (-uniforms).log1p()
 
 
-def _positive(uniforms: Tensor) -> Tensor:
-    return uniforms.clamp(min=torch.finfo(uniforms.dtype).tiny)  # the logarithm of 0 is infinite
+def positive(uniforms: Tensor) -> Tensor:
+    """Return the uniforms, positive: the logarithm of 0 is infinite."""
+    return uniforms.clamp(min=torch.finfo(uniforms.dtype).tiny)
 
 
 @torch.no_grad()

@@ -59,6 +59,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "SumAndSample": [{"top": 2}, {"top": 1, "samples": 3}],
     "MAPO": [{"size": 2}, {"size": 3, "samples": 3, "maximise": False}],
     "StraightThrough": [{"samples": 1}, {"samples": 2}],
+    "SIMPLE": [{"samples": 1}],
     "GumbelSoftmax": [{"samples": 2}, {"samples": 2, "hard": True, "temperature": 0.5}],
     "GumbelRao": [{"samples": 2}, {"samples": 1, "noise_samples": 3, "temperature": 0.5}],
     "ReinMax": [{"samples": 1}, {"samples": 2, "temperature": 1.3}],

@@ -55,6 +55,12 @@ def recurrent(theta: Tensor) -> Distribution:
     return catlog.Autoregressive(Counting(theta), [2, 3, 2], theta.shape[:-2], dtype=theta.dtype)
 
 
+def ending(theta: Tensor) -> Distribution:
+    """Return sequences that end at their first 0."""
+    network, batch = Counting(theta), theta.shape[:-2]
+    return catlog.Autoregressive(network, [2, 3, 2], batch, end=0, dtype=theta.dtype)
+
+
 def blocks(theta: Tensor) -> Distribution:
     """Return a network with a block of two variables and its parent, which is listed after it."""
     leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
@@ -66,10 +72,32 @@ def squares(x: Tensor) -> Tensor:
     return torch.cat([x.double(), x.double().square()], -1)
 
 
+def crf(theta: Tensor) -> Distribution:
+    unary, pairwise = theta[..., :6].unflatten(-1, (3, 2)), theta[..., 6:].unflatten(-1, (2, 2))
+    return catlog.LinearChainCRF(unary, pairwise)
+
+
+RANKINGS = torch.tensor(list(permutations(range(3))))
 STRUCTURED = [
     Case("integer chain", normals(6), chain, grid(2, 2, 2), squares),
     Case("integer recurrent", normals(3, 3), recurrent, grid(2, 3, 2), squares),
+    Case(
+        "integer sequence that ends",
+        normals(3, 3),
+        ending,
+        torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 2, 0], [1, 2, 1]]),
+        squares,
+    ),
     Case("integer blocks", normals(15), blocks, grid(2, 2, 3), squares),
+    Case(
+        "integer subset",
+        normals(3),
+        lambda t: catlog.Subset(t, 2),
+        1 - torch.eye(3).long(),
+        squares,
+    ),
+    Case("integer ranking", normals(3), catlog.PlackettLuce, RANKINGS, squares),
+    Case("integer crf", normals(10, seed=1), crf, grid(2, 2, 2), squares),
 ]
 ALL_CASES = CASES | {case.name: case for case in STRUCTURED}
 each_case = pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
@@ -222,11 +250,14 @@ def test_draws_from_outside_a_set(case: Case) -> None:
             low[i] = high[i] - masses[index[row, i]]
             agree = agree & (index[:, i] == index[row, i])
         for t in (1e-6, 0.5, 1 - 1e-6):
-            drawn = sample_outside(law, index[members], None, (low + t * (high - low)).unsqueeze(0))
+            u = (low + t * (high - low)).unsqueeze(0)
+            drawn, is_inside = sample_outside(law, index[members], None, u)
+            assert not bool(is_inside.any())
             assert drawn.tolist() == [index[row].tolist()]
     # Where every point is a member, a possible point is drawn all the same.
     u = torch.rand(100, law.d, dtype=torch.float64, generator=seeded())
-    drawn = sample_outside(law, index, None, u)
+    drawn, is_inside = sample_outside(law, index, None, u)
+    assert bool(is_inside.all())
     assert bool((drawn.unsqueeze(1) == index).all(-1).any(1).all())
 
 
@@ -324,9 +355,8 @@ def test_draws_with_little_probability_outside(case: Case) -> None:
             )
             u[i] = shares.cumsum(0)[index[row, i]] - shares[index[row, i]] / 2
             agree = agree & (index[:, i] == index[row, i])
-        assert sample_outside(law, index[best : best + 1], None, u.unsqueeze(0)).tolist() == [
-            index[row].tolist()
-        ]
+        drawn, _ = sample_outside(law, index[best : best + 1], None, u.unsqueeze(0))
+        assert drawn.tolist() == [index[row].tolist()]
 
 
 @each_case

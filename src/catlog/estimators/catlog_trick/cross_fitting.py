@@ -1,10 +1,12 @@
 """Cross-fitted ridge regressions on one-hot categories, of fewer and fewer variables.
 
-There are two routes to the same numbers. One has an unknown per draw and solves an N x N system for
-every block of variables. The other has an unknown per category and needs a single Cholesky
-factorisation: with the variables in drawing order, the factor of a prefix is a leading block of the
-whole factor, and so is its inverse. Both fit all folds and batch elements at once. A draw that is
-held out of a fold does not enter the fit, but gets a prediction. The penalty is at least
+There are three routes to the same numbers. One has an unknown per draw and solves an N x N system
+for every fold and block of variables. The second has an unknown per category and needs a single
+Cholesky factorisation per fold: with the variables in drawing order, the factor of a prefix is a
+leading block of the whole factor, and so is its inverse. The third makes one fit to all draws, and
+derives those of the folds and of fewer variables from it (`one_fit.py`). All of them fit all batch
+elements at once. A draw that is held out of a fold does not enter the fit, but gets a prediction.
+Draw i is held out of fold i mod the number of folds. The penalty is at least
 :func:`smallest_stable_ridge`, so that the factorisation of a singular matrix does not fail.
 """
 
@@ -13,12 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...distributions.inverse_cdf import as_index
-
-Fit = tuple[
-    Float[Tensor, "folds *batch n"],
-    Float[Tensor, "folds *batch n"],
-    Float[Tensor, "folds *batch m k"],
-]
+from .one_fit import Fit, OneFit, inverse_factor, is_precise
 
 
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
@@ -31,20 +28,6 @@ def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dt
     [3.0, 0.000152587890625]
     """
     return max(ridge, 8 * torch.finfo(dtype).eps * size * largest)
-
-
-def inverse_factor(gram: Float[Tensor, "*lead n n"]) -> Float[Tensor, "*lead n n"]:
-    """Return the inverse W of the Cholesky factor, so that the inverse of ``gram`` is W' W.
-
-    A CUDA graph can capture the two calls used here, but not ``torch.cholesky_inverse``.
-
-    >>> inverse_factor(torch.tensor([[4.0, 0.0], [0.0, 0.25]]))
-    tensor([[0.5000, 0.0000],
-            [0.0000, 2.0000]])
-    """
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    factor = torch.linalg.cholesky_ex(gram).L
-    return torch.linalg.solve_triangular(factor, identity.expand(gram.shape), upper=False)
 
 
 class ByDraws:
@@ -127,8 +110,17 @@ def regression(
     train: Float[Tensor, "folds *ones n"],
     blocks: tuple[tuple[int, ...], ...],
     ridge: float,
-) -> ByDraws | ByCategories:
-    """Return the cheaper of the two regressions, by the cubes of the matrices' sizes."""
+) -> ByDraws | ByCategories | OneFit:
+    """Return the cheapest of the three regressions, by their numbers of multiplications.
+
+    :class:`OneFit` is left out where its rounding errors would matter.
+    """
     n, d, k = points.shape[-3:]
-    route = ByDraws if (d * k) ** 3 > len(blocks) * n**3 else ByCategories
-    return route(points, train, blocks, ridge)
+    folds, size = len(train), d * k
+    costs: dict[type[ByDraws | ByCategories | OneFit], int] = {
+        ByDraws: len(blocks) * folds * n**3,
+        ByCategories: folds * (size**3 + n * size**2 + 2 * len(blocks) * n * size),
+    }
+    if is_precise(ridge, n, d, points.device):
+        costs[OneFit] = OneFit.cost(n, size, folds, len(blocks))
+    return min(costs, key=lambda route: costs[route])(points, train, blocks, ridge)

@@ -14,8 +14,8 @@ from ...checks import check_count, refuse_outputs
 from ...distributions.factors import Factors, factors
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
+from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import base_draws
-from ..learning import frozen, learns, write
 from ..logit_gradients import leave_one_out
 from .kernel_critic import (
     calibration_equations,

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ...evaluation.evaluate import check_finite
-from ..learning import write
+from ...evaluation.learning import write
 from .slope_predictions import add_at, gradient_scale, make_predictions
 from .slope_statistics import fit_updates, scale_updates
 

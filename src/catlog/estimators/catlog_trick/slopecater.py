@@ -12,9 +12,9 @@ from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label, once
 from ...evaluation.evaluate import evaluate_through
+from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import rand
-from ..learning import frozen, learns
 from ..logit_gradients import finite_log_probs
 from .slope_gradient import Plan, SlopePoints
 from .slope_predictions import (

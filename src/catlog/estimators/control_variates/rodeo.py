@@ -13,7 +13,7 @@ from ...estimator import BITS, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
-from ..logit_gradients import leave_one_out, logit_surrogate, score_in_logits, squared_norm
+from ..logit_gradients import leave_one_out, logit_surrogate, squared_norm
 
 
 class RODEO(nn.Module):
@@ -39,8 +39,9 @@ class RODEO(nn.Module):
     where H is the network or, without one, its second argument. f is not evaluated again. (The
     paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
 
-    Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable; a Bernoulli q; at
-    least two draws; an optimiser for ``parameters()``.
+    Cost: ``samples`` evaluations, forward and backward; N d numbers without a network, and with one
+    :math:`N^2 (d + 1)` evaluations of it, in memory at once. Needs: f differentiable; a Bernoulli
+    q; at least two draws; an optimiser for ``parameters()``.
     Reference: Shi et al., "Gradient estimation with discrete Stein operators", 2022.
 
     Args:
@@ -122,16 +123,16 @@ class RODEO(nn.Module):
             validate=self.validate,
         )
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
-        score = score_in_logits(law, law.index(x))[1][..., 1]
+        bits = law.flat(x).to(law.real)
+        score = bits - law.probs.detach()[..., 1]
         values = fx.detach().to(law.real)
-        h = self._surrogates(law.flat(x).to(law.real), values, law.flat(slope).to(law.real))
-        at_x, flipped = h[..., :1, :], h[..., 1:, :]
-        flip_probability = score.abs().unsqueeze(-1)  # |x - p|
-        stein = (flip_probability * (flipped - at_x)).sum(-2)
+        at_x, flipped = self._surrogates(bits, values, law.flat(slope).to(law.real))
+        flip_probability = score.abs()  # |x - p|
+        stein = (flip_probability * (flipped - at_x)).sum(-1)
         alpha, beta = self.alpha.to(law.real), self.beta.to(law.real)
-        signal = values - leave_one_out(values + alpha * stein[..., 0])
+        signal = values - leave_one_out(values + alpha * stein[0])
         gradient = (
-            score * (signal.unsqueeze(-1) + beta * (stein[..., 1:] - flipped[..., 1]))
+            score * (signal.unsqueeze(-1) + beta * (stein[-1].unsqueeze(-1) - flipped[-1]))
         ).mean(0)
         gradient = torch.stack([-gradient, gradient], -1)
         value = fx.mean(0)
@@ -142,15 +143,19 @@ class RODEO(nn.Module):
         x: Float[Tensor, "n *batch d"],
         fx: Float[Tensor, "n *batch"],
         slope: Float[Tensor, "n *batch d"],
-    ) -> Float[Tensor, "n *batch neighbours 2"]:
-        """Return both h_n at x_n and, after it, at x_n with bit 1, ..., d flipped."""
+    ) -> tuple[Float[Tensor, "h n *batch 1"], Float[Tensor, "h n *batch d"]]:
+        """Return both h_n (one if they are the same) at x_n, and at x_n with each bit flipped."""
+        flip = 1 - 2 * x
+        if self.network is None:  # linear, so the mean over the others is that of their slopes
+            other_slope = leave_one_out(slope)
+            offset = leave_one_out((slope * x).sum(-1, keepdim=True))
+            at_x = (other_slope * x).sum(-1, keepdim=True) - offset
+            return at_x.unsqueeze(0), (at_x + other_slope * flip).unsqueeze(0)
         n = x.shape[0]
         at_x = (slope * (x.unsqueeze(1) - x)).sum(-1, keepdim=True)  # [n, m, *batch, 1]
-        linear = torch.cat([at_x, at_x + slope * (1 - 2 * x).unsqueeze(1)], -1)
+        linear = torch.cat([at_x, at_x + slope * flip.unsqueeze(1)], -1)
         pairs = torch.stack([fx.unsqueeze(-1).expand(linear.shape), linear], -1)
-        if self.network is None:
-            pairs = linear.unsqueeze(-1).expand(pairs.shape)
-        else:
-            pairs = call_network("RODEO", self.network, pairs, pairs.shape)
+        pairs = call_network("RODEO", self.network, pairs, pairs.shape)
         other_mean = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
-        return (other_mean.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1)
+        h = (other_mean.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1).movedim(-1, 0)
+        return h[..., :1], h[..., 1:]

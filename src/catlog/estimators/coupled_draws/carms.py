@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.functional import pad
 
 from ...checks import check_count
 from ...distributions.factors import factors
@@ -40,7 +41,8 @@ class CARMS:
     which makes a bias. With k = 2 it is ARMS. With N = 2 and uniform probabilities two draws never
     agree. The value is the mean over the draws.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f.
+    Cost: ``samples`` evaluations, and N d k numbers: the sum over pairs is taken by categories.
+    Needs: nothing of f.
     Reference: Dimitriev and Zhou, "CARMS: categorical-antithetic-REINFORCE multi-sample gradient
     estimator", 2021. The coupling by sticks, rarest first, is the choice of this library.
 
@@ -107,20 +109,46 @@ class CARMS:
             validate=self.validate,
         )
         order, stick = _sticks(law.probs.detach())
-        rank = (~antithetic_events(noise, stick)).long().cumprod(-1).sum(-1)
+        passes = ~antithetic_events(noise, stick)
+        rank = (passes if law.k == 2 else passes.long().cumprod(-1)).sum(-1)
         index = order.expand(*shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
         fx = evaluate(f, law.point(index), law, validate=self.validate)
 
-        first, second = rank.unsqueeze(1), rank.unsqueeze(0)
-        earlier = torch.minimum(first, second).unsqueeze(-1)
-        weight = _weights(n, stick).expand(n, *shape, law.k).gather(-1, earlier).squeeze(-1)
-        weight = weight.masked_fill(first == second, 0.0) / (n * (n - 1))
-        change = fx.detach().unsqueeze(1) - fx.detach()
-        slope = (change.unsqueeze(-1) * weight).sum(1).movedim(0, -1)
-        drawn = index.movedim(0, -1).expand(slope.shape)
-        slope = slope.new_zeros((*slope.shape[:-1], law.k)).scatter_add(-1, drawn, slope)
+        slope = _summed_pairs(fx.detach().to(law.real), rank, _weights(n, stick)) / (n * (n - 1))
+        order = order.expand(slope.shape)
+        slope = torch.zeros_like(slope).scatter(-1, order, slope)
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, slope))
+
+
+def _summed_pairs(
+    fx: Float[Tensor, "n *batch"],
+    rank: Int64[Tensor, "n *batch d"],
+    weight: Float[Tensor, "*batch d k"],
+) -> Float[Tensor, "*batch d k"]:
+    """Return, for each rank r, the sum over all pairs of a draw n of rank r and a draw m of another
+    rank of (f_n - f_m) times the weight of the lower rank.
+
+    The weight depends on the ranks only, so the counts and the sums of f of each rank suffice. An
+    infinite weight is one of pairs that cannot occur.
+    """
+    weight = torch.where(weight.isfinite(), weight, 0.0)
+    fx = (fx - fx.mean(0)).unsqueeze(-1)
+    ranks = range(weight.shape[-1])
+    count = torch.stack([(rank == r).sum(0) for r in ranks], -1).to(fx.dtype)
+    total = torch.stack([(fx * (rank == r)).sum(0) for r in ranks], -1)
+    count_below, total_below = (_sum_before(weight * part) for part in (count, total))
+    count_above, total_above = (_sum_before(part.flip(-1)).flip(-1) for part in (count, total))
+    return (
+        total * count_below
+        - count * total_below
+        + weight * (total * count_above - count * total_above)
+    )
+
+
+def _sum_before(terms: Float[Tensor, "*lead k"]) -> Float[Tensor, "*lead k"]:
+    """Return for each entry the sum of the earlier ones."""
+    return pad(terms[..., :-1].cumsum(-1), (1, 0))
 
 
 def _sticks(

@@ -4,15 +4,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_temperature
-from ...distributions.factors import factors, relaxable
+from ...checks import check_count, check_temperature, check_uniforms
+from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
-from ...sampling.gumbel import gumbels_given_argmax
+from ...sampling.gumbel import gumbels_given_argmax, positive
+from ...sampling.randomness import rand
+from ...tracing import inside_functorch
 from ..logit_gradients import finite_log_probs
 from .relaxation import straight_through_mean, to_point
 
@@ -89,9 +91,77 @@ class GumbelRao:
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelRao")
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        z = gumbels_given_argmax(
-            law, law.index(x), noise, (self.noise_samples,), generator, self.validate
-        )
+        index = law.index(x)
         logits = finite_log_probs(law)
-        soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
+        if law.k == 2 and not _is_learned(self.temperature):
+            odds = logits[..., 1] - logits[..., 0]
+            rise = self._rise(law, index, noise, generator) * (odds - odds.detach())
+            soft = torch.stack([-rise, rise], -1)
+        else:
+            z = gumbels_given_argmax(
+                law, index, noise, (self.noise_samples,), generator, self.validate
+            )
+            soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
         return straight_through_mean(f, law, x, to_point(law, soft), self.validate)
+
+    @torch.no_grad()
+    def _rise(
+        self,
+        law: Factors,
+        index: Int64[Tensor, "n *batch d"],
+        noise: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Float[Tensor, "n *batch d"]:
+        r"""Return the mean derivative of the softmax's second entry in the log-odds, for two
+        categories.
+
+        The difference of the two z is :math:`\log(1 + e_o / (p_o e_j))` for the drawn category j and
+        the other one o, with standard exponential e. The softmax's entries are in the ratio
+        :math:`t = (1 + e_o / (p_o e_j))^{-1/\tau}`, and the derivative is
+        :math:`t / (\tau (1 + t)^2)`.
+        """
+        repeats = self.noise_samples
+        if noise is not None:
+            shape = (repeats, *index.shape, law.k)
+            form = "[..., n, *batch, d, k]"
+            noise = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+        second_is_drawn = index.bool()
+        p = law.probs.detach()
+        other = torch.where(second_is_drawn, p[..., 0], p[..., 1])
+        totals: dict[int, Tensor] = {}
+        for which, draws in _parts(repeats, index, law.k):
+            drawn = second_is_drawn[draws]
+            if noise is None:
+                rows = len(range(repeats)[which])
+                size = (rows, *drawn.shape, law.k)
+                u = rand(size, dtype=law.real, device=law.device, generator=generator)
+            else:
+                u = noise[which, draws]
+            exponential = -positive(u).log()
+            first, second = exponential[..., 0], exponential[..., 1]
+            ratio = torch.where(drawn, first / second, second / first) / other[draws] + 1
+            t = 1 / ratio if self.temperature == 1 else ratio.pow(-1 / self.temperature)
+            total = (t / (1 + t).square()).sum(0)
+            start = draws.start
+            totals[start] = totals[start] + total if start in totals else total
+        return torch.cat(list(totals.values())) / (repeats * self.temperature)
+
+
+def _is_learned(temperature: float | Tensor) -> bool:
+    return isinstance(temperature, Tensor) and temperature.requires_grad
+
+
+def _parts(repeats: int, index: Tensor, k: int) -> list[tuple[slice, slice]]:
+    """Return slices of repeats and draws: on a CPU few at a time, so that they stay in its caches.
+
+    They are in the order of memory, so that the uniforms are those of one large call.
+    """
+    n = len(index)
+    if index.device.type != "cpu" or torch.compiler.is_compiling() or inside_functorch():
+        return [(slice(0, repeats), slice(0, n))]
+    step = max(1, 2**17 * n // (index.numel() * k))
+    return [
+        (slice(row, row + 1), slice(start, min(start + step, n)))
+        for row in range(repeats)
+        for start in range(0, n, step)
+    ]

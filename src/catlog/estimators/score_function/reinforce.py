@@ -13,8 +13,8 @@ from ...checks import check_baseline, check_count, check_number
 from ...distributions.conditionals import view
 from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
+from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import base_draws
-from ..learning import frozen, learns, write
 
 
 @dataclass(frozen=True)

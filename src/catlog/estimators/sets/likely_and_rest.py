@@ -6,12 +6,14 @@ from torch import Tensor
 
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
-from ...distributions.inverse_cdf import as_index, inverse_cdf
+from ...distributions.inverse_cdf import as_index
+from ...distributions.ordered import Ordered
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
 from ...tracing import can_inspect
 from ..logit_gradients import leave_one_out
+from .prefix_tree import PrefixTree, prefix_tree
 
 
 @torch.no_grad()
@@ -22,7 +24,9 @@ def beam_search(
     best).
 
     For independent variables they are the most probable points, else those that a beam of this
-    width finds.
+    width finds. Of a block of variables, only the ``count`` - 1 whose second-best category loses
+    least can differ from their best category: a point with a larger loss is behind the best point
+    and the ``count`` - 1 cheaper single changes. So a block takes at most ``count`` - 1 steps.
     """
     q = structure(law)
     points = torch.zeros(
@@ -33,33 +37,44 @@ def beam_search(
         raw = q.raw_logits(points)[block] if q.incremental else q.conditional(points, block)
         log_probs = q.block_log_probs(raw, block, points.shape[:-1], validate)
         k = log_probs.shape[-1]
-        origin = (
-            torch.arange(len(points), device=q.device)
-            .view(-1, *[1] * len(q.batch_shape))
-            .expand(score.shape)
-        )
+        best, favourite = log_probs.max(-1)
+        slots = min(count - 1, len(variables))
+        if slots == len(variables):
+            open_to_change = torch.arange(slots, device=q.device).expand(best.shape)
+        else:
+            second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
+            open_to_change = (second - best).topk(slots, -1).indices
+            score = score + best.scatter(-1, open_to_change, 0.0).sum(-1)
+        origin = _rows_like(score)
         steps = []
-        for position in range(len(variables)):
-            local = log_probs[..., position, :].gather(
-                0, origin.unsqueeze(-1).expand(*origin.shape, k)
-            )
+        for slot in range(slots):
+            variable = open_to_change[..., slot, None, None]
+            local = log_probs.gather(-2, variable.expand(*variable.shape[:-1], k)).squeeze(-2)
+            local = local.gather(0, origin.unsqueeze(-1).expand(*origin.shape, k))
             total = (score.unsqueeze(-1) + local).movedim(-1, 1).flatten(0, 1)
-            score, best = total.topk(min(count, len(total)), 0)
-            parent = torch.where(score > -torch.inf, best, best[:1])
+            score, leading = total.topk(min(count, len(total)), 0)
+            parent = torch.where(score > -torch.inf, leading, leading[:1])
             steps.append((parent // k, parent % k))
             origin = origin.gather(0, parent // k)
-        points = points.gather(0, origin.unsqueeze(-1).expand(*origin.shape, points.shape[-1]))
-        at = (
-            torch.arange(len(points), device=q.device)
-            .view(-1, *[1] * len(q.batch_shape))
-            .expand(score.shape)
+        points, chosen, open_to_change = (
+            table.gather(0, origin.unsqueeze(-1).expand(*origin.shape, table.shape[-1]))
+            for table in (points, favourite, open_to_change)
         )
-        chosen = []
+        row = _rows_like(score)
+        changes = []
         for parent, category in reversed(steps):
-            chosen.append(category.gather(0, at))
-            at = parent.gather(0, at)
-        points[..., as_index(variables)] = torch.stack(chosen[::-1], -1)
+            changes.append(category.gather(0, row))
+            row = parent.gather(0, row)
+        if changes:
+            chosen = chosen.scatter(-1, open_to_change, torch.stack(changes[::-1], -1))
+        points[..., as_index(variables)] = chosen
     return points, score > -torch.inf
+
+
+def _rows_like(score: Float[Tensor, "m *batch"]) -> Int64[Tensor, "m *batch"]:
+    """Return the row number of every entry."""
+    rows = torch.arange(len(score), device=score.device)
+    return rows.view(-1, *[1] * (score.dim() - 1)).expand(score.shape)
 
 
 @torch.no_grad()
@@ -68,43 +83,31 @@ def remaining_probability(
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None = None,
     validate: bool = True,
+    tree: PrefixTree | None = None,
 ) -> Float[Tensor, "m *batch depths"]:
     """Return the probability that a draw is no valid member (None: all), given that its first i
     variables are a member's.
 
     Variables are counted in drawing order, i = 0 ... d. Probabilities of points outside are added
     up, never subtracted from 1, so that small ones are as precise as large ones. An invalid member
-    gets no meaningful number.
+    gets no meaningful number. ``tree`` is the result of :func:`tree_of`, if it is known already.
     """
     q = structure(law)
-    order = [i for block in q.blocks for i in block]
-    probs = q.log_conditionals(members, validate).exp()
-    valid = torch.ones_like(members[..., 0], dtype=torch.bool) if valid is None else valid
-    shares_prefix = valid.unsqueeze(0).expand(len(members), *valid.shape)
-    # One more than the number of leading variables that two members share; 0 for an invalid one.
-    agreement = shares_prefix.long()
-    for i in order:
-        shares_prefix = shares_prefix & (members[..., i].unsqueeze(1) == members[..., i])
-        agreement = agreement + shares_prefix
-    remaining = [torch.zeros_like(probs[..., 0, 0])]
-    for depth in reversed(range(len(order))):
-        p = probs[..., order[depth], :]
-        category = members[..., order[depth]].expand(agreement.shape)
-        below = remaining[-1].expand(agreement.shape)
-        share = _remaining_share(p, category, agreement > depth, below)
-        remaining.append((p * share).sum(-1))
-    return torch.stack(remaining[::-1], -1)
+    probs = q.log_conditionals(members, validate).exp()[..., _drawing_order(q), :]
+    return (tree or tree_of(law, members, valid)).remaining(probs)
 
 
-def _remaining_share(
-    p: Tensor, category: Tensor, is_below: Tensor, remaining: Tensor
-) -> Float[Tensor, "n *batch k"]:
-    """Return which share of every category's probability is outside the members.
+def tree_of(
+    law: Factors | Conditionals,
+    members: Int64[Tensor, "m *batch d"],
+    valid: Bool[Tensor, "m *batch"] | None = None,
+) -> PrefixTree:
+    """Return the tree of the valid members' prefixes (None: all), in drawing order."""
+    return prefix_tree(members[..., _drawing_order(structure(law))], valid, law.cardinalities)
 
-    It is ``remaining`` for a category that a member below this prefix has, and 1 for the others.
-    """
-    share = torch.where(is_below, remaining, 1.0).movedim(1, -1)
-    return torch.ones_like(p).scatter_reduce(-1, category.movedim(1, -1), share, "amin")
+
+def _drawing_order(q: Ordered) -> slice | list[int]:
+    return as_index(tuple(i for block in q.blocks for i in block))
 
 
 def probability_outside(
@@ -122,37 +125,39 @@ def sample_outside(
     valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
     validate: bool = True,
-    remaining: Float[Tensor, "m *batch depths"] | None = None,
-) -> Int64[Tensor, "n *batch d"]:
+) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
     r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one
-    ancestral pass.
+    ancestral pass; return the draws, and which of them are members all the same.
 
     Nothing is rejected: a category has its conditional probability times the share of it outside S.
-    ``remaining`` is the result of :func:`remaining_probability`, if it is known already. If no
-    point is outside S, a member is drawn.
+    If no point is outside S, a member is drawn.
     """
+    tree = tree_of(law, members, valid)
+    return _sampled(
+        law, tree, remaining_probability(law, members, valid, validate, tree), u, validate
+    )
+
+
+def _sampled(
+    law: Factors | Conditionals,
+    tree: PrefixTree,
+    remaining: Float[Tensor, "m *batch depths"],
+    u: Float[Tensor, "n *batch d"],
+    validate: bool,
+) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
+    """Return the draws of :func:`sample_outside` from a tree and its remaining probabilities."""
     q = structure(law)
-    if remaining is None:
-        remaining = remaining_probability(law, members, valid, validate)
-    valid = torch.ones_like(remaining[..., 0], dtype=torch.bool) if valid is None else valid
-    shares_prefix = valid.unsqueeze(0).expand(len(u), *valid.shape)
+    walk = tree.walk(remaining, len(u))
     x = torch.zeros_like(u + remaining[0, ..., :1], dtype=torch.int64)  # mapped where u or q is
     state = q.start(u.shape[:-1]) if q.incremental else None
-    previous, depth = None, 0
+    previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         probs = q.block_log_probs(raw, block, u.shape[:-1], validate).exp()
-        for position, i in enumerate(variables):
-            depth += 1
-            p = probs[..., position, :]
-            category = members[..., i].expand(shares_prefix.shape)
-            below = remaining[..., depth].expand(shares_prefix.shape)
-            outside = p * _remaining_share(p, category, shares_prefix, below)
-            outside = torch.where(outside.sum(-1, keepdim=True) > 0, outside, p)
-            x[..., i] = inverse_cdf(outside, u[..., i] * outside.sum(-1))
-            shares_prefix = shares_prefix & (x[..., i].unsqueeze(1) == category)
+        index = as_index(variables)
+        x[..., index] = walk.choose(probs, u[..., index])
         previous = x[..., variables[0]]
-    return x
+    return x, walk.is_inside
 
 
 def is_member(
@@ -162,13 +167,6 @@ def is_member(
 ) -> Bool[Tensor, "n *batch"]:
     """Return whether x is one of the valid members."""
     return ((x.unsqueeze(1) == members).all(-1) & valid).any(1)
-
-
-def is_first_occurrence(index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "n *batch"]:
-    """Return whether no earlier row holds the same point."""
-    same = (index.unsqueeze(1) == index).all(-1)
-    earlier = torch.ones(same.shape[:2], dtype=torch.bool, device=index.device).tril(-1)
-    return ~(same & earlier.view(*earlier.shape, *[1] * (same.dim() - 2))).any(1)
 
 
 def sum_and_sample(
@@ -190,7 +188,8 @@ def sum_and_sample(
     is biased.
     """
     m = len(members)
-    by_depth = remaining_probability(law, members, valid, validate)
+    tree = tree_of(law, members, valid)
+    by_depth = remaining_probability(law, members, valid, validate, tree)
     remaining = probability_outside(by_depth, valid)
     if x is None:
         u = uniforms(
@@ -200,14 +199,15 @@ def sum_and_sample(
             device=law.device,
             generator=generator,
         )
-        drawn = sample_outside(law, members, valid, u, validate, by_depth)
+        with torch.no_grad():
+            drawn, inside = _sampled(law, tree, by_depth, u, validate)
     else:
         drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
+        inside = is_member(drawn, members, valid)
     n = len(drawn)
     log_prob = law.log_prob(torch.cat([members, drawn]))
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
-    inside = is_member(drawn, members, valid)
     if x is not None and can_inspect(validate, x) and bool((inside & (remaining > 0)).any()):
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(

@@ -12,7 +12,7 @@ from ...checks import check_count, check_flag, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, Function, Kind, Target, label
-from ..learning import frozen, learns
+from ...evaluation.learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
 
 

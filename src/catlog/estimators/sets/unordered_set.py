@@ -1,6 +1,7 @@
 """The unordered-set estimator: REINFORCE without replacement."""
 
 from dataclasses import dataclass
+from math import comb
 from typing import ClassVar
 
 import torch
@@ -14,12 +15,7 @@ from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, categories, uniforms
 from ...tracing import can_inspect
-from .likely_and_rest import (
-    is_first_occurrence,
-    probability_outside,
-    remaining_probability,
-    sample_outside,
-)
+from .likely_and_rest import probability_outside, remaining_probability, sample_outside, tree_of
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,8 @@ class UnorderedSet:
             )
             index = categories(law, u[:1])
             for row in range(1, self.samples):
-                index = torch.cat(
-                    [index, sample_outside(law, index, None, u[row : row + 1], self.validate)]
-                )
+                drawn, _ = sample_outside(law, index, None, u[row : row + 1], self.validate)
+                index = torch.cat([index, drawn])
         else:
             x = base_draws(
                 law,
@@ -127,7 +122,8 @@ class UnorderedSet:
                 validate=self.validate,
             )
             index = law.index(x)
-        is_new = is_first_occurrence(index)
+        tree = tree_of(law, index)
+        is_new = tree.is_new
         if x is not None and can_inspect(self.validate, x) and not bool(is_new.all()):
             bad = tuple((~is_new).nonzero()[0].tolist())
             raise ValueError(
@@ -136,7 +132,8 @@ class UnorderedSet:
             )
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         score = law.log_prob(index)
-        rest = probability_outside(remaining_probability(law, index, validate=self.validate))
+        remaining = remaining_probability(law, index, None, self.validate, tree)
+        rest = probability_outside(remaining)
         first, second = _chances(torch.where(is_new, score.detach().exp(), 0.0), rest)
         change = fx.detach().unsqueeze(1) - fx.detach()
         value = (first * fx).sum(0)
@@ -151,7 +148,7 @@ def _chances(
 
     ``rest`` is 1 less the sum of p, without the rounding error of that difference. The table of H
     is indexed by the bits of the subset and holds logarithms, in float64 where the device has it,
-    because errors add up over the rounds.
+    because errors add up over the sizes of subsets.
     """
     dtype = p.dtype
     real = dtype if p.device.type == "mps" else torch.float64
@@ -160,13 +157,16 @@ def _chances(
     subset = torch.arange(2**n, device=p.device)
     holds = (subset.unsqueeze(1) & bit) > 0
     remaining = rest.clamp(min=torch.finfo(real).tiny) + torch.tensordot(holds.to(real), p, 1)
+    by_size = holds.sum(1).argsort(stable=True)
+    table = torch.zeros_like(remaining)
+    start = 1
+    for size in range(1, n + 1):
+        subsets = by_size[start : start + comb(n, size)]
+        start += len(subsets)
+        members = holds[subsets].to(torch.uint8).topk(size, -1).indices
+        smaller = table[subsets.unsqueeze(1) ^ bit[members]]
+        table = table.index_copy(0, subsets, smaller.logsumexp(1) - remaining[subsets].log())
     ones = [1] * (p.dim() - 1)
-    is_empty = (subset == 0).view(-1, *ones)
-    is_outside = (~holds).view(*holds.shape, *ones)
-    table = torch.where(is_empty, 0.0, -torch.inf).expand(remaining.shape).to(real)
-    for _ in range(n):  # after i rounds subsets of i points are right
-        smaller = table[subset.unsqueeze(1) ^ bit].masked_fill(is_outside, -torch.inf)
-        table = torch.where(is_empty, 0.0, smaller.logsumexp(1) - remaining.log())
     without_one = table[(2**n - 1) ^ bit]
     without_two = table[(2**n - 1) ^ bit.unsqueeze(1) ^ bit] - without_one.unsqueeze(1)
     is_same = torch.eye(n, dtype=torch.bool, device=p.device).view(n, n, *ones)

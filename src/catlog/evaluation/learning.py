@@ -1,4 +1,4 @@
-"""State that an estimator learns between calls: read once per call, then written once."""
+"""State that is learned between calls: read once per call, then written once."""
 
 from collections.abc import Iterable
 

@@ -1,0 +1,66 @@
+"""Checks of scores of items that distributions over subsets and rankings share."""
+
+import torch
+from torch import Tensor
+
+
+def check_items(owner: str, name: str, scores: object, mask: object) -> None:
+    """Raise unless ``scores`` are floats of at least one item, and ``mask`` is None or bools."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        what = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"{owner}: `{name}` must be a tensor of floats, but {what} was given.")
+    if scores.dim() == 0 or scores.shape[-1] == 0:
+        raise ValueError(
+            f"{owner}: `{name}` must have shape [*batch, d] with d of at least 1, but "
+            f"{tuple(scores.shape)} was given."
+        )
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        what = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"{owner}: `mask` must be a tensor of bools, True where there is an item, but {what} "
+            "was given."
+        )
+    if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
+        raise ValueError(
+            f"{owner}: `mask` must have shape [*batch, {scores.shape[-1]}] to go with `{name}` "
+            f"{tuple(scores.shape)}, but {tuple(mask.shape)} was given."
+        )
+
+
+def batch_shape(owner: str, **shapes: torch.Size) -> torch.Size:
+    """Return the batch to which these batch shapes broadcast, or raise."""
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        listing = ", ".join(f"`{name}` {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(
+            f"{owner}: the batch shapes must broadcast, but they are {listing}."
+        ) from None
+
+
+def check_scores(owner: str, name: str, scores: Tensor, mask: Tensor | None) -> None:
+    """Raise if the score of an item is NaN or +inf. This reads the numbers."""
+    is_bad = scores.isnan() | (scores == torch.inf)
+    if mask is not None:
+        is_bad = is_bad & mask
+    if bool(is_bad.any()):
+        bad = tuple(is_bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{owner}: `{name}` must be finite (or -inf for what is never chosen), but it is "
+            f"{float(scores[bad])} at index {bad}."
+        )
+
+
+def check_enough(owner: str, k: Tensor, items: Tensor) -> None:
+    """Raise unless ``0 <= k <= items`` everywhere. This reads the numbers."""
+    is_bad = (k < 0) | (k > items)
+    if bool(is_bad.any()):
+        bad = tuple(is_bad.nonzero()[0].tolist())
+        place = f" at batch index {bad}" if bad else ""
+        raise ValueError(
+            f"{owner}: `k` must be between 0 and the number of items that can be chosen, "
+            f"{int(items[bad])}{place}, but {int(k[bad])} was given. Masked items and those of "
+            "score -inf cannot be chosen."
+        )

@@ -1,0 +1,107 @@
+"""Conditional random fields of a chain: exact posteriors of sequences."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..tracing import can_inspect
+from .bit_counts import IMPOSSIBLE
+from .markov_chain import MarkovChain
+from .ordered import widened
+
+
+class LinearChainCRF(MarkovChain):
+    r"""A chain of states with weights for states and for pairs of neighbours.
+
+    .. math:: q(z) = \frac1Z \exp\Bigl(\sum_t u_t(z_t) + \sum_{t>1} w_t(z_{t-1}, z_t)\Bigr)
+
+    Messages from the last state to the first,
+    :math:`\beta_t(i) = \log \sum_j e^{w_{t+1}(i, j) + u_{t+1}(j) + \beta_{t+1}(j)}`, make it a
+    Markov chain with a table per step. Log-probability, marginals, entropy and :math:`\log Z` (the
+    attribute ``log_partition``) are exact.
+
+    The posterior of a hidden Markov model is one: :math:`u_t(z)` is the log-probability of
+    observation t given state z (for t = 1, plus the initial one), w has the log-probabilities of
+    the transitions, and :math:`\log Z` is the log-likelihood of the observations.
+
+    Cost: O(T k^2) per batch element, in T steps.
+    Reference: Lafferty et al., "Conditional random fields", 2001.
+
+    Args:
+        unary: u, ``[*batch, T, k]``. -inf forbids a state.
+        pairwise: w, ``[k, k]`` (the next state given the row), ``[*batch, k, k]`` or
+            ``[*batch, T - 1, k, k]``. -inf forbids a transition.
+        validate_args: False skips the checks that read numbers (which wait for a GPU).
+
+    >>> stay = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
+    >>> evidence = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> LinearChainCRF(evidence, stay).marginals()[:, 0]
+    tensor([0.8808, 0.8671, 0.8539])
+    """
+
+    def __init__(
+        self,
+        unary: Float[Tensor, "*batch T k"],
+        pairwise: Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
+        if unary.dim() < 2 or 0 in unary.shape[-2:]:
+            raise ValueError(
+                "LinearChainCRF: `unary` must have shape [*batch, T, k] with T and k of at least "
+                f"1, but {tuple(unary.shape)} was given."
+            )
+        length, k = unary.shape[-2:]
+        batch = unary.shape[:-2]
+        shared = pairwise.dim() in (2, len(batch) + 2)
+        tail = pairwise.shape[-2:] if shared else pairwise.shape[-3:]
+        lead = pairwise.shape[: pairwise.dim() - len(tail)]
+        if tail != ((k, k) if shared else (length - 1, k, k)) or lead not in (batch, ()):
+            sizes = "".join(f"{size}, " for size in batch)
+            raise ValueError(
+                f"LinearChainCRF: `pairwise` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
+                f"[{sizes}{length - 1}, {k}, {k}] to go with `unary` {tuple(unary.shape)}, but "
+                f"{tuple(pairwise.shape)} was given."
+            )
+        inspects = can_inspect(validate_args is not False, unary, pairwise)
+        if inspects:
+            for name, weights in (("unary", unary), ("pairwise", pairwise)):
+                if bool((weights.isnan() | (weights == torch.inf)).any()):
+                    raise ValueError(
+                        f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
+                    )
+        unary, pairwise = widened(unary), widened(pairwise)
+        # Finite weights for the impossible, so that no derivative is NaN.
+        states = unary.clamp(min=IMPOSSIBLE)
+        pairs = pairwise.clamp(min=IMPOSSIBLE)
+        pairs = (pairs.unsqueeze(-3) if shared else pairs).expand((*batch, length - 1, k, k))
+        message = states[..., -1, :]
+        transitions = []
+        for t in range(length - 2, -1, -1):
+            transition = pairs[..., t, :, :] + message.unsqueeze(-2)
+            transitions.append(transition)
+            message = states[..., t, :] + transition.logsumexp(-1)
+        self.unary = unary
+        self.pairwise = pairwise
+        self.log_partition = _or_impossible(message.logsumexp(-1))
+        if inspects and bool((self.log_partition == -torch.inf).any()):
+            bad = tuple((self.log_partition == -torch.inf).nonzero()[0].tolist())
+            place = f" at batch index {bad}" if bad else ""
+            raise ValueError(
+                "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
+                f"sequence has weight zero{place}. The evidence is impossible: look for a step "
+                "whose states are all -inf, or forbidden by all transitions."
+            )
+        table = torch.stack(transitions[::-1], -3) if transitions else pairs
+        # A state without a future is never entered. Any row will do for it, and zeros are valid.
+        is_dead = (table < IMPOSSIBLE / 2).all(-1, keepdim=True)
+        super().__init__(
+            _or_impossible(message),
+            torch.where(is_dead, 0.0, _or_impossible(table)),
+            length,
+            validate_args=validate_args,
+        )
+
+
+def _or_impossible(weights: Tensor) -> Tensor:
+    """Return the log-weights, those of zero weights as -inf."""
+    return weights.masked_fill(weights < IMPOSSIBLE / 2, -torch.inf)

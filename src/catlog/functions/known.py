@@ -1,0 +1,189 @@
+"""A part of f with a known mean, as a control variate for the whole."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..checks import check_function, check_number
+from ..distributions.conditionals import Conditionals, view
+from ..distributions.factors import Factors
+from ..estimator import Function
+from ..evaluation.known_mean import known_mean, knows_mean
+from ..evaluation.learning import frozen, learns, write
+from .tables import Variables
+
+
+class Known(nn.Module):
+    r"""f with a part whose mean is known: the estimator sees only the rest.
+
+    .. math:: \mathbb{E}[f] = \mathbb{E}[f - c\,g] + c\,\mathbb{E}[g]
+
+    g is the part, a function with a method ``expectation(q)`` (see :mod:`catlog.functions`). It
+    need not be a summand of f: any g that varies with f will do. The estimator evaluates
+    :math:`f(x) - c\,(g(x) - \mathbb{E}[g])`, whose mean and whose gradient have no error in g:
+
+    ``E(known.under(q), q)``
+
+    The estimate is unbiased if E is, whatever c is. c is the regression coefficient of f on g over
+    the points of *earlier* calls (within each batch element, in training mode); ``under`` reads it
+    before anything is drawn. It is saved in ``state_dict``. Estimators that sum g out anyway gain
+    nothing from it, such as IndeCateR with an :class:`Additive` part.
+
+    Where f or the part changes between steps (a new minibatch), assign ``known.f`` and
+    ``known.part``; c is kept.
+
+    Cost: one evaluation of g beside each of f, and its mean once per call. Needs: of f what E
+    needs. If f and the part have tables (``neighbours``), so has the difference.
+
+    Args:
+        f: the function.
+        part: g, a function with a known mean.
+        coefficient: c before the first call; 1 where the part is a summand of f.
+        decay: of the moving averages behind c, per call of f.
+
+    >>> from catlog import RLOO
+    >>> from catlog.functions import Additive
+    >>> logits = torch.zeros(3, requires_grad=True)
+    >>> q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=logits), 1)
+    >>> part = Additive(torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]))
+    >>> known = Known(lambda x: part(x) + 5, part)
+    >>> RLOO(2)(known.under(q), q).backward()
+    >>> logits.grad
+    tensor([0.2500, 0.5000, 0.7500])
+    """
+
+    def __init__(
+        self, f: Function, part: Function, coefficient: float = 1.0, decay: float = 0.99
+    ) -> None:
+        super().__init__()
+        check_function(f)
+        check_number("Known", "coefficient", coefficient)
+        check_number("Known", "decay", decay, 0, 1)
+        if not knows_mean(part):
+            raise TypeError(
+                "Known: `part` must know its mean, by a method `expectation(q)`, but "
+                f"{type(part).__name__} has none. See catlog.functions for such functions."
+            )
+        self.f = f
+        self.part = part
+        self.start = coefficient
+        self.decay = decay
+        self.register_buffer("product", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("square", torch.zeros(1, dtype=torch.float64))
+        self.product: Tensor
+        self.square: Tensor
+
+    @property
+    def coefficient(self) -> Float[Tensor, "1"]:
+        """The coefficient c that the next call of ``under`` reads."""
+        is_fitted = self.square > 0
+        ratio = self.product / torch.where(is_fitted, self.square, 1.0)
+        return torch.where(is_fitted, ratio, self.start)
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        """Return f(x), so that this is a function like f for all that know nothing of the part."""
+        return self.f(x)
+
+    def under(self, q: Distribution, outputs: int = 0) -> Function:
+        """Return f less what the part misses its mean under q by: the function to give to E.
+
+        Args:
+            q: the distribution that E gets.
+            outputs: the number of output dimensions of f and of the part, as for E.
+        """
+        law = view(q, outputs=outputs, validate=False)
+        mean = known_mean(self.part, q, law)
+        if mean is None:
+            raise TypeError(
+                f"Known: `part` must know its mean under q, but {type(self.part).__name__} does "
+                f"not know it for {type(q).__name__}."
+            )
+        (coefficient,) = frozen(self, self.coefficient.to(mean.dtype))
+        has_table = hasattr(self.f, "neighbours") and hasattr(self.part, "neighbours")
+        kind = _DifferenceWithTable if has_table and isinstance(law, Factors) else _Difference
+        return kind(self, coefficient[0], mean, law)
+
+    @torch.no_grad()
+    def learn(self, fx: Tensor, gx: Tensor, weight: Tensor | float = 1.0) -> None:
+        """Update the moving averages by deviations ``fx`` and ``gx`` from their means."""
+        product = (weight * fx * gx).sum().view(1)
+        square = (weight * gx * gx).sum().view(1)
+        rate = 1 - self.decay
+        write(
+            [
+                (self.product, self.product.lerp(product.to(self.product), rate)),
+                (self.square, self.square.lerp(square.to(self.square), rate)),
+            ],
+            together=True,
+        )
+
+
+class _Difference:
+    """f less c times the deviation of the part from its mean, for one call of an estimator."""
+
+    def __init__(
+        self, known: Known, coefficient: Tensor, mean: Tensor, law: Factors | Conditionals
+    ) -> None:
+        self.known = known
+        self.coefficient = coefficient
+        self.mean = mean
+        self.law = law
+
+    def __call__(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+        fx, gx = _floats(self.known.f(x.clone()), self.mean), _floats(self.known.part(x), self.mean)
+        if fx.shape != gx.shape:
+            raise ValueError(
+                "Known: f and its part must return values of the same shape, but they returned "
+                f"{tuple(fx.shape)} and {tuple(gx.shape)}."
+            )
+        if len(fx) > 1 and learns(self.known, fx):
+            values, parts = fx.detach(), gx.detach()
+            self.known.learn(values - values.mean(0), parts - parts.mean(0))
+        return fx - self.coefficient * (gx - self.mean)
+
+
+class _DifferenceWithTable(_Difference):
+    """The same for two functions with tables."""
+
+    law: Factors
+
+    @property
+    def table_checked(self) -> bool:
+        """Whether the table was compared with f; kept on the module, which outlives this."""
+        return getattr(self.known, "is_table_checked", False)
+
+    @table_checked.setter
+    def table_checked(self, checked: bool) -> None:
+        object.__setattr__(self.known, "is_table_checked", checked)
+
+    def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
+        chosen = () if variables is None else (variables,)
+        f_table: Tensor = self.known.f.neighbours(x.clone(), *chosen)  # type: ignore[attr-defined]
+        table: Tensor = self.known.part.neighbours(x, *chosen)  # type: ignore[attr-defined]
+        f_table = _floats(f_table, self.mean)
+        table = _floats(table, self.mean)
+        if self.law.outputs == 0 and learns(self.known, f_table):
+            probs = self.law.probs.detach().expand(x.shape[:1] + self.law.probs.shape)
+            if variables is not None:
+                rows = variables.unsqueeze(-1).expand(*variables.shape, probs.shape[-1])
+                probs = probs.gather(-2, rows)
+            self.known.learn(_deviations(f_table, probs), _deviations(table, probs), probs)
+        batch, outputs = self.mean.shape, self.mean.shape[self.mean.dim() - self.law.outputs :]
+        mean = self.mean.detach().reshape(batch[: len(batch) - len(outputs)] + (1, 1) + outputs)
+        return f_table - self.coefficient * (table - mean)
+
+
+def _deviations(table: Tensor, probs: Tensor) -> Tensor:
+    """Return the possible entries of a table, less every variable's mean."""
+    possible = torch.where(probs > 0, table, 0.0)
+    return possible - (probs * possible).sum(-1, keepdim=True)
+
+
+def _floats(values: object, mean: Tensor) -> Tensor:
+    """Return values of a function as floats; indicators are bools."""
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            f"Known: f and its part must return tensors, but one returned {type(values).__name__}."
+        )
+    return values if values.is_floating_point() else values.to(mean.dtype)

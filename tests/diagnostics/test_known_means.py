@@ -1,0 +1,88 @@
+"""`compare` and `advise` on functions that know their mean."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Bernoulli, Categorical, Independent
+
+import catlog
+from catlog.functions import OfSum
+
+
+class Bits(nn.Module):
+    """The sum of bits, with a mean of one's own making."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.mean = mean
+
+    def forward(self, x):
+        return x.sum(-1)
+
+    def expectation(self, q):
+        return self.mean(q.base_dist.probs)
+
+
+def bits(*shape):
+    return Independent(Bernoulli(logits=torch.linspace(-1, 1, 4).expand(*shape, 4).clone()), 1)
+
+
+def compare(f, q, *names):
+    return catlog.compare(
+        f, q, names or ["Exact", "RLOO"], repeats=4, rounds=1, training=1, progress=False
+    )
+
+
+def test_a_right_mean_passes():
+    result = compare(Bits(lambda probs: probs.sum(-1)), bits(3))
+    assert result["Exact()"].evaluations == 0
+    assert result["Exact()"].bias < 1e-6
+    assert result.reference == "exact"
+
+
+@pytest.mark.parametrize(
+    ("mean", "message"),
+    [
+        (lambda probs: probs.sum(-1) + 0.01, "returns 2.01 for batch element"),
+        (lambda probs: probs.sum(-1) * 1.01, "returns 2.02 for batch element"),
+        (lambda probs: probs.sum(-1).detach(), "has the derivative 0 in element"),
+        (lambda probs: (2 * probs - probs.detach()).sum(-1), "has the derivative 0.39"),
+        (lambda probs: probs.sum(-1) * torch.nan, "must return finite numbers"),
+        (lambda probs: probs, "must return a tensor of shape"),
+    ],
+)
+def test_a_wrong_mean_is_found(mean, message):
+    with pytest.raises(ValueError, match=r"f\.expectation") as error:
+        compare(Bits(mean), bits(2))
+    assert message in str(error.value)
+
+
+def test_large_problems_have_an_exact_reference():
+    logits = torch.zeros(2, 40, 10)
+    q = Independent(Categorical(logits=logits), 1)
+    result = compare(OfSum(lambda total: total == 180, 10), q, "Exact", "IndeCateR")
+    assert result.reference == "exact"
+    assert not result.skipped
+    assert {row.name for row in result.rows} == {"Exact()", "IndeCateR(1)"}
+    assert result["Exact()"].variance == 0
+
+
+def test_a_budget_of_evaluations_allows_a_known_mean():
+    q = Independent(Categorical(logits=torch.zeros(40, 10)), 1)
+    f = OfSum(lambda total: total == 180, 10)
+    result = catlog.compare(
+        f, q, ["Exact", "RLOO"], budget=10, repeats=4, rounds=1, training=1, progress=False
+    )
+    assert result["Exact()"].evaluations == 0
+
+
+def test_advise_finds_the_mean():
+    logits = torch.linspace(-1, 1, 400).view(40, 10)
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: total == 200, 10)
+    advice = catlog.advise(f, q, seconds=0.5)
+    assert isinstance(advice.estimator, catlog.Exact)
+    assert advice.structure.knows_mean
+    assert "knows its mean" in advice.explanation
+    without = catlog.advise(lambda x: f(x), q, seconds=0.5)
+    assert not isinstance(without.estimator, catlog.Exact)

@@ -1,0 +1,331 @@
+"""Counts: gradients from differences against series, and truncation with its error bound."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import (
+    Bernoulli,
+    Binomial,
+    Categorical,
+    Geometric,
+    Independent,
+    NegativeBinomial,
+    OneHotCategorical,
+    Poisson,
+)
+
+import catlog
+from catlog import CountDifferences, Exact, IndeCateR
+from catlog.distributions import lost_mass, truncated
+from catlog.distributions.counts import counts
+from catlog.testing import z_limit
+
+
+def double(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+FAMILIES = {
+    "Poisson": (double(0.3, 2.0, 7.5), Poisson),
+    "Binomial": (double(0.07, 0.5, 0.93), lambda p: Binomial(5, probs=p)),
+    "Binomial, sizes": (double(0.2, 0.7, 0.5), lambda p: Binomial(double(3, 1, 6), probs=p)),
+    "Binomial by logits": (double(-2.0, 0.3, 2.0), lambda y: Binomial(4, logits=y)),
+    "Geometric": (double(0.25, 0.5, 0.9), Geometric),
+    "Geometric by logits": (double(-0.5, 0.0, 2.0), lambda y: Geometric(logits=y)),
+    "NegativeBinomial": (double(0.1, 0.4, 0.6), lambda p: NegativeBinomial(2.5, probs=p)),
+    "NegativeBinomial by logits": (
+        double(-1.0, 0.0, 0.5),
+        lambda y: NegativeBinomial(double(0.7, 1.0, 4.0), logits=y),
+    ),
+}
+FUNCTIONS = {
+    "square": lambda z: (z - 2.5).square(),
+    "indicator": lambda z: (z >= 3).to(z.dtype),
+    "sine": lambda z: (0.9 * z).sin() + z.sqrt(),
+}
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def series(q, f, counts_per_variable):
+    """Return E[f] of one-variable distributions by summing over the counts."""
+    z = torch.arange(counts_per_variable, dtype=torch.float64)
+    most = getattr(q, "total_count", None)
+    if isinstance(q, Binomial):
+        mass = torch.stack(
+            [
+                Binomial(int(n), logits=logit).log_prob(z[: int(n) + 1]).exp() @ f(z[: int(n) + 1])
+                for n, logit in zip(most.expand(q.logits.shape), q.logits, strict=True)
+            ]
+        )
+        return mass
+    return q.log_prob(z[:, None]).exp().T @ f(z)
+
+
+@families
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradient_equals_the_series(family, name):
+    """The mean over all counts, each one batch element, weighted by its probability."""
+    start, make = FAMILIES[family]
+    f = FUNCTIONS[name]
+    theta = start.clone().requires_grad_()
+    exact = series(make(theta), f, 400)
+    expected = torch.autograd.grad(exact.sum(), theta)[0]
+    most = 400
+    values, gradients = [], []
+    for i in range(len(start)):
+        leaf = theta[i].detach().clone().requires_grad_()
+        full = make(torch.cat([theta[:i].detach(), leaf[None], theta[i + 1 :].detach()]))
+        size = getattr(full, "total_count", None)
+        if isinstance(full, Binomial):
+            n = int(size.expand(3)[i])
+            q, support = Binomial(n, logits=full.logits[i].expand(n + 1)), n + 1
+        else:
+            options = {} if size is None else {"total_count": torch.as_tensor(size).expand(3)[i]}
+            key = "rate" if family == "Poisson" else "logits"
+            parameter = (full.rate if key == "rate" else full.logits)[i]
+            q, support = type(full)(**options, **{key: parameter.expand(most)}), most
+        z = torch.arange(support, dtype=torch.float64)
+        weight = q.log_prob(z).exp().detach()
+        estimate = (weight * CountDifferences()(f, q, x=z[None])).sum()
+        values.append(estimate.detach())
+        gradients.append(torch.autograd.grad(estimate, leaf)[0])
+    torch.testing.assert_close(torch.stack(values), exact.detach(), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(torch.stack(gradients), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_poisson_gradient_equals_the_series_at_1e_10(name):
+    f = FUNCTIONS[name]
+    rate = double(4.2).requires_grad_()
+    z = torch.arange(150, dtype=torch.float64)
+    expected = torch.autograd.grad(Poisson(rate).log_prob(z).exp() @ f(z), rate)[0]
+    q = Poisson(rate.expand(150))
+    weight = q.log_prob(z).exp().detach()
+    estimate = (weight * CountDifferences()(f, q, x=z[None])).sum()
+    gradient = torch.autograd.grad(estimate, rate)[0]
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
+
+
+@families
+def test_vectors_of_counts(family):
+    """f is not additive, and has a parameter. The sums leave out a mass of at most 1e-14."""
+    start, make = FAMILIES[family]
+    scale = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+
+    def f(z):
+        return (scale * z[..., 0] * z[..., 1] + z[..., 2]).sin()
+
+    theta = start.clone().requires_grad_()
+    fewer = start.clone()
+    sizes = [truncated(make(fewer), error=1e-14).logits.shape[-1]] * 2
+    z = torch.cartesian_prod(*(torch.arange(size, dtype=torch.float64) for size in sizes))
+    z = torch.cat([z, torch.ones(len(z), 1, dtype=torch.float64)], -1)
+    z = z[(z <= counts(Independent(make(fewer), 1)).family.most).all(-1)]
+    many = Independent(make(theta.expand(len(z), 3)), 1)
+    pairs = Independent(make(theta.expand(len(z), 3)), 0).log_prob(z)[:, :2].sum(-1).exp()
+    expected = torch.autograd.grad((pairs * f(z)).sum(), [theta, scale], retain_graph=True)
+    estimate = (pairs.detach() * CountDifferences()(f, many, x=z[None])).sum()
+    actual = torch.autograd.grad(estimate, [theta, scale])
+    # The third count is always 1, so that its own derivative is not that of a mean.
+    torch.testing.assert_close(actual[0][:2], expected[0][:2], rtol=0, atol=1e-10)
+    torch.testing.assert_close(actual[1], expected[1], rtol=0, atol=1e-10)
+
+
+@families
+def test_draws_are_unbiased(family):
+    """A z-test with a false-alarm rate of one in a million, from draws of q's own sampler."""
+    start, make = FAMILIES[family]
+    theta = start.expand(20_000, 3).clone().requires_grad_()
+    f = FUNCTIONS["sine"]
+    q = Independent(make(theta), 1)
+    generator = torch.Generator().manual_seed(0)
+    value = CountDifferences(2)(lambda z: f(z).sum(-1), q, generator=generator)
+    gradient = torch.autograd.grad(value.sum(), theta)[0]
+    leaf = start.clone().requires_grad_()
+    expected = torch.autograd.grad(series(make(leaf), f, 400).sum(), leaf)[0]
+    z = (gradient.mean(0) - expected) / (gradient.std(0) / len(theta) ** 0.5)
+    assert z.abs().max() < z_limit(3 * len(FAMILIES))
+
+
+def test_impossible_counts_are_never_shown():
+    q = Independent(Binomial(2, probs=double(0.3, 0.9)), 1)
+
+    def f(z):
+        assert ((z >= 0) & (z <= 2)).all()
+        return z.sum(-1)
+
+    x = torch.cartesian_prod(double(0, 1, 2), double(0, 1, 2))
+    CountDifferences(9)(f, q, x=x)
+
+
+def test_certain_counts_have_finite_gradients():
+    p = double(0.0, 1.0).requires_grad_()
+    CountDifferences(3)(lambda z: z.sum(-1), Independent(Binomial(4, probs=p), 1)).backward()
+    torch.testing.assert_close(p.grad, double(4.0, 4.0))
+
+
+def test_shapes_outputs_chunks_and_generators():
+    rate = torch.rand(2, 3, 4, 5) + 0.5
+    q = Independent(Poisson(rate.requires_grad_()), 2)
+    E = CountDifferences(3, chunk_size=7)
+    assert E.evaluations(q) == 3 * 21
+    assert repr(E) == "CountDifferences(3, chunk_size=7)"
+    assert isinstance(E, catlog.Estimator)
+
+    def f(z):
+        return torch.stack([z.sum((-1, -2)), z.square().mean((-1, -2))], -1)
+
+    def gradients(E):
+        value = E(f, q, outputs=1, generator=torch.Generator().manual_seed(0))
+        assert value.shape == (2, 3, 2)
+        return torch.autograd.grad((value * torch.tensor([1.0, 2.0])).sum(), rate)[0]
+
+    torch.testing.assert_close(gradients(E), gradients(CountDifferences(3)))
+    single = [
+        E(lambda z, i=i: f(z)[..., i], q, generator=torch.Generator().manual_seed(0))
+        for i in range(2)
+    ]
+    by_output = torch.autograd.grad((single[0] + 2 * single[1]).sum(), rate)[0]
+    torch.testing.assert_close(gradients(E), by_output)
+
+
+def test_compiled():
+    rate = torch.tensor([1.0, 4.0], requires_grad=True)
+    x = torch.tensor([[0.0, 3.0], [2.0, 5.0]])
+
+    def estimate(rate):
+        q = Independent(Poisson(rate, validate_args=False), 1)
+        return CountDifferences(2, validate=False)(lambda z: z.prod(-1), q, x=x)
+
+    eager, compiled = (
+        torch.autograd.grad(function(rate), rate)[0]
+        for function in (estimate, torch.compile(estimate, fullgraph=True, backend="eager"))
+    )
+    torch.testing.assert_close(eager, compiled)
+
+
+@families
+@pytest.mark.parametrize("error", [1e-2, 1e-6])
+def test_truncation_keeps_its_error_bound(family, error):
+    start, make = FAMILIES[family]
+    theta = start.clone().requires_grad_()
+    q = Independent(make(theta), 1)
+    short = truncated(q, error)
+    k = short.base_dist.logits.shape[-1]
+    bound = float(lost_mass(q, k))
+    assert bound <= error
+    tails = 1 - series(make(theta), lambda z: (z < k).double(), 400).detach()
+    assert -1e-13 <= tails.sum() <= bound + 1e-13  # and the bound is close where there is a tail
+    if tails.sum() > 1e-9:
+        assert bound < 5 * tails.sum()
+    if k > 1:
+        assert float(lost_mass(q, k - 1)) > error
+    # The distance of means of an f in [0, 1].
+    for f in (lambda z: (z > 1).double(), lambda z: (2 * z).sin().square()):
+        exact = series(make(theta), f, 400).prod()
+        value = Exact()(lambda z, f=f: f(z.double()).prod(-1), short)
+        assert abs(value - exact) <= bound + 1e-12
+
+
+@families
+def test_truncated_probabilities_are_those_of_q(family):
+    start, make = FAMILIES[family]
+    q = make(start)
+    short = truncated(q, 1e-12)
+    assert isinstance(short, Categorical)
+    z = torch.arange(short.logits.shape[-1], dtype=torch.float64)
+    if isinstance(q, Binomial):
+        return  # torch refuses counts beyond the smallest n; the error bound has checked these
+    torch.testing.assert_close(short.probs, q.log_prob(z[:, None]).exp().T, rtol=1e-9, atol=1e-12)
+
+
+def test_binomials_are_not_cut_off_without_error():
+    p = double(0.2, 0.9).requires_grad_()
+    q = Independent(Binomial(double(3, 5), probs=p), 1)
+    short = truncated(q, error=0)
+    assert short.base_dist.logits.shape == (2, 6)
+    assert lost_mass(q, 6) == 0
+    value = Exact()(lambda z: z.double().prod(-1), short)
+    torch.testing.assert_close(value, 15 * p.prod())
+    torch.testing.assert_close(torch.autograd.grad(value, p)[0], double(13.5, 3.0))
+
+
+@pytest.mark.parametrize(
+    "E", [IndeCateR(2), catlog.RLOO(4), catlog.ReinMax(2), catlog.CritiCateR(4)]
+)
+def test_estimators_of_categories_take_truncated_counts(E):
+    rate = torch.tensor([[1.0, 2.0], [0.5, 3.0]], requires_grad=True)
+    q = truncated(Independent(Poisson(rate), 1), one_hot=E.differentiates_f)
+    kind = OneHotCategorical if E.differentiates_f else Categorical
+    assert isinstance(q.base_dist, kind)
+
+    def f(z):
+        counts = z @ torch.arange(z.shape[-1], dtype=z.dtype) if E.differentiates_f else z.float()
+        return counts.square().sum(-1)
+
+    E(f, q).sum().backward()
+    assert rate.grad.isfinite().all()
+    assert (rate.grad != 0).all()
+
+
+def test_truncated_gradients_approach_those_of_differences():
+    rate = double(1.5, 3.0).requires_grad_()
+    q = Independent(Poisson(rate), 1)
+
+    def f(z):
+        return (z[..., 0].double() - z[..., 1].double()).abs().sqrt()
+
+    (gradient,) = torch.autograd.grad(Exact()(f, truncated(q, 1e-13)), rate)
+    z = torch.cartesian_prod(*[torch.arange(40, dtype=torch.float64)] * 2)
+    many = Independent(Poisson(rate.expand(1600, 2)), 1)
+    weight = many.log_prob(z).exp().detach()
+    estimate = (weight * CountDifferences()(f, many, x=z[None])).sum()
+    torch.testing.assert_close(gradient, torch.autograd.grad(estimate, rate)[0], rtol=0, atol=1e-9)
+
+
+def test_bad_input_is_named():
+    q = Independent(Poisson(torch.ones(2)), 1)
+
+    def f(z):
+        return z.sum(-1)
+
+    with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
+        CountDifferences()(f, Independent(Bernoulli(torch.ones(2)), 1))
+    with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
+        truncated(Categorical(logits=torch.zeros(3)))
+    with pytest.raises(TypeError, match=r"catlog\.CountDifferences"):
+        IndeCateR(1)(f, q)
+    size = torch.tensor(2.0, requires_grad=True)
+    with pytest.raises(ValueError, match="`total_count` that requires a gradient"):
+        CountDifferences()(lambda z: z, NegativeBinomial(size, probs=torch.tensor(0.5)))
+    with pytest.raises(ValueError, match="x must be a tensor of shape"):
+        CountDifferences()(f, q, x=torch.zeros(3, 3))
+    with pytest.raises(ValueError, match="x must hold counts that q can draw"):
+        CountDifferences()(f, q, x=torch.tensor([[0.5, 1.0]]))
+    with pytest.raises(ValueError, match="x must hold counts that q can draw"):
+        CountDifferences()(lambda z: z, Binomial(2, probs=torch.tensor(0.5)), x=torch.tensor([3.0]))
+    with pytest.raises(ValueError, match="f must return one value per point"):
+        CountDifferences()(lambda z: z, q)
+    with pytest.raises(ValueError, match="parameters that are NaN"):
+        CountDifferences()(f, Independent(Poisson(torch.full((2,), nan), validate_args=False), 1))
+    with pytest.raises(ValueError, match="needs more than 65536 categories"):
+        truncated(Poisson(torch.tensor(1e6)))
+    with pytest.raises(ValueError, match="`error` must be in"):
+        truncated(q, error=-1.0)
+    with pytest.raises(ValueError, match="`categories` must be between 1"):
+        truncated(q, categories=0)
+    with pytest.raises(ValueError, match="`samples` must be at least 1"):
+        CountDifferences(0)
+
+
+nan = float("nan")
+
+
+def test_a_decoder_of_counts_gets_its_own_gradient():
+    decoder = nn.Linear(3, 2)
+    rate = torch.rand(5, 3).requires_grad_()
+    q = Independent(Poisson(rate), 1)
+    value = CountDifferences()(lambda z: decoder(z).square().sum(-1), q)
+    value.mean().backward()
+    assert decoder.weight.grad.abs().sum() > 0
+    assert rate.grad.shape == (5, 3)

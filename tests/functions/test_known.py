@@ -1,0 +1,256 @@
+"""A part with a known mean as control variate: unbiased in any state, and less noisy."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Bernoulli, Categorical, Independent, Normal
+
+from catlog import (
+    RLOO,
+    CritiCateR,
+    DoubleCV,
+    Exact,
+    IndeCateR,
+    MarkovChain,
+    Reinforce,
+    log_expectation,
+)
+from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
+from catlog.testing import CASES, outcomes
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class Rest(nn.Module):
+    """A pairwise energy, and more, with a parameter."""
+
+    def __init__(self, energy):
+        super().__init__()
+        self.energy = energy
+        self.scale = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    def forward(self, x):
+        energy = self.energy(x)
+        return self.scale * energy + (3 * energy).sin()
+
+
+def parts(case):
+    d, k, one_hot = {"bits": (3, 2, False), "integers": (2, 3, False), "one-hot": (2, 3, True)}[
+        case.name
+    ]
+    costs = nn.Parameter(randn(d, k))
+    return {
+        "additive": Additive(costs, one_hot),
+        "pairwise": Pairwise(randn(d, k, d, k, seed=1), randn(d, k, seed=2), one_hot),
+        "sum": OfSum(lambda s: s.double().square(), k, one_hot=one_hot),
+    }
+
+
+STATES = {
+    "new": lambda known: None,
+    "coefficient -3": lambda known: (known.product.fill_(-6.0), known.square.fill_(2.0)),
+}
+
+
+def known_function(case, part_name):
+    part = parts(case)[part_name]
+    return Known(Rest(parts(case)["pairwise"]), part)
+
+
+def expected(known, case):
+    """Return E[f] and its gradients in theta and in the parameter of f."""
+    theta = case.theta.clone().requires_grad_()
+    value = (case.probabilities(theta) * known.f(case.points)).sum()
+    return value.detach(), *torch.autograd.grad(value, [theta, known.f.scale])
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("part_name", ["additive", "pairwise", "sum"])
+@pytest.mark.parametrize("case_name", ["bits", "integers", "one-hot"])
+@pytest.mark.parametrize(
+    "E", [Reinforce(1), RLOO(2), IndeCateR(1), CritiCateR(2), DoubleCV(2)], ids=repr
+)
+def test_unbiased_in_any_state(E, case_name, part_name, state):
+    """The mean over all outcomes, each from the same state, which learns in the call."""
+    case = CASES[case_name]
+    if case.kind not in E.supports or (E.differentiates_f and part_name == "sum"):
+        pytest.skip("not for this distribution")
+    x, weight = outcomes(case, E.rows(case.distribution(case.theta)))
+    start = known_function(case, part_name)
+    STATES[state](start)
+    theta = case.theta.clone().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    gradients = [torch.zeros_like(theta), torch.zeros((), dtype=torch.float64)]
+    costs = torch.zeros((), dtype=torch.float64)
+    for row in range(len(weight)):
+        known = deepcopy(start)
+        q = case.distribution(theta)
+        value = E(known.under(q), q, x=x[:, row])
+        total = total + weight[row] * value.detach()
+        leaves = [theta, known.f.scale, *known.part.parameters()]
+        slopes = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        for gradient, slope in zip(gradients, slopes, strict=False):
+            gradient += weight[row] * slope
+        if len(leaves) > 2:  # f does not depend on the part, so neither does its mean
+            costs = costs + weight[row] * slopes[2]
+    for actual, exact in zip((total, *gradients), expected(start, case), strict=True):
+        torch.testing.assert_close(actual, exact, rtol=0, atol=1e-11)
+    torch.testing.assert_close(costs, torch.zeros_like(costs), rtol=0, atol=1e-11)
+
+
+def test_it_learns_and_the_learned_state_is_unbiased():
+    case = CASES["bits"]
+    known = known_function(case, "pairwise")
+    q = case.distribution(case.theta)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        RLOO(8)(known.under(q), q, generator=generator)
+    assert known.coefficient.item() != 1
+    x, weight = outcomes(case, 2)
+    theta = case.theta.expand(len(weight), 3).clone().requires_grad_()
+    batched = case.distribution(theta)
+    value = RLOO(2)(known.under(batched), batched, x=x)
+    gradient = torch.autograd.grad((weight * value).sum(), theta)[0].sum(0)
+    exact, in_theta, _ = expected(known, case)
+    torch.testing.assert_close((weight * value).sum().detach(), exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradient, in_theta, rtol=0, atol=1e-12)
+
+
+def test_the_coefficient_is_that_of_regression():
+    part = Additive(randn(5, 2))
+    known = Known(lambda x: 3 * part(x) + 1, part, coefficient=0.0)
+    q = Independent(Bernoulli(logits=randn(4, 5)), 1)
+    RLOO(6)(known.under(q), q)
+    assert known.coefficient.item() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("E", [RLOO(2), IndeCateR(1), Reinforce(1)], ids=repr)
+def test_a_part_that_is_all_of_f_leaves_no_noise(E):
+    logits = randn(3, 6).requires_grad_()
+    q = Independent(Bernoulli(logits=logits), 1)
+    f = Potts(randn(6, 6), randn(6, 2, seed=1))
+    mean = Exact()(f, q)
+    value = E(Known(f, f).under(q), q)
+    torch.testing.assert_close(value, mean, rtol=1e-12, atol=1e-12)
+    if not isinstance(E, Reinforce):  # a constant is noise for it
+        torch.testing.assert_close(
+            *(torch.autograd.grad(y.sum(), logits, retain_graph=True)[0] for y in (value, mean)),
+            rtol=1e-11,
+            atol=1e-11,
+        )
+
+
+@pytest.mark.parametrize("variables", [None, 2])
+def test_the_table_is_the_difference_of_the_tables(variables):
+    logits = randn(3, 5, 4).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    f, part = Pairwise(randn(5, 4, 5, 4)), OfSum(lambda s: s.double().sin(), 4)
+    known = Known(f, part).eval()
+    known.product.fill_(1.0), known.square.fill_(3.0)
+    h = known.under(q)
+    E = IndeCateR(2, variables=variables, control="none")
+    generator = torch.Generator().manual_seed(0)
+    x = q.sample((2,))
+    chosen = {} if variables is None else {"chosen": torch.tensor([0, 3]).expand(2, 3, 2)}
+    fast, slow = (E(g, q, x=x, generator=generator, **chosen) for g in (h, lambda x: h(x)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(y.sum(), logits, retain_graph=True)[0] for y in (fast, slow)),
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+def test_a_table_alone_teaches_the_coefficient():
+    q = Independent(Categorical(logits=randn(5, 4)), 1)
+    part = OfSum(lambda s: s.double().sin(), 4)
+    f = OfSum(lambda s: 2 * s.double().sin() + 1, 4)
+    known = Known(f, part)
+    IndeCateR(1)(known.under(q), q)
+    assert known.coefficient.item() == pytest.approx(2)
+
+
+def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
+    part = Additive(randn(5, 2))
+    known = Known(lambda x: 3 * part(x), part).eval()
+    q = Independent(Bernoulli(logits=randn(4, 5)), 1)
+    RLOO(6)(known.under(q), q)
+    assert known.coefficient.item() == 1
+    known.train()
+    RLOO(6)(known.under(q), q)
+    copy = Known(lambda x: 3 * part(x), part)
+    copy.load_state_dict(known.state_dict())
+    assert copy.coefficient.item() == pytest.approx(3)
+
+
+def test_values_that_are_not_finite_teach_nothing():
+    part = Additive(randn(5, 2))
+    known = Known(lambda x: part(x) / 0, part)
+    q = Independent(Bernoulli(logits=randn(4, 5)), 1)
+    RLOO(6, validate=False)(known.under(q), q)
+    assert known.coefficient.item() == 1
+
+
+def test_indicators_and_many_outputs():
+    logits = randn(3, 4).requires_grad_()
+    q = Independent(Bernoulli(logits=logits), 1)
+
+    class Two(nn.Module):
+        def forward(self, x):
+            return x[..., :2]
+
+        def expectation(self, q):
+            return q.base_dist.probs[..., :2]
+
+    known = Known(lambda x: x[..., :2] > 0, Two())
+    value = RLOO(3)(known.under(q, outputs=1), q, outputs=1)
+    torch.testing.assert_close(value, logits.sigmoid()[..., :2])
+
+
+def test_the_logarithm_of_an_expectation():
+    q = Independent(Bernoulli(logits=randn(4)), 1)
+    part = Additive(randn(4, 2).abs())
+    value = log_expectation(RLOO(2), Known(part, part).under(q), q)
+    torch.testing.assert_close(value, Exact()(part, q).log())
+
+
+def test_compiled_estimates_equal_eager_ones():
+    part = Pairwise(randn(4, 2, 4, 2))
+    known = Known(lambda x: part(x).sin(), part)
+    logits = randn(2, 4).requires_grad_()
+
+    def estimate(logits, x):
+        q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+        return RLOO(3, validate=False)(known.under(q), q, x=x)
+
+    x = Bernoulli(logits=logits.detach()).sample((3,))
+    values = []
+    for function in (estimate, torch.compile(estimate, fullgraph=True, backend="aot_eager")):
+        known.product.zero_(), known.square.zero_()
+        first, second = function(logits, x), function(logits, x)
+        gradient = torch.autograd.grad((first + second).sum(), logits)[0]
+        values.append((first, second, gradient, known.coefficient))
+    for eager, compiled in zip(*values, strict=True):
+        torch.testing.assert_close(eager, compiled)
+
+
+def test_bad_arguments_are_named():
+    part = Additive(torch.zeros(3, 2))
+    with pytest.raises(TypeError, match="Known: `part` must know its mean, by a method"):
+        Known(part, lambda x: x.sum(-1))
+    with pytest.raises(TypeError, match="f must be a function of points"):
+        Known(3, part)
+    with pytest.raises(ValueError, match="Known: `decay` must be in"):
+        Known(part, part, decay=1.5)
+    with pytest.raises(ValueError, match="Known: `coefficient` must be finite"):
+        Known(part, part, coefficient=float("nan"))
+    with pytest.raises(TypeError, match="does not know it for MarkovChain"):
+        Known(part, part).under(MarkovChain(torch.zeros(2), torch.zeros(2, 2), 3))
+    with pytest.raises(TypeError, match="q: a distribution of independent categorical"):
+        Known(part, part).under(Normal(0.0, 1.0))
+    q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    with pytest.raises(ValueError, match="values of the same shape, but they returned"):
+        RLOO(2)(Known(lambda x: x, part).under(q), q)

@@ -1,0 +1,326 @@
+"""Functions that know their mean: the same numbers as brute force over all points."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+
+import catlog
+from catlog import Categoricals, Exact, MarkovChain, log_expectation, problems
+from catlog.functions import Additive, OfSum, Pairwise, Potts, ising
+from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
+
+LAWS = {
+    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "bits by probs": lambda logits: Independent(Bernoulli(probs=logits[..., 0].sigmoid()), 1),
+    "index": lambda logits: Independent(Categorical(logits=logits), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "mixed": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :]),
+    "masked": lambda logits: Independent(
+        Categorical(logits=logits.masked_fill(randn(*logits.shape[-2:], seed=9) > 1, -torch.inf)), 1
+    ),
+}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def wave(total):
+    return (total.double() * 0.7).sin() + 1.5
+
+
+FUNCTIONS = {
+    "additive": lambda batch, d, k, one_hot: Additive(randn(d, k), one_hot),
+    "additive, batched": lambda batch, d, k, one_hot: Additive(randn(*batch, d, k), one_hot),
+    "pairwise": lambda batch, d, k, one_hot: Pairwise(
+        randn(d, k, d, k), randn(d, k, seed=1), one_hot
+    ),
+    "potts": lambda batch, d, k, one_hot: Potts(randn(d, d), randn(d, k, seed=1), one_hot),
+    "ising": lambda batch, d, k, one_hot: ising(randn(d, d), randn(d, seed=1)),
+    "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
+    "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(
+        lambda s: wave(s + randn(*batch)), k, one_hot=one_hot
+    ),
+    "sum, indicator": lambda batch, d, k, one_hot: OfSum(lambda s: s == 3, k, one_hot=one_hot),
+    "weighted sum": lambda batch, d, k, one_hot: OfSum(
+        wave, k, torch.tensor([2.0, -1.0, 0.0, 3.0])[:d], one_hot
+    ),
+    "integer weights": lambda batch, d, k, one_hot: OfSum(
+        wave, k, torch.tensor([-2, -1, -1, -3])[:d], one_hot
+    ),
+}
+CASES = [
+    (name, kind)
+    for name in FUNCTIONS
+    for kind in LAWS
+    if name != "ising" or kind.startswith("bits")
+]
+
+
+def every_point(q, batch):
+    """Return all points of q [points, *batch, *event]."""
+    view = catlog.distributions.factors.factors(q)
+    index = torch.tensor(list(product(*(range(size) for size in view.cardinalities))))
+    index = index.view(-1, *[1] * len(batch), view.d).expand(-1, *batch, view.d)
+    return view.point(index)
+
+
+def brute_force(f, q, batch):
+    """Return the mean of f from q.log_prob at every point, without any estimator."""
+    x = every_point(q, batch)
+    weight = q.log_prob(x).exp()
+    fx = f(x).to(weight)
+    return torch.where(weight > 0, weight * fx, 0.0).sum(0)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+def test_mean_and_gradient_equal_brute_force(name, kind, batch):
+    d = 4
+    logits = randn(*batch, d, 3, seed=3).requires_grad_()
+    q = LAWS[kind](logits)
+    f = FUNCTIONS[name](batch, d, 2 if "bits" in kind else 3, kind == "one-hot")
+    weight = randn(*batch, seed=7)
+    expected = brute_force(f, q, batch)
+    mean = Exact()(f, q)
+    assert mean.shape == batch
+    torch.testing.assert_close(mean, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        *(
+            torch.autograd.grad((weight * value).sum(), logits, retain_graph=True)[0]
+            for value in (mean, expected)
+        ),
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("convolve", [by_fft, by_products])
+def test_six_digits_against_all_million_points(convolve, monkeypatch):
+    monkeypatch.setattr("catlog.functions.of_sum.FEW_SUMS", 0)
+    if convolve is by_products:
+        monkeypatch.setattr("catlog.functions.of_sum.by_fft", by_products)
+    logits = (2 * randn(6, 10)).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: (total - 20.0).abs().double().sqrt(), categories=10)
+    mean, expected = Exact()(f, q), Exact()(lambda x: f(x), q)
+    torch.testing.assert_close(mean, expected, rtol=1e-12, atol=0)
+    gradient, by_enumeration = (
+        torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (mean, expected)
+    )
+    torch.testing.assert_close(gradient, by_enumeration, rtol=0, atol=1e-12)
+
+
+def test_f_is_not_called():
+    class Silent(nn.Module):
+        def forward(self, x):
+            raise AssertionError("f was evaluated")
+
+        def expectation(self, q):
+            return q.base_dist.probs.sum(-1)
+
+    q = Independent(Bernoulli(logits=torch.zeros(100)), 1)
+    assert Exact()(Silent(), q).item() == 50
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("name", ["additive", "ising", "potts", "xor", "digit-sum", "mixed"])
+def test_problems_know_the_mean_of_their_structured_function(name, size):
+    problem = problems.make(name, size)
+    reference = problem.reference()
+    assert reference.how == "closed form"
+    value = Exact()(problem.structured, problem.q())
+    gradient = torch.autograd.grad(value.sum(), problem.parameters)
+    torch.testing.assert_close(value.detach(), reference.value, rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(gradient[0], reference.gradient[0], rtol=1e-9, atol=1e-12)
+
+
+def test_rare_events_are_relatively_accurate():
+    """P(all of 1,000 digits are 9) is a product, far below the rounding error of an FFT."""
+    logits = (0.1 * randn(1000, 10)).requires_grad_()
+    logits.data[:, 9] += 3.0
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: total == 9000, categories=10)
+    exact = logits.log_softmax(-1)[:, 9].sum()
+    assert -708 < exact.item() < -100
+    expected = torch.autograd.grad(exact, logits)[0]
+    mean = Exact()(f, q)
+    torch.testing.assert_close(mean.log(), exact, rtol=1e-12, atol=0)
+    gradient = torch.autograd.grad(mean, logits)[0] / mean
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logarithm_of_a_mean_that_underflows(dtype):
+    logits = randn(1000, 10).to(dtype).mul(3).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: total == 0, categories=10)
+    exact = logits.double().log_softmax(-1)[:, 0].sum()
+    assert exact < -3000
+    value = log_expectation(Exact(), f, q)
+    assert value.dtype == dtype
+    torch.testing.assert_close(
+        value.double(), exact, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0
+    )
+    gradient, expected = (
+        torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (value, exact)
+    )
+    torch.testing.assert_close(
+        gradient, expected, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("threshold", [0, 5, 11, 12])
+def test_logarithm_equals_that_of_the_sum_over_all_points(threshold):
+    logits = randn(3, 4, 4, seed=2).mul(4).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: (total >= threshold).double() * (1 + total), categories=4)
+    value, expected = log_expectation(Exact(), f, q), brute_force(f, q, (3,)).log()
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+    gradient, by_points = (
+        torch.autograd.grad(y.sum(), logits, retain_graph=True)[0] for y in (value, expected)
+    )
+    torch.testing.assert_close(gradient, by_points, rtol=1e-9, atol=1e-12)
+    floored = log_expectation(Exact(), f, q, floor=1e-3)
+    torch.testing.assert_close(floored, (expected.exp() + 1e-3).log(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("floor", [None, 1e-8])
+def test_impossible_sums_have_a_finite_logarithm_and_no_gradient(floor):
+    logits = torch.zeros(2, 3, requires_grad=True)
+    q = Independent(Categorical(logits=logits), 1)
+    value = log_expectation(Exact(), OfSum(lambda total: total == 100, 3), q, floor=floor)
+    value.backward()
+    assert value.item() == pytest.approx(torch.tensor(floor or 1.1754943508222875e-38).log().item())
+    assert not logits.grad.any()
+
+
+def test_values_of_g_at_impossible_sums_do_not_matter():
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0]]).repeat(300, 1).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: 1 / (total - 299.0).clamp(min=0), categories=3)
+    mean = Exact()(f, q)
+    mean.backward()
+    assert mean.isfinite()
+    assert logits.grad.isfinite().all()
+
+
+def test_dependent_variables_are_enumerated():
+    q = MarkovChain(torch.zeros(3), randn(3, 3).float(), 4)
+    f = Additive(torch.arange(12.0).view(4, 3))
+    with pytest.raises(NotImplementedError, match="Additive: its mean is known for independent"):
+        f.expectation(q)
+    torch.testing.assert_close(Exact()(f, q), Exact()(lambda x: f(x), q))
+
+
+@pytest.mark.parametrize(
+    "weights", [torch.tensor([0.5, 1.0]), nn.Parameter(torch.tensor([1.0, 2.0]))]
+)
+def test_sums_without_a_lattice_are_enumerated(weights):
+    q = Independent(Categorical(logits=randn(2, 3).float()), 1)
+    f = OfSum(torch.sin, 3, weights)
+    with pytest.raises(NotImplementedError, match="OfSum: its mean is known for constant weights"):
+        f.expectation(q)
+    torch.testing.assert_close(Exact()(f, q), Exact()(lambda x: f(x), q))
+
+
+def test_a_function_of_other_variables_is_refused():
+    q = Independent(Categorical(logits=torch.zeros(4, 3)), 1)
+    with pytest.raises(ValueError, match="Additive: q must have 5 variables, as f has"):
+        Exact()(Additive(torch.zeros(5, 3)), q)
+    with pytest.raises(ValueError, match="Potts: q must have at most 2 categories, as f has"):
+        Exact()(Potts(torch.zeros(4, 4), torch.zeros(4, 2)), q)
+    with pytest.raises(ValueError, match="OfSum: q must have 3 variables, as f has"):
+        Exact()(OfSum(torch.sin, 3, torch.ones(3)), q)
+
+
+def test_q_may_have_fewer_categories_than_f():
+    q = Independent(Categorical(logits=randn(4, 2)), 1)
+    for f in (
+        Additive(randn(4, 3)),
+        Pairwise(randn(4, 3, 4, 3)),
+        Potts(randn(4, 4), randn(4, 3)),
+        OfSum(wave, 3),
+    ):
+        torch.testing.assert_close(Exact()(f, q), Exact()(lambda x, f=f: f(x), q))
+
+
+def test_a_subclass_with_another_forward_needs_another_mean():
+    class Squared(Additive):
+        def forward(self, x):
+            return super().forward(x) ** 2
+
+    q = Independent(Bernoulli(logits=torch.zeros(2)), 1)
+    with pytest.raises(TypeError, match="Squared: Squared overrides forward, but its mean"):
+        Exact()(Squared(torch.ones(2, 2)), q)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (
+            torch.zeros(3),
+            ValueError,
+            r"shape \(2\), a mean per batch element of q, but it returned \(3,\)",
+        ),
+        (1.0, ValueError, "returned float"),
+        (torch.zeros(2, dtype=torch.int64), TypeError, "f.expectation must return floats"),
+        (torch.full((2,), torch.nan), ValueError, "f.expectation must return finite numbers"),
+    ],
+)
+def test_a_bad_mean_is_refused(returned, error, message):
+    def f(x):
+        return x.sum(-1)
+
+    f.expectation = lambda q: returned
+    with pytest.raises(error, match=message):
+        Exact()(f, Independent(Bernoulli(logits=torch.zeros(2, 5)), 1))
+
+
+def test_many_outputs():
+    class Bits(nn.Module):
+        def forward(self, x):
+            return x
+
+        def expectation(self, q):
+            return q.base_dist.probs
+
+    q = Independent(Bernoulli(logits=randn(3, 5)), 1)
+    mean = Exact()(Bits(), q, outputs=1)
+    torch.testing.assert_close(mean, Exact()(lambda x: x, q, outputs=1))
+
+
+def test_float32_and_compiled():
+    logits = randn(300, 10).float().requires_grad_()
+    f = OfSum(lambda total: total == 1300, categories=10)
+
+    def mean(logits):
+        return Exact(validate=False)(
+            f, Independent(Categorical(logits=logits, validate_args=False), 1)
+        )
+
+    value = mean(logits)
+    compiled = torch.compile(mean, fullgraph=True, backend="eager")(logits)
+    double = mean(logits.double())
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value.double(), double, rtol=1e-5, atol=0)
+    torch.testing.assert_close(value, compiled, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (value, compiled)),
+        rtol=1e-4,
+        atol=1e-9,
+    )
+
+
+def test_distribution_of_sum_is_a_distribution():
+    probs = randn(2, 37, 5).softmax(-1)
+    for convolve in (by_fft, by_products):
+        total = distribution_of_sum(probs, convolve)
+        assert total.shape == (2, 37 * 4 + 1)
+        torch.testing.assert_close(total.sum(-1), torch.ones(2).double(), rtol=0, atol=1e-13)
+        mean = total @ torch.arange(total.shape[-1]).double()
+        expected = (probs @ torch.arange(5).double()).sum(-1)
+        torch.testing.assert_close(mean, expected, rtol=1e-12, atol=0)
