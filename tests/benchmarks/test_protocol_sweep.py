@@ -59,6 +59,7 @@ def test_claims_have_two_seeds_and_enough_epochs() -> None:
     assert {run.seed for runs in claims.values() for run in runs} == {0, 1}
     for part in ("claim-omniglot", "claim-overfitting"):
         assert all(run.epochs >= 500 for run in claims[part])
+    assert all(run.gradient_repeats > 1 for runs in claims.values() for run in runs)
     names = {run.estimator for run in claims["claim-omniglot"]}
     assert names == {"IndeCateR", "RLOO-F", "RLOO-S", "GS-F", "GS-S"}
     assert all(

@@ -18,7 +18,8 @@ Data that differ from the published: Omniglot is the official set (ink is 1), no
 ``chardata.mat``. Every stack of models (``--models``) trains in one step; see :mod:`.stacked`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log, pi
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,17 @@ MOST_POINTS = 5000  # of the latent space, for exact gradients
 EVERY = 10_000  # steps between two measurements, by default
 
 Reconstruction = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Compute matrix products without TF32 inside."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -211,7 +223,7 @@ class ProtocolTask:
 
     @torch.no_grad()
     def bounds(self, images: Tensor, samples: int, *more: int) -> list[list[float]]:
-        """Return the mean negated bound of every model, for each number of draws.
+        """Return the mean negated bound of every model, for each number of draws, in full float32.
 
         With bits a bound of n draws is -log of the mean of n weights p(x, b) / q(b); the fewer
         draws are the first of ``samples``. With categories it is the mean over the draws.
@@ -219,17 +231,18 @@ class ProtocolTask:
         models = self.config.models
         counts = (samples, *more)
         totals = torch.zeros(len(counts), models, dtype=torch.float64, device=images.device)
-        for part in images.split(max(1, self.at_once // (samples * models))):
-            x = self.observed(part.expand(models, *part.shape).contiguous())
-            logits = self.model.encoder(x)
-            b = self.distribution(logits).sample((samples,))
-            values = self.negated_bound(x, logits)(b) + self.divergence(logits)
-            for row, n in zip(totals, counts, strict=True):
-                if self.config.protocol == "categorical":
-                    bound = values[:n].mean(0)
-                else:
-                    bound = log(n) - (-values[:n]).logsumexp(0)
-                row += bound.sum(-1)
+        with full_float32():
+            for part in images.split(max(1, self.at_once // (samples * models))):
+                x = self.observed(part.expand(models, *part.shape).contiguous())
+                logits = self.model.encoder(x)
+                b = self.distribution(logits).sample((samples,))
+                values = self.negated_bound(x, logits)(b) + self.divergence(logits)
+                for row, n in zip(totals, counts, strict=True):
+                    if self.config.protocol == "categorical":
+                        bound = values[:n].mean(0)
+                    else:
+                        bound = log(n) - (-values[:n]).logsumexp(0)
+                    row += bound.sum(-1)
         return [[float(value) / len(images) for value in row] for row in totals.cpu()]
 
     def _has_few_points(self) -> bool:
