@@ -70,6 +70,7 @@ def groups() -> dict[str, list[str]]:
             "MovingAverageBaseline",
             "Pathwise",
             "log_expectation",
+            "sample",
         ],
     }
     shown = {name for names in pages.values() for name in names}
