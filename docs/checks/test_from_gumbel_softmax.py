@@ -44,5 +44,33 @@ def test_minimum_variance_has_less_variance_than_reinmax() -> None:
         assert variance[ours] < 0.95 * variance["ReinMax(1)"]
 
 
+def test_bounds_after_training() -> None:
+    rows = [row for row in read("quality/temperatures") if row["section"] == "training"]
+    best = ("ReinMax(1)", "MinimumVarianceStraightThrough(1)")
+    ours = [row["bound"] for row in rows if row["estimator"] in best]
+    others = [row["bound"] for row in rows if row["estimator"] not in best]
+    assert len(ours) == 4
+    assert max(ours) < min(others)
+    hot = [row for row in rows if row["estimator"].endswith(("tau = 1.0", "tau = 1.5"))]
+    assert all(row["bound"] > 215 for row in hot)  # 219.9 without any information in the codes
+
+
 def test_overhead() -> None:
     assert float(overhead(read("speed/sample_cpu"))) <= 15
+
+
+# control_variates.md
+
+
+def test_only_the_minimum_variance_estimator_predicts_better_than_reinmax() -> None:
+    """Less noise, and a residual of at most 2 % more; the others leave a larger residual."""
+    rows = read("quality/slope_predictions")
+    for steps in {row["steps"] for row in rows}:
+        by_name = {row["estimator"]: row for row in rows if row["steps"] == steps}
+        reinmax = by_name["ReinMax(1)"]
+        best = by_name["MinimumVarianceStraightThrough(1)"]
+        assert best["residual"] <= 1.02 * reinmax["residual"]
+        assert best["noise"] < 0.9 * reinmax["noise"]
+        for name, row in by_name.items():
+            exact = "MinimumVariance" in name and "bias_weight=1)" not in name
+            assert exact or name == "ReinMax(1)" or row["residual"] > 5 * reinmax["residual"]
