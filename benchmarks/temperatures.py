@@ -12,8 +12,8 @@ in the logits. `bias` is the distance of the mean estimate from the exact gradie
 in it, and `bias_noise` that noise, both relative to the gradient's norm; `variance` is relative to
 its square. `steps` says how long the model was trained (by ReinMax) before.
 
-Rows of section "training": the model trained by the first ten of them from the same start. `bound` is the
-exact negative bound in nats, on the 1000 test digits, after `steps` steps.
+Rows of section "training": the model trained by the first ten of them from the same start. `bound`
+is the exact negative bound in nats, on the 1000 test digits, after `steps` steps.
 """
 
 import argparse

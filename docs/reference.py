@@ -71,6 +71,7 @@ def groups() -> dict[str, list[str]]:
             "Pathwise",
             "CountDifferences",
             "log_expectation",
+            "sample",
         ],
     }
     shown = {name for names in pages.values() for name in names}

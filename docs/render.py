@@ -18,6 +18,7 @@ from measured import (
     control_variates,
     estimators,
     fast_functions,
+    from_gumbel_softmax,
     idea,
     programs,
     protocol,
@@ -35,8 +36,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, fast_functions, idea, programs, protocol,
-        race, reproduction, scaling, speed, structured, suite, variance,
+        choose, compare, control_variates, estimators, fast_functions, from_gumbel_softmax, idea,
+        programs, protocol, race, reproduction, scaling, speed, structured, suite, variance,
     )
 }  # fmt: skip
 

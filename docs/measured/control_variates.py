@@ -106,6 +106,20 @@ def ways(rows: list[Row]) -> tuple[str, list[str]]:
     return table(head, lines), [min(uses, key=lambda use: uses[use]) for uses in means.values()]
 
 
+def relative_prediction(rows: list[Row], column: str) -> str:
+    """Return MinimumVarianceStraightThrough's number relative to ReinMax's, over all stages."""
+    ratios = []
+    for row in rows:
+        if row["estimator"] == "MinimumVarianceStraightThrough(1)":
+            (reinmax,) = (
+                other
+                for other in rows
+                if other["estimator"] == "ReinMax(1)" and other["steps"] == row["steps"]
+            )
+            ratios.append(row[column] / reinmax[column])
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
 def values() -> dict[str, object]:
     measured, results = read("quality/control_variates"), read("quality/contest")
     small = [row for row in results if row["part"] == "contest"]
@@ -131,4 +145,6 @@ def values() -> dict[str, object]:
         "rloo": best_ways.count("RLOO"),
         "large_memory": wins(large, "MemoryCateR"),
         "large_slope": wins(large, "SlopeCateR"),
+        "other_residual": relative_prediction(read("quality/slope_predictions"), "residual"),
+        "other_noise": relative_prediction(read("quality/slope_predictions"), "noise"),
     }

@@ -323,5 +323,5 @@ def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:
         (gradient,) = torch.autograd.grad(value.sum(), theta, retain_graph=True)
         value.sum().backward()
         results.append([value.detach(), gradient, E.alpha.grad, E.beta.grad])
-    for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    for got, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)

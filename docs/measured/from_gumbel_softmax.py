@@ -1,0 +1,70 @@
+"""The tables of from_gumbel_softmax.md, and what its code prints."""
+
+from collections.abc import Iterable
+from statistics import mean
+
+from . import Row, read, table
+from .compare import executed
+
+EARLY, LATE = 100, 2000  # steps of training before the gradients were measured
+
+
+def cell(rows: Iterable[Row], estimator: str, steps: int, column: str) -> str:
+    """Return a number of the gradient's rows, in per cent for biases."""
+    (row,) = (row for row in rows if row["estimator"] == estimator and row["steps"] == steps)
+    if column == "variance":
+        return f"{row['variance']:.2g}"
+    return f"{100 * row['bias']:.0f} ± {100 * row['bias_noise']:.0f} %"
+
+
+def bound(rows: Iterable[Row], estimator: str) -> str:
+    """Return the mean bound over seeds, and those of the seeds."""
+    bounds = [row["bound"] for row in rows if row["estimator"] == estimator]
+    if not bounds:
+        return ""
+    return f"{mean(bounds):.1f} ({', '.join(f'{value:.1f}' for value in bounds)})"
+
+
+def temperatures(rows: list[Row]) -> str:
+    gradient = [row for row in rows if row["section"] == "gradient"]
+    training = [row for row in rows if row["section"] == "training"]
+    names = dict.fromkeys(row["estimator"] for row in gradient)
+    lines = [
+        [
+            f"`{name}`" if "(" in name else name,
+            *(
+                cell(gradient, name, steps, column)
+                for steps in (EARLY, LATE)
+                for column in ("bias", "variance")
+            ),
+            bound(training, name),
+        ]
+        for name in names
+    ]
+    head = (
+        "",
+        f"bias, step {EARLY}",
+        "variance",
+        f"bias, step {LATE}",
+        "variance",
+        "bound after training",
+    )
+    return table(head, lines)
+
+
+def overhead(rows: list[Row]) -> str:
+    """Return the largest time of GumbelSoftmax relative to F.gumbel_softmax, in per cent more."""
+    largest = max(row["ratio"] for row in rows if row["method"] == "GumbelSoftmax")
+    return f"{100 * (largest - 1):.0f}"
+
+
+def values() -> dict[str, object]:
+    rows = read("quality/temperatures")
+    training = [row for row in rows if row["section"] == "training"]
+    return {
+        "temperatures": temperatures(rows),
+        "repeats": f"{rows[0]['repeats']:.0f}",
+        "training_steps": f"{training[0]['steps']:.0f}",
+        "overhead": overhead(read("speed/sample_cpu")),
+        "layers": next(text for text in executed("from_gumbel_softmax")[0] if text),
+    }
