@@ -317,8 +317,8 @@ def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:
     q = Independent(Bernoulli(logits=theta), 1)
     x = (torch.rand(4, 3, 5, generator=generator) < 0.5).double()
     results = []
-    for network in (None, Second()):
-        E = RODEO(4, alpha=0.3, beta=-0.4, network=network).double()
+    for surrogate in (None, Second()):
+        E = RODEO(4, alpha=0.3, beta=-0.4, network=surrogate).double()
         value = E(f, q, x=x)
         (gradient,) = torch.autograd.grad(value.sum(), theta, retain_graph=True)
         value.sum().backward()

@@ -171,7 +171,7 @@ def _parts(repeats: int, index: Tensor, k: int) -> list[tuple[slice, slice]]:
     n = len(index)
     if index.device.type != "cpu" or torch.compiler.is_compiling() or inside_functorch():
         return [(slice(0, repeats), slice(0, n))]
-    step = max(1, 2**17 * n // (index.numel() * k))
+    step = max(1, 2**17 * n // max(1, index.numel() * k))
     return [
         (slice(row, row + 1), slice(start, min(start + step, n)))
         for row in range(repeats)

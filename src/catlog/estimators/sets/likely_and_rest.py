@@ -67,6 +67,7 @@ def beam_search(
             row = parent.gather(0, row)
         if changes:
             chosen = chosen.scatter(-1, open_to_change, torch.stack(changes[::-1], -1))
+        points = points + torch.zeros_like(chosen[..., :1])  # mapped where q is
         points[..., as_index(variables)] = chosen
     return points, score > -torch.inf
 
