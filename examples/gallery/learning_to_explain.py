@@ -118,10 +118,10 @@ for name, history in histories.items():
 ax.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1))
 ax.legend(loc="lower right")
 with torch.no_grad():
-    chosen = explainers["RLOO"](test).topk(PIXELS, -1).indices
+    chosen = explainers["RLOO"](test).topk(PIXELS, -1).indices.numpy()
 for digit, ax in enumerate(right.subplots(2, 5).flat):
     row = int((y_test == digit).int().argmax())
-    ax.imshow(test[row].view(8, 8), cmap="gray_r", vmin=0, vmax=1.6)
+    ax.imshow(test[row].view(8, 8).numpy(), cmap="gray_r", vmin=0, vmax=1.6)
     ax.scatter(chosen[row] % 8, chosen[row] // 8, s=28, facecolors="none", edgecolors="tab:red")
     ax.set(xticks=[], yticks=[])
 Path("demo").mkdir(exist_ok=True)

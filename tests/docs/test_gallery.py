@@ -253,3 +253,10 @@ def test_learning_to_explain(play) -> None:  # type: ignore[no-untyped-def]
     (random,) = numbers(text, "random pixels")
     for name in ("RLOO", "SIMPLE"):
         assert numbers(text, name)[0] > random + 0.05
+
+
+def test_learning_to_rank(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("learning_to_rank")
+    (least_squares,) = numbers(text, "least squares")
+    for name in ("RLOO", "CritiCateR"):
+        assert numbers(text, name)[0] > least_squares + 0.01
