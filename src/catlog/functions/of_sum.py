@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -63,7 +63,7 @@ class OfSum(nn.Module):
         self,
         g: Callable[[Tensor], Tensor],
         categories: int,
-        weights: Float[Tensor, "d"] | None = None,
+        weights: Float[Tensor, "d"] | Int64[Tensor, "d"] | None = None,
         one_hot: bool = False,
     ) -> None:
         super().__init__()
