@@ -119,7 +119,10 @@ class OfSum(nn.Module):
         check_own_mean(self, OfSum)
         terms, values = self._terms_and_values(q)
         if can_inspect(True, values) and bool((values < 0).any()):
-            raise ValueError("OfSum: the logarithm of a mean needs a g of at least 0.")
+            raise NotImplementedError(
+                "OfSum: the logarithm of its mean is known for a g of at least 0, but g has "
+                "negative values."
+            )
         log_terms, log_values = _log(terms), _log(values)
         tilt = best_tilt(log_terms, log_values)
         term = torch.arange(terms.shape[-1], dtype=terms.dtype, device=terms.device)
