@@ -1,5 +1,5 @@
 """The picture of structured.md: variance relative to RLOO's, from
-results/quality/structured_variance.csv.
+results/quality/structured_variance.csv; and its table of counts.
 """
 
 from math import log
@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import read
+from . import Row, read, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -62,3 +62,25 @@ def picture(path: Path) -> None:
 
 def figures() -> dict[str, object]:
     return {"structured_variance.png": picture}
+
+
+def counts(rows: list[Row]) -> str:
+    """Return the variance of gradients for counts, by function and estimator."""
+    names = list(dict.fromkeys(row["function"] for row in rows))
+    methods = list(dict.fromkeys(row["estimator"] for row in rows))
+    cells = {(row["function"], row["estimator"]): row for row in rows}
+    return table(
+        ("estimator", "evaluations", *names),
+        (
+            (
+                method,
+                cells[names[0], method]["evaluations"],
+                *(short(cells[name, method]["variance"]) for name in names),
+            )
+            for method in methods
+        ),
+    )
+
+
+def values() -> dict[str, object]:
+    return {"counts": counts(read("quality/counts"))}

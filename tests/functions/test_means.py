@@ -214,6 +214,14 @@ def test_logarithm_equals_that_of_the_sum_over_all_points(threshold):
     torch.testing.assert_close(floored, (expected.exp() + 1e-3).log(), rtol=1e-12, atol=1e-12)
 
 
+def test_negative_values_have_the_logarithm_of_their_mean():
+    q = Independent(Categorical(logits=randn(3, 4)), 1)
+    f = OfSum(lambda total: total - 1.0, categories=4)
+    with pytest.raises(NotImplementedError, match="OfSum: the logarithm of its mean is known for"):
+        f.log_expectation(q)
+    torch.testing.assert_close(log_expectation(Exact(), f, q), Exact()(f, q).log())
+
+
 @pytest.mark.parametrize("floor", [None, 1e-8])
 def test_impossible_sums_have_a_finite_logarithm_and_no_gradient(floor):
     logits = torch.zeros(2, 3, requires_grad=True)

@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 
 from ..checks import check_outputs, check_validate
 from ..estimator import Kind
+from .counts import Counts
 from .factors import Factors, factors
 from .foreign import converted
 from .ordered import IndependentBlocks, Ordered, at_least_float32
@@ -86,7 +87,7 @@ class Conditionals:
         return self.q.log_prob_of_rows(index, self.validate)
 
 
-def without_outputs(law: Factors | Conditionals) -> torch.Size:
+def without_outputs(law: Factors | Conditionals | Counts) -> torch.Size:
     """Return the batch shape of q, which is the law's without its output dimensions."""
     return law.batch_shape[: len(law.batch_shape) - law.outputs]
 

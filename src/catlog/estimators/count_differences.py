@@ -1,7 +1,7 @@
 """The gradient for counts, from differences of f."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -96,8 +96,7 @@ class CountDifferences:
         check_generator(generator, law.device)
         x = _drawn(q, self.samples, generator) if x is None else _given(law, q, x, self.validate)
         z = x.reshape(x.shape[:1] + law.batch_shape + (law.d,))
-        seen = cast(Any, law)  # it has what the evaluation of f needs to know of q
-        fx = evaluate(f, x.reshape(z.shape[:-1] + law.event_shape), seen, validate=self.validate)
+        fx = evaluate(f, x.reshape(z.shape[:-1] + law.event_shape), law, validate=self.validate)
         weight = law.family.weights(z.to(law.real))
         # Where the weight is 0, the count cannot move on (a Binomial at its end): z is kept.
         step = torch.where(weight != 0, law.family.steps, 0.0).to(z.dtype)
@@ -112,7 +111,7 @@ class CountDifferences:
 
         with torch.no_grad():
             values = evaluate_chunked(
-                f, changed, rows * d, seen, chunk_size=self.chunk_size, validate=self.validate
+                f, changed, rows * d, law, chunk_size=self.chunk_size, validate=self.validate
             )
             change = values.unflatten(0, (rows, d)) - fx.unsqueeze(1)
             weight = (weight * law.family.steps).movedim(-1, 1)

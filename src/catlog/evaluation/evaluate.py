@@ -10,9 +10,12 @@ from torch import Tensor
 
 from ..checks import check_function
 from ..distributions.conditionals import Conditionals, without_outputs
+from ..distributions.counts import Counts
 from ..distributions.factors import Factors
 from ..estimator import Function
 from ..tracing import can_inspect, in_inference_mode, inside_functorch
+
+View = Factors | Conditionals | Counts
 
 NOT_DIFFERENTIABLE = (
     "f: its derivative in x is needed by this estimator, but f's value does not depend "
@@ -29,7 +32,7 @@ FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
 
 
 def evaluate(
-    f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True
+    f: Function, x: Tensor, law: View, *, validate: bool = True
 ) -> Float[Tensor, "n *batch"]:
     """Return ``f(x)`` for points ``[n, *batch, *event]``; f gets a copy and may write into it."""
     check_function(f)
@@ -37,7 +40,7 @@ def evaluate(
 
 
 def evaluate_through(
-    f: Function, points: Tensor, law: Factors | Conditionals, *, validate: bool = True
+    f: Function, points: Tensor, law: View, *, validate: bool = True
 ) -> Float[Tensor, "n *batch"]:
     """Return ``f(points)``, or raise if it is not differentiable in the points.
 
@@ -59,7 +62,7 @@ def evaluate_chunked(
     f: Function,
     points: Callable[[slice], Tensor],
     rows: int,
-    law: Factors | Conditionals,
+    law: View,
     *,
     chunk_size: int | None = None,
     validate: bool = True,
@@ -77,9 +80,7 @@ def evaluate_chunked(
     return torch.cat(values[1:]) if rows > 0 else values[0]
 
 
-def chunks(
-    rows: int, law: Factors | Conditionals, f: Function, chunk_size: int | None
-) -> list[slice]:
+def chunks(rows: int, law: View, f: Function, chunk_size: int | None) -> list[slice]:
     """Return equal slices of ``rows``, each of at most ``chunk_size`` evaluations of f.
 
     A row is one evaluation per batch element. A function that divides its rows among ranks
@@ -95,7 +96,7 @@ def chunks(
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def default_chunk_size(law: Factors | Conditionals) -> int:
+def default_chunk_size(law: View) -> int:
     """Return how many evaluations of f are made at once.
 
     On a GPU they fill it: 2**28 numbers are 1 GiB of float32 input. On a CPU they are few enough to
@@ -112,7 +113,7 @@ def default_chunk_size(law: Factors | Conditionals) -> int:
 
 
 def value_and_slope(
-    f: Function, x: Tensor, law: Factors | Conditionals, *, validate: bool = True
+    f: Function, x: Tensor, law: View, *, validate: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
@@ -136,9 +137,7 @@ def value_and_slope(
     return fx, slope
 
 
-def _value_and_slopes(
-    f: Function, x: Tensor, law: Factors | Conditionals, validate: bool
-) -> tuple[Tensor, Tensor]:
+def _value_and_slopes(f: Function, x: Tensor, law: View, validate: bool) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and the derivative of every output in x, by one backward pass per output.
 
     The derivatives have the outputs where x has dimensions of size 1.
@@ -230,16 +229,14 @@ def depends(result: Tensor, origin: torch.autograd.graph.Node) -> bool:
     return False
 
 
-def as_seen(x: Tensor, law: Factors | Conditionals) -> Tensor:
+def as_seen(x: Tensor, law: View) -> Tensor:
     """Return points as f sees them, without output dimensions: ``[n, *batch, *event]``."""
     if law.outputs == 0:
         return x
     return x.reshape(x.shape[:1] + without_outputs(law) + law.event_shape)
 
 
-def checked(
-    fx: object, x: Tensor, law: Factors | Conditionals, *, validate: bool
-) -> Float[Tensor, "n *batch"]:
+def checked(fx: object, x: Tensor, law: View, *, validate: bool) -> Float[Tensor, "n *batch"]:
     """Return ``fx``, or raise an error that says what f returned and what it must return."""
     expected = x.shape[:1] + without_outputs(law)
     if not isinstance(fx, Tensor):
@@ -277,14 +274,14 @@ def check_finite(values: Tensor, claim: str, validate: bool) -> None:
         )
 
 
-def _shape(expected: torch.Size, law: Factors | Conditionals) -> str:
+def _shape(expected: torch.Size, law: View) -> str:
     """Return the expected shape in words; the sizes of outputs are free."""
     if law.outputs == 0:
         return str(tuple(expected))
     return f"({', '.join([*map(str, expected), *['*'] * law.outputs])})"
 
 
-def _wrong_shape(fx: Tensor, x: Tensor, law: Factors | Conditionals, expected: torch.Size) -> str:
+def _wrong_shape(fx: Tensor, x: Tensor, law: View, expected: torch.Size) -> str:
     given = tuple(as_seen(x, law).shape)
     if law.outputs:
         return (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -63,7 +63,7 @@ class OfSum(nn.Module):
         self,
         g: Callable[[Tensor], Tensor],
         categories: int,
-        weights: Float[Tensor, "d"] | None = None,
+        weights: Float[Tensor, "d"] | Int64[Tensor, "d"] | None = None,
         one_hot: bool = False,
     ) -> None:
         super().__init__()
@@ -119,7 +119,10 @@ class OfSum(nn.Module):
         check_own_mean(self, OfSum)
         terms, values = self._terms_and_values(q)
         if can_inspect(True, values) and bool((values < 0).any()):
-            raise ValueError("OfSum: the logarithm of a mean needs a g of at least 0.")
+            raise NotImplementedError(
+                "OfSum: the logarithm of its mean is known for a g of at least 0, but g has "
+                "negative values."
+            )
         log_terms, log_values = _log(terms), _log(values)
         tilt = best_tilt(log_terms, log_values)
         term = torch.arange(terms.shape[-1], dtype=terms.dtype, device=terms.device)

@@ -27,10 +27,10 @@ class _Energy(nn.Module):
     fields: Tensor
 
     @abstractmethod
-    def _coupling_costs(self, points: Float[Tensor, "*lead d k"]) -> Float[Tensor, "*lead d k"]:
+    def _coupling_costs(self, points: Tensor) -> Float[Tensor, "*lead d k"]:
         """Return the couplings' cost of each category, given the other variables' vectors."""
 
-    def _energy(self, points: Float[Tensor, "*lead d k"]) -> tuple[Tensor, Tensor]:
+    def _energy(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the energy of one-hot vectors or of probabilities, and the couplings' costs."""
         with full_precision(points):
             costs = self._coupling_costs(points)

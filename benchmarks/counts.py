@@ -1,0 +1,104 @@
+"""The noise of gradients for Poisson counts: differences, and estimators of truncated counts.
+
+    python -m benchmarks.counts    # writes results/quality/counts.csv
+
+16 counts with rates of 0.5 to 4. The variance is that of the gradient in the rates, summed over
+them, at one number of evaluations: 1 + 16 for a draw of `CountDifferences`, as many draws of RLOO.
+`IndeCateR` sums over all categories of every count, so its single draw needs more. Three functions:
+
+- `linear`: a weighted sum of the counts,
+- `quadratic`: the square of its distance from a target,
+- `decoder`: the cross-entropy of 64 random bits after a random network of the counts' square roots.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Poisson
+
+from catlog import RLOO, CountDifferences, CritiCateR, Estimator, IndeCateR
+from catlog.diagnostics.moments import Moments
+from catlog.distributions import lost_mass, truncated
+from catlog.estimator import Function
+
+from .tables import RESULTS, Row, Table, show
+
+COUNTS, CATEGORIES = 16, 24
+
+
+def functions() -> dict[str, Function]:
+    torch.manual_seed(0)
+    weights = torch.randn(COUNTS)
+    network = nn.Sequential(nn.Linear(COUNTS, 64), nn.ReLU(), nn.Linear(64, 64))
+    bits = torch.randint(0, 2, (64,)).float()
+
+    def decoder(z: Tensor) -> Tensor:
+        logits = 3 * network(z.float().sqrt())
+        return (nn.functional.softplus(logits) - bits * logits).sum(-1)
+
+    return {
+        "linear": lambda z: z.float() @ weights,
+        "quadratic": lambda z: (z.float() @ weights - 3).square(),
+        "decoder": decoder,
+    }
+
+
+def noise(E: Estimator, f: Function, cut: bool, rate: Tensor, repeats: int) -> Moments:
+    """Return the moments of repeated gradients, each one batch element of q."""
+    generator = torch.Generator().manual_seed(1)
+    make_q: Callable[[Distribution], Distribution] = (
+        (lambda q: truncated(q, categories=CATEGORIES)) if cut else (lambda q: q)
+    )
+    moments = Moments()
+    while moments.count < repeats:
+        leaf = rate.expand(min(100, repeats - moments.count), -1).clone().requires_grad_()
+        q = make_q(Independent(Poisson(leaf, validate_args=False), 1))
+        value = E(f, q, generator=generator)
+        moments.add(torch.autograd.grad(value.sum(), leaf)[0])
+    return moments
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=2000)
+    parser.add_argument("--output", type=Path, default=RESULTS / "quality" / "counts.csv")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rate = torch.linspace(0.5, 4.0, COUNTS)
+    whole = Independent(Poisson(rate), 1)
+    cut = truncated(whole, categories=CATEGORIES)
+    sides: dict[str, tuple[Estimator, bool]] = {
+        "CountDifferences(1)": (CountDifferences(1), False),
+        "RLOO(17), truncated": (RLOO(1 + COUNTS), True),
+        "CritiCateR(17), truncated": (CritiCateR(1 + COUNTS), True),
+        "IndeCateR(1), truncated": (IndeCateR(1), True),
+    }
+    rows: list[Row] = []
+    for name, f in functions().items():
+        for label, (E, is_cut) in sides.items():
+            with torch.no_grad():
+                evaluations = E.evaluations(cut if is_cut else whole)
+            moments = noise(E, f, is_cut, rate, args.repeats)
+            rows.append(
+                {
+                    "function": name,
+                    "estimator": label,
+                    "evaluations": evaluations,
+                    "repeats": args.repeats,
+                    "variance": moments.variance,
+                    "error": moments.error * moments.variance,
+                    "squared_norm": moments.norm2,
+                    "lost_mass": float(lost_mass(whole, CATEGORIES)) if is_cut else 0.0,
+                }
+            )
+    Table(args.output, ("function", "estimator")).add(rows)
+    show("variance of the gradient in the rates of 16 counts", rows)
+
+
+if __name__ == "__main__":
+    main()
