@@ -1,5 +1,6 @@
 """MAPO: policy gradient with a memory of good points."""
 
+from math import log2
 from typing import ClassVar
 
 import torch
@@ -120,7 +121,7 @@ class MAPO(nn.Module):
             validate=self.validate,
         )
         if learns(self, values):
-            self._remember(values, valid, drawn)
+            self._remember(values, valid, drawn, law.k)
         return estimate
 
     @torch.no_grad()
@@ -147,7 +148,7 @@ class MAPO(nn.Module):
         return torch.where(valid.unsqueeze(-1), points, best), valid
 
     @torch.no_grad()
-    def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor) -> None:
+    def _remember(self, values: Tensor, valid: Tensor, drawn: Tensor, k: int) -> None:
         """Keep the best different points of memory and draws, by the values of f in this call."""
         score = (values if self.maximise else -values).masked_fill(~values.isfinite(), -torch.inf)
         old = score[: self.size].masked_fill(~valid, -torch.inf).reshape(self.size, -1).amax(1)
@@ -158,10 +159,29 @@ class MAPO(nn.Module):
                 pad(drawn.flatten(0, -2), (0, self.max_variables - drawn.shape[-1]), value=-1),
             ]
         )
+        words = _words(pool[:, : drawn.shape[-1]], k)
         kept = []
         for _ in range(self.size):
             best = score.argmax(0, keepdim=True)
             row = pool.index_select(0, best)
             kept.append(torch.where(score.index_select(0, best).unsqueeze(1) > -torch.inf, row, -1))
-            score = score.masked_fill((pool == row).all(-1), -torch.inf)
+            same = (words == words.index_select(0, best)).all(-1)
+            score = score.masked_fill(same, -torch.inf)
         self.memory.copy_(torch.cat(kept))
+
+
+def _words(points: Int64[Tensor, "rows d"], k: int) -> Int64[Tensor, "rows words"]:
+    """Return points as few numbers, equal where the points are, to compare them quickly.
+
+    A number holds as many variables as fit into 62 bits. Points with other categories than these k
+    are not told apart; they are not valid.
+
+    >>> _words(torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1]]), k=2)
+    tensor([[25],
+            [16],
+            [25]])
+    """
+    width = int(62 / log2(k + 1))
+    digits = pad((points + 1).clamp(0, k), (0, -points.shape[-1] % width))
+    places = (k + 1) ** torch.arange(width, device=points.device)
+    return (digits.unflatten(-1, (-1, width)) * places).sum(-1)

@@ -147,10 +147,11 @@ def suffix_sums(
     >>> suffix_sums(torch.ones(3), torch.tensor([0.5, 2.0, 7.0]))
     tensor([2.5000, 3.0000, 1.0000])
     """
-    shift = 1
-    while shift < term.shape[-1]:
-        after, further = (pad(part[..., shift:], (0, shift)) for part in (term, step))
-        term, step = term + step * after, step * further
+    d, shift = term.shape[-1], 1
+    while shift < d:
+        head = term[..., :-shift].addcmul(step[..., : d - shift], term[..., shift:])
+        term = torch.cat([head, term[..., -shift:]], -1)
+        step = step[..., :-shift] * step[..., shift:]
         shift *= 2
     return term
 
