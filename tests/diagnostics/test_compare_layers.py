@@ -70,13 +70,13 @@ def test_reference_is_exact() -> None:
 
 
 def test_reference_by_rloo_is_unbiased() -> None:
-    """A z-test with one false alarm in a million; it detects a gradient that is 10 % too long."""
+    """A z-test with one false alarm in a million; it detects a gradient that is 20 % too long."""
     network = _Network(loss, list(NETWORK.parameters()))
-    mean, variances = network.by_rloo(12_000, 0)
+    mean, variances = network.by_rloo(4000, 0)
     exact, limit = brute_force(), z_limit(len(mean))
     error = variances.sqrt().clamp(min=1e-12)
     assert ((mean - exact).abs() / error).max() < limit
-    assert ((1.1 * mean - exact).abs() / error).max() > limit
+    assert ((1.2 * mean - exact).abs() / error).max() > limit
 
 
 def test_of_one_layer_is_compare() -> None:
