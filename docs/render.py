@@ -13,6 +13,7 @@ from types import ModuleType
 from jinja2 import Environment, StrictUndefined
 from measured import (
     ROOT,
+    advantages,
     choose,
     compare,
     control_variates,
@@ -33,8 +34,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, idea, programs, race, reproduction, scaling,
-        speed, structured, suite, variance,
+        advantages, choose, compare, control_variates, estimators, idea, programs, race,
+        reproduction, scaling, speed, structured, suite, variance,
     )
 }  # fmt: skip
 
