@@ -13,6 +13,7 @@ from types import ModuleType
 from jinja2 import Environment, StrictUndefined
 from measured import (
     ROOT,
+    advantages,
     choose,
     compare,
     control_variates,
@@ -36,8 +37,9 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, fast_functions, from_gumbel_softmax, idea,
-        programs, protocol, race, reproduction, scaling, speed, structured, suite, variance,
+        advantages, choose, compare, control_variates, estimators, fast_functions,
+        from_gumbel_softmax, idea, programs, protocol, race, reproduction, scaling, speed,
+        structured, suite, variance,
     )
 }  # fmt: skip
 

@@ -15,6 +15,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 PACKAGES = ("data", "diagnostics", "distributions", "functions", "parallel", "problems")
 
 
+PAGES_WITH_CODE = ("index", "choose", "fast_functions", "structured", "scaling", "advantages")
+
+
 def public_values() -> dict[str, object]:
     """Return the classes and functions in ``catlog.__all__`` and in the public packages."""
     values = {name: getattr(catlog, name) for name in catlog.__all__}
@@ -43,7 +46,7 @@ def test_modules_of_the_top_level_are_public() -> None:
     assert set(modules) <= set(PACKAGES)
 
 
-@pytest.mark.parametrize("page", ["index", "choose", "fast_functions", "structured", "scaling"])
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_code_on_pages_runs(page: str) -> None:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -22,6 +22,7 @@ LAYERS = [
     ["parallel"],
     ["functions"],
     ["estimators"],
+    ["language_models"],
     ["building_blocks", "logarithm", "pathwise", "compiled"],
     ["data"],
     ["diagnostics"],

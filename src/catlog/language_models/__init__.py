@@ -1,0 +1,3 @@
+"""For training loops of language models: advantages of sampled completions."""
+
+from .group_advantages import advantages as advantages

@@ -1,0 +1,324 @@
+"""`catlog.advantages`: the expected policy gradient by enumeration, shapes and errors.
+
+The model has 3 tokens of 4 symbols and one table of logits per prefix, so its 64 texts and all
+their scores are known. A group's outcomes are all tuples of texts.
+"""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import catlog
+from catlog.language_models.groups import grouped
+
+LENGTH, SYMBOLS, END = 3, 4, 3
+TEXTS = torch.tensor(list(product(range(SYMBOLS), repeat=LENGTH)))
+CONTEXTS = 1 + SYMBOLS + SYMBOLS**2
+UNBIASED = ["reinforce", "rloo", "criticater"]
+
+
+class Model:
+    """Texts with their probabilities, scores and rewards; with ``ends`` symbol 3 ends a text."""
+
+    def __init__(self, ends: bool) -> None:
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn(CONTEXTS, SYMBOLS, generator=generator, dtype=torch.float64)
+        context = torch.stack(
+            [
+                torch.zeros(len(TEXTS), dtype=torch.int64),
+                1 + TEXTS[:, 0],
+                1 + SYMBOLS + SYMBOLS * TEXTS[:, 0] + TEXTS[:, 1],
+            ],
+            -1,
+        )
+        has_ended = (TEXTS == END).cumsum(-1) - (TEXTS == END).long() > 0
+        self.mask = ~has_ended if ends else torch.ones_like(has_ended)
+        log_probs = logits.log_softmax(-1)[context].gather(-1, TEXTS.unsqueeze(-1)).squeeze(-1)
+        if ends:  # after the end token all symbols are equally likely: they only fill up
+            log_probs = torch.where(self.mask, log_probs, -torch.tensor(4.0).double().log())
+        self.probs = log_probs.sum(-1).exp()
+        rows = torch.arange(len(TEXTS)).unsqueeze(-1)
+        steps = torch.arange(LENGTH)
+        self.scores = torch.zeros(len(TEXTS), LENGTH, CONTEXTS, SYMBOLS, dtype=torch.float64)
+        self.scores[rows, steps, context] -= logits.softmax(-1)[context]
+        self.scores[rows, steps, context, TEXTS] += 1
+        self.scores = (self.scores * self.mask[..., None, None]).flatten(2)
+        # A text's reward depends on the symbols before its end alone.
+        shown = torch.where(self.mask, TEXTS, SYMBOLS)
+        table = torch.randn((SYMBOLS + 1,) * LENGTH, generator=generator, dtype=torch.float64)
+        self.rewards = table[tuple(shown.T)]
+        self.gradient = torch.einsum(
+            "x,x,xtp->p", self.probs, self.rewards, self.scores
+        )  # of E[reward], in all logits
+
+
+MODELS = {"full": Model(ends=False), "ends": Model(ends=True)}
+
+
+def expected_gradient(model: Model, size: int, **arguments: object) -> Tensor:
+    """Return the expectation of the policy gradient over all groups of this size."""
+    index = torch.cartesian_prod(*[torch.arange(len(TEXTS))] * size)  # [outcomes, size]
+    flat = index.flatten()
+    if arguments.get("estimator") == "criticater":
+        arguments["tokens"] = TEXTS[flat]
+    weights = catlog.advantages(model.rewards[flat], size, model.mask[flat], **arguments)  # type: ignore[arg-type]
+    weights = weights.view(*index.shape, LENGTH)
+    chance = model.probs[index].prod(-1)
+    gradient = torch.zeros_like(model.gradient)
+    for n in range(size):  # the outcomes by their n-th text
+        by_text = torch.zeros(len(TEXTS), LENGTH, dtype=torch.float64)
+        by_text.index_add_(0, index[:, n], chance.unsqueeze(-1) * weights[:, n])
+        gradient += torch.einsum("xt,xtp->p", by_text, model.scores) / size
+    return gradient
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_is_a_distribution(name: str) -> None:
+    model = MODELS[name]
+    assert abs(model.probs.sum() - 1) < 1e-14
+    mean_score = torch.einsum("x,xtp->tp", model.probs, model.scores)
+    assert mean_score.abs().max() < 1e-14
+    assert model.gradient.norm() > 0.1
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize("name", MODELS)
+def test_expected_gradient_is_exact(name: str, estimator: str, size: int) -> None:
+    model = MODELS[name]
+    error = expected_gradient(model, size, estimator=estimator) - model.gradient
+    assert error.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("positions", [[1], [2], [1, 2], [0, 2]])
+@pytest.mark.parametrize("name", MODELS)
+def test_expected_gradient_is_exact_with_resampled_suffixes(
+    name: str, positions: list[int]
+) -> None:
+    """The first row of two has values at these positions, each from one new completion."""
+    model = MODELS[name]
+    number = torch.arange(len(TEXTS))
+    # All outcomes: the row, the other row's reward, and for each position the whole text whose
+    # suffix is used. The row's own prefix replaces the text's, so its suffix has the conditional
+    # probability.
+    index = torch.cartesian_prod(number, *[number] * len(positions))
+    row = index[:, 0]
+    chance = model.probs[row]
+    values = torch.full((len(index), LENGTH), torch.nan, dtype=torch.float64)
+    for column, position in enumerate(positions, 1):
+        new = index[:, column]
+        size = SYMBOLS ** (LENGTH - position)
+        is_own = new // size == row // size  # the same prefix
+        prefix = model.probs.view(-1, size).sum(-1)[row // size]
+        chance = chance * torch.where(is_own, model.probs[new] / prefix, 0.0)
+        values[:, position] = model.rewards[new]
+    is_possible = chance > 0
+    row, chance, values = row[is_possible], chance[is_possible], values[is_possible]
+    assert abs(chance.sum() - 1) < 1e-12
+    gradient = torch.zeros_like(model.gradient)
+    for other in (0, 17, 63):  # any other row, as it is independent of the first
+        rows = torch.stack([row, torch.full_like(row, other)], -1).flatten()
+        pair = torch.stack([values, torch.full_like(values, torch.nan)], 1).flatten(0, 1)
+        weights = catlog.advantages(
+            model.rewards[rows], 2, model.mask[rows], estimator="vineppo", values=pair
+        )[::2]
+        by_text = torch.zeros(len(TEXTS), LENGTH, dtype=torch.float64)
+        by_text.index_add_(0, row, chance.unsqueeze(-1) * weights)
+        gradient = torch.einsum("xt,xtp->p", by_text, model.scores)
+        assert (gradient - model.gradient).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_dr_grpo_shortens_the_gradient(size: int) -> None:
+    model = MODELS["ends"]
+    gradient = expected_gradient(model, size, estimator="dr_grpo")
+    assert (gradient - (1 - 1 / size) * model.gradient).abs().max() < 1e-12
+
+
+def test_dividing_by_the_standard_deviation_turns_the_gradient() -> None:
+    model = MODELS["ends"]
+    for size in (2, 3):
+        gradient = expected_gradient(model, size, estimator="grpo", epsilon=0)
+        cosine = torch.cosine_similarity(gradient, model.gradient, dim=0)
+        assert 0.5 < cosine < 0.999
+
+
+def test_a_baseline_that_looks_at_the_row_is_found() -> None:
+    """The judge can fail: values at a position of the row's own reward are no baseline."""
+    model = MODELS["full"]
+    number = torch.arange(len(TEXTS)).repeat_interleave(2)
+    values = torch.full((len(number), LENGTH), torch.nan, dtype=torch.float64)
+    values[::2, 1] = model.rewards
+    weights = catlog.advantages(
+        model.rewards[number], 2, model.mask[number], estimator="vineppo", values=values
+    )[::2]
+    gradient = torch.einsum("x,xt,xtp->p", model.probs, weights, model.scores)
+    assert (gradient - model.gradient).abs().max() > 0.01
+
+
+def test_criticater_is_the_regression_without_the_row() -> None:
+    """The leave-one-out formula against fits that never see the row."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(2, (6, 5), generator=generator)
+    mask = torch.arange(5) < torch.tensor([5, 3, 5, 4, 1, 5]).unsqueeze(-1)
+    rewards = torch.randn(6, generator=generator, dtype=torch.float64)
+    weights = catlog.advantages(rewards, None, mask, estimator="criticater", tokens=tokens)
+    for n, t in ((0, 0), (0, 3), (2, 4), (3, 2), (5, 4)):
+        is_equal = tokens.unsqueeze(0) == tokens.unsqueeze(1)
+        kernel = (is_equal & mask.unsqueeze(0) & mask.unsqueeze(1))[..., :t].sum(-1).double()
+        others = [m for m in range(6) if m != n]
+        ones = torch.ones(5, 1, dtype=torch.float64)
+        system = torch.cat(
+            [
+                torch.cat([kernel[others][:, others] + 3 * torch.eye(5), ones], 1),
+                torch.cat([ones.T, torch.zeros(1, 1)], 1),
+            ]
+        )
+        solution = torch.linalg.solve(
+            system, torch.cat([rewards[others], torch.zeros(1, dtype=torch.float64)])
+        )
+        predicted = kernel[n, others] @ solution[:5] + solution[5]
+        assert abs(weights[n, t] - (rewards[n] - predicted)) < 1e-12
+    assert (weights[~mask] == 0).all()
+    rloo = catlog.advantages(rewards)
+    assert (weights[:, 0] - rloo).abs().max() < 1e-12
+
+
+def test_criticater_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(3, (8, 11), generator=generator)
+    rewards = torch.randn(8, generator=generator, dtype=torch.float64)
+    mask = torch.ones(8, 11)
+    arguments = {"estimator": "criticater", "tokens": tokens}
+    whole = catlog.advantages(rewards, 4, mask, **arguments)
+    monkeypatch.setattr("catlog.language_models.prefix_critic.CHUNK", 3)
+    assert (catlog.advantages(rewards, 4, mask, **arguments) - whole).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "criticater", "dr_grpo", "grpo"])
+def test_groups_by_label_are_groups_one_by_one(estimator: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    labels = [7, 5, 7, 9, 5, 7, 9]
+    rewards = torch.randn(7, generator=generator)
+    tokens = torch.randint(2, (7, 4), generator=generator)
+    mask = torch.rand(7, 4, generator=generator) < 0.8
+    shared = {"estimator": estimator}
+
+    def only(rows: list[int]) -> Tensor:
+        extra = {"tokens": tokens[rows]} if estimator == "criticater" else {}
+        return catlog.advantages(rewards[rows], None, mask[rows], **shared, **extra)
+
+    extra = {"tokens": tokens} if estimator == "criticater" else {}
+    forms = [
+        torch.tensor(labels),
+        labels,
+        [f"prompt {label}" for label in labels],
+        np.array([f"uid-{label}" for label in labels], dtype=object),
+    ]
+    for groups in forms:
+        weights = catlog.advantages(rewards, groups, mask, **shared, **extra)
+        for label in (5, 7, 9):
+            rows = [row for row, other in enumerate(labels) if other == label]
+            assert torch.allclose(weights[rows], only(rows), atol=1e-6)
+
+
+def test_rewards_of_tokens_are_added_up() -> None:
+    rewards = torch.tensor([[1.0, 2.0, 50.0], [0.0, 1.0, 0.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])  # what stands after the end does not count
+    weights = catlog.advantages(rewards, mask=mask)
+    assert weights.tolist() == [[2.0, 2.0, 0.0], [-2.0, -2.0, -2.0]]
+    assert catlog.advantages(rewards[:, :2]).tolist() == [[2.0, 2.0], [-2.0, -2.0]]
+
+
+def test_values_between_positions() -> None:
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    nan = torch.nan
+    values = torch.tensor([[nan, 5.0, nan, 7.0], [nan, nan, nan, 9.0]])  # 9: after the end
+    weights = catlog.advantages(
+        torch.tensor([10.0, 1.0]), None, mask, estimator="vineppo", values=values
+    )
+    assert weights.tolist() == [[4.0, 2.0, 2.0, 3.0], [-9.0, -9.0, 0.0, 0.0]]
+
+
+def test_equal_rewards_have_no_advantage() -> None:
+    for estimator in ("rloo", "dr_grpo", "grpo"):
+        weights = catlog.advantages(torch.full((4,), 3.0), estimator=estimator, epsilon=0)
+        assert weights.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_dtype_is_kept_and_nothing_is_differentiated(dtype: torch.dtype) -> None:
+    rewards = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=dtype, requires_grad=True)
+    weights = catlog.advantages(rewards, 2)
+    assert weights.dtype == dtype
+    assert not weights.requires_grad
+
+
+def test_it_compiles() -> None:
+    rewards = torch.arange(8.0).square()
+    mask = torch.ones(8, 3)
+    compiled = torch.compile(
+        lambda rewards: catlog.advantages(rewards, 4, mask), fullgraph=True, backend="eager"
+    )
+    assert torch.equal(compiled(rewards), catlog.advantages(rewards, 4, mask))
+
+
+ROWS = torch.tensor([1.0, 0.0, 2.0, 1.0])
+MASK = torch.ones(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (TypeError, r"`rewards`.*torch.tensor\(rewards\)", {"rewards": [1.0, 2.0]}),
+        (TypeError, r"`rewards`.*int64.*rewards.float\(\)", {"rewards": torch.arange(3)}),
+        (ValueError, r"`rewards`.*\(2, 2, 2\).*`groups`", {"rewards": torch.ones(2, 2, 2)}),
+        (ValueError, r"`rewards`.*NaN.*leave its row out", {"rewards": ROWS / 0}),
+        (ValueError, r"`groups` must divide the 4 rows.*label per row", {"groups": 3}),
+        (ValueError, r"`groups`.*each of the 4 rows.*holds 2", {"groups": [0, 1]}),
+        (ValueError, r"`groups`.*single row.*'reinforce'", {"groups": [0, 0, 0, 1]}),
+        (ValueError, r"`groups`.*single row.*'reinforce'", {"groups": 1}),
+        (TypeError, r"`groups`.*label per row.*str", {"groups": "abcd"}),
+        (TypeError, r"`groups`.*more than one dimension", {"groups": torch.zeros(4, 2)}),
+        (TypeError, r"`mask`.*\[rows, length\].*list", {"mask": [1, 1, 1, 1]}),
+        (ValueError, r"`mask`.*\(4, length\).*\(2, 3\).*without the prompt", {"mask": MASK[:2]}),
+        (ValueError, r"`estimator`.*'rloo'.*'gae'", {"estimator": "gae"}),
+        (ValueError, r"`estimator`.*'rloo'.*RLOO", {"estimator": catlog.RLOO(4)}),
+        (ValueError, r"`mask` must be given.*'rloo'", {"estimator": "criticater"}),
+        (TypeError, r"`tokens`.*completion_ids.*", {"estimator": "criticater", "mask": MASK}),
+        (
+            TypeError,
+            r"`tokens`.*integers.*ids",
+            {"estimator": "criticater", "mask": MASK, "tokens": MASK},
+        ),
+        (TypeError, r"`values`.*prefix_values", {"estimator": "vineppo", "mask": MASK}),
+        (
+            ValueError,
+            r"`values`.*\(4, 3\).*\(4, 2\)",
+            {"estimator": "vineppo", "mask": MASK, "values": MASK[:, :2]},
+        ),
+        (
+            TypeError,
+            r"`values`.*NaN at positions",
+            {"estimator": "vineppo", "mask": MASK, "values": MASK.long()},
+        ),
+        (ValueError, r"`tokens` is for estimator='criticater'", {"tokens": MASK.long()}),
+        (ValueError, r"`epsilon`", {"epsilon": -1.0}),
+    ],
+)
+def test_errors_name_the_way_out(
+    error: type[Exception], message: str, arguments: dict[str, object]
+) -> None:
+    with pytest.raises(error, match=rf"advantages: .*{message}"):
+        catlog.advantages(**({"rewards": ROWS} | arguments))  # type: ignore[arg-type]
+
+
+def test_padding_is_outside_the_rows() -> None:
+    groups = grouped(["b", "a", "b", "b"], 4, torch.device("cpu"))
+    assert groups.present.tolist() == [[True, True, True], [True, False, False]]
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert groups.gather(values).tolist() == [[1.0, 3.0, 4.0], [2.0, 0.0, 0.0]]
+    assert torch.equal(groups.scatter(groups.gather(values)), values)
