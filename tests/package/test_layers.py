@@ -22,7 +22,7 @@ LAYERS = [
     ["parallel"],
     ["functions"],
     ["estimators"],
-    ["building_blocks", "logarithm", "pathwise", "compiled"],
+    ["building_blocks", "logarithm", "pathwise", "compiled", "pyro"],
     ["data"],
     ["diagnostics"],
     ["problems", "testing"],
