@@ -5,10 +5,10 @@ ESTIMATOR ?= examples/own_estimator.py:TwoHalves
 KILLS ?= 3
 # Tests that have separate targets.
 ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ignore=tests/compiled \
-	--ignore=tests/benchmarks
+	--ignore=tests/benchmarks --ignore=tests/pyro_elbo --ignore=src/catlog/pyro
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-scale test-benchmarks test-kills test-compile \
+.PHONY: help demo test lint types unit shapes test-peers test-pyro test-scale test-benchmarks test-kills test-compile \
 	test-versions battery coverage docs bench suite clean
 
 help:  ## list the targets
@@ -46,6 +46,13 @@ shapes: .venv/ready
 
 test-peers: .venv/peers  ## compare our estimators with other libraries, which it installs (docs/peers.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/peers
+
+.venv/pyro: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[pyro]'
+	touch $@
+
+test-pyro: .venv/pyro  ## the ELBO for Pyro, which it installs (docs/from_pyro.md)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/pyro_elbo src/catlog/pyro
 
 .venv/scale: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'

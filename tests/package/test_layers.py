@@ -23,7 +23,7 @@ LAYERS = [
     ["functions"],
     ["estimators"],
     ["language_models"],
-    ["building_blocks", "logarithm", "pathwise", "compiled"],
+    ["building_blocks", "logarithm", "pathwise", "compiled", "pyro"],
     ["data"],
     ["diagnostics"],
     ["problems", "testing"],

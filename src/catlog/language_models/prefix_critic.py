@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..estimators.catlog_trick.cross_fitting import inverse_factor
+from ..estimators.catlog_trick.one_fit import inverse_factor
 
 RIDGE = 3.0  # CritiCateR's
 CHUNK = 64  # tokens at once: 64 kernel matrices per group

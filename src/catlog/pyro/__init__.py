@@ -1,0 +1,17 @@
+"""An ELBO for Pyro whose discrete guide sites have the estimators of catlog.
+
+It needs Pyro: ``pip install 'catlog[pyro]'``.
+"""
+
+try:
+    import pyro as _pyro  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "pyro":
+        raise
+    raise ModuleNotFoundError(
+        "catlog.pyro needs Pyro, which is not installed: pip install 'catlog[pyro]'.", name="pyro"
+    ) from None
+
+from .elbo import ELBO as ELBO
+
+__all__ = ["ELBO"]

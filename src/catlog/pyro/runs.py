@@ -1,0 +1,157 @@
+"""Runs of models and guides with given values at their sites.
+
+Values have *rows*, dimensions to the left of all plates, as in Pyro's parallel enumeration. The
+dimension ``-1 - nesting - level`` holds the rows of one level, where ``nesting`` is the number of
+dimensions for plates.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+Node = dict[str, Any]  # a site of a trace
+Plate = tuple[str, int]  # the name of a plate, and its dimension, counted from the right
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A model and a guide with their arguments, and the randomness that all runs of a step share.
+
+    Attributes:
+        model: the model.
+        guide: the guide.
+        args: positional arguments of both.
+        kwargs: keyword arguments of both.
+        nesting: the number of dimensions for plates.
+        coupled: continuous guide sites that depend on discrete ones. They are drawn by inverse CDF
+            from uniforms that all rows share, so they are functions of the discrete sites.
+        subsamples: the indices of every plate.
+        noise: the uniforms of the coupled sites.
+    """
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    nesting: int
+    coupled: frozenset[str] = frozenset()
+    subsamples: dict[str, Tensor] = field(default_factory=dict)
+    noise: dict[str, Tensor] = field(default_factory=dict)
+
+    def coupling(self, names: frozenset[str]) -> "Programs":
+        """Return the programs with these coupled sites."""
+        return replace(self, coupled=names)
+
+    def run_guide(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
+        return self._run(self.guide, values)
+
+    def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
+        return self._run(self.model, values)
+
+    def _run(self, program: Callable[..., Any], values: Mapping[str, Tensor]) -> dict[str, Node]:
+        """Return the sample sites of one run, in order, without the subsamples of plates."""
+        trace = poutine.Trace()
+        try:
+            with poutine.trace() as tracer, _Fixed(self, values):
+                trace = tracer.trace
+                program(*self.args, **self.kwargs)
+        except Exception as error:
+            nodes = [name for name, node in trace.nodes.items() if node["type"] == "sample"]
+            error.last_site = nodes[-1] if nodes else None  # type: ignore[attr-defined]
+            raise
+        return {
+            name: node
+            for name, node in trace.nodes.items()
+            if node["type"] == "sample" and not is_subsample(node)
+        }
+
+
+class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
+    """A handler that gives sites their values, and repeats the subsamples of earlier runs."""
+
+    def __init__(self, programs: Programs, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.programs = programs
+        self.values = values
+
+    def _pyro_sample(self, msg: Node) -> None:
+        name = msg["name"]
+        if msg["is_observed"] or msg["done"]:
+            return
+        if is_subsample(msg):
+            value = self.programs.subsamples.get(name)
+        elif name in self.values:
+            value = self.values[name]
+        elif name in self.programs.coupled:
+            value = _by_inverse_cdf(msg, self.programs)
+        else:
+            return
+        if value is not None:
+            msg["value"] = value
+            msg["done"] = True
+
+    def _pyro_post_sample(self, msg: Node) -> None:
+        if is_subsample(msg):
+            self.programs.subsamples.setdefault(msg["name"], msg["value"])
+
+
+def is_subsample(node: Node) -> bool:
+    return type(node["fn"]).__name__ == "_Subsample"
+
+
+def base_distribution(distribution: Distribution) -> Distribution:
+    """Return the distribution inside ``Independent``."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
+    """Return a reparameterised value, by uniforms that all rows and all runs of a step share."""
+    base = base_distribution(node["fn"])
+    shape = base.batch_shape + base.event_shape
+    tail = programs.nesting + len(node["fn"].event_shape)
+    shape = shape[max(0, len(shape) - tail) :]
+    name = node["name"]
+    if name not in programs.noise:
+        mean = base.mean
+        u = torch.rand(shape, dtype=mean.dtype, device=mean.device)
+        half = torch.finfo(u.dtype).eps / 2  # the inverse is infinite at 0 and 1
+        programs.noise[name] = u.clamp(half, 1 - half)
+    try:
+        return base.icdf(programs.noise[name])
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"catlog.pyro.ELBO: the guide's continuous site {name!r} depends on discrete sites, "
+            f"and its distribution {type(base).__name__} has no `icdf`, by which it would get the "
+            "same noise in all rows. Use Normal, LogNormal, Laplace or Uniform there, or draw "
+            "it before the discrete sites."
+        ) from None
+
+
+def log_prob(node: Node) -> Tensor:
+    """Return the log-probability of a site, scaled by its plates and masked."""
+    value = node["fn"].log_prob(node["value"], *node["args"], **node["kwargs"])
+    return scale_and_mask(value, node["scale"], node["mask"])
+
+
+def plates(node: Node) -> dict[Plate, int]:
+    """Return the vectorised plates of a site, with their sizes."""
+    return {
+        (frame.name, frame.dim): frame.size
+        for frame in node["cond_indep_stack"]
+        if frame.vectorized
+    }
+
+
+def with_dimensions(value: Tensor, dims: int, event_dims: int) -> Tensor:
+    """Return ``value`` with at least ``dims`` dimensions before its event, by ones at the left."""
+    missing = dims + event_dims - value.dim()
+    return value.reshape((1,) * missing + value.shape) if missing > 0 else value

@@ -1,0 +1,179 @@
+"""Discrete sites as one distribution, and points of that distribution as values of the sites."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Independent,
+    OneHotCategorical,
+    OneHotCategoricalStraightThrough,
+)
+from torch.nn.functional import one_hot, pad
+
+from ..distributions import Categoricals
+from ..distributions.factors import factors
+from ..distributions.ordered import Ordered
+from ..estimator import Kind
+from .runs import base_distribution
+
+SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
+
+
+def is_discrete(distribution: Any) -> bool:
+    """Return whether the estimators of catlog can take the distribution of a site.
+
+    ``OneHotCategoricalStraightThrough`` is reparameterised, so it stays as it is.
+    """
+    base = base_distribution(distribution)
+    return isinstance(base, SUPPORTED) and not isinstance(base, OneHotCategoricalStraightThrough)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the variables of a discrete site stand.
+
+    Attributes:
+        kind: the form of its values.
+        dtype: of its values.
+        event_shape: of its distribution.
+        k: its number of categories.
+        d: variables in one event.
+        joint: plates whose elements are variables of the event, size by dimension.
+    """
+
+    kind: Kind
+    dtype: torch.dtype
+    event_shape: torch.Size
+    k: int
+    d: int
+    joint: dict[int, int]
+
+    @property
+    def variables(self) -> int:
+        return self.d * prod(self.joint.values())
+
+    def value(self, x: Tensor, form: Kind) -> Tensor:
+        """Return points ``[*rows, *plates, variables]`` in the given form as a value of the site.
+
+        One-hot points have one more dimension.
+        """
+        categories = (x.shape[-1],) if form == Kind.ONE_HOT else ()
+        start = x.dim() - 1 - len(categories)  # of the variables
+        x = x.unflatten(start, (*self.joint.values(), self.d))
+        for slot, dim in enumerate(self.joint):
+            x = x.transpose(start + dim, start + slot)
+        x = x.flatten(start, start + len(self.joint))
+        if form != self.kind:
+            x = one_hot(x.long(), self.k) if self.kind == Kind.ONE_HOT else x
+        return x.to(self.dtype).reshape(x.shape[:start] + self.event_shape)
+
+
+def layout(distribution: Distribution, joint: dict[int, int]) -> Layout:
+    """Return the layout of a discrete site."""
+    view = factors(distribution, validate=False)
+    return Layout(view.kind, view.dtype, view.event_shape, view.k, view.d, joint)
+
+
+def table(
+    distribution: Distribution, joint: dict[int, int], batch: torch.Size
+) -> Float[Tensor, "*batch variables k"]:
+    """Return the log-probabilities of a site's variables, with the plates of ``batch``.
+
+    Elements of the joint plates become variables of the event.
+    """
+    view = factors(distribution)
+    log_probs = view.log_probs
+    missing = len(batch) + 2 - log_probs.dim()
+    log_probs = log_probs.reshape((1,) * missing + log_probs.shape)
+    start = len(batch)
+    log_probs = log_probs.reshape(log_probs.shape[:start] + (1,) * len(joint) + (view.d, view.k))
+    for slot, (dim, size) in enumerate(joint.items()):
+        shape = list(log_probs.shape)
+        shape[start + dim] = size
+        log_probs = log_probs.expand(shape).transpose(start + dim, start + slot)
+    log_probs = log_probs.flatten(start, start + len(joint))
+    return log_probs.expand(batch + log_probs.shape[-2:])
+
+
+def form_of(layouts: list[Layout], is_ordered: bool) -> Kind:
+    """Return the form of the points of a distribution of these sites."""
+    kinds = {site.kind for site in layouts}
+    sizes = {site.k for site in layouts}
+    if is_ordered or len(kinds) > 1 or len(sizes) > 1:
+        return Kind.INDEX
+    return kinds.pop()
+
+
+def independent(tables: list[Tensor], layouts: list[Layout]) -> Distribution:
+    """Return the distribution of independent sites, with these log-probabilities."""
+    form = form_of(layouts, is_ordered=False)
+    sizes = [site.k for site in layouts for _ in range(site.variables)]
+    logits = joined(tables)
+    if form == Kind.BITS:
+        bits = Bernoulli(logits=logits[..., 1] - logits[..., 0], validate_args=False)
+        return Independent(bits, 1, validate_args=False)
+    if form == Kind.ONE_HOT:
+        return Independent(OneHotCategorical(logits=logits, validate_args=False), 1)
+    if len(set(sizes)) == 1:
+        return Independent(Categorical(logits=logits, validate_args=False), 1)
+    return Categoricals(logits, sizes, validate_args=False)
+
+
+def joined(tables: list[Tensor]) -> Tensor:
+    """Return the tables of several sites as one, padded with -inf."""
+    k = max(rows.shape[-1] for rows in tables)
+    return torch.cat([pad(rows, (0, k - rows.shape[-1]), value=-torch.inf) for rows in tables], -2)
+
+
+class GuideSites(Ordered):
+    """Discrete guide sites that depend on each other, as a distribution of their conditionals.
+
+    One site is one block. The conditionals come from runs of the guide, with the earlier sites
+    fixed.
+
+    Args:
+        tables: from points ``[rows, *batch, d]`` to the log-probabilities of every site.
+        cardinalities: the numbers of categories of each site's variables.
+        parents: of each site, the positions of the sites that it depends on.
+        batch_shape: of the distribution.
+        real: dtype of the log-probabilities.
+        device: of the log-probabilities.
+    """
+
+    def __init__(
+        self,
+        tables: Callable[[Tensor], list[Tensor]],
+        cardinalities: list[tuple[int, ...]],
+        parents: list[frozenset[int]],
+        batch_shape: torch.Size,
+        real: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        blocks = []
+        first = 0
+        for sizes in cardinalities:
+            blocks.append(tuple(range(first, first + len(sizes))))
+            first += len(sizes)
+        self.tables = tables
+        self.blocks = tuple(blocks)
+        self.cardinalities = tuple(size for sizes in cardinalities for size in sizes)
+        self.ancestors = tuple(
+            frozenset(i for parent in positions for i in blocks[parent]) for positions in parents
+        )
+        self.real = real
+        self.device = device
+        super().__init__(batch_shape, torch.Size([first]), validate_args=False)
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self.tables(x)[block]
+
+    def raw_logits(self, x: Tensor) -> list[Tensor]:
+        return self.tables(x)

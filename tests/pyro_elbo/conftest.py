@@ -1,0 +1,21 @@
+"""Settings of the tests with Pyro, which ``make test-pyro`` installs."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+pytest.importorskip("pyro", reason="pyro-ppl is not installed: run `make test-pyro`")
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    """Compute in float64, from a fixed seed and without parameters of other tests."""
+    import pyro
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    pyro.clear_param_store()
+    yield
+    torch.set_default_dtype(before)

@@ -1,0 +1,144 @@
+"""Judges of gradients: enumeration by plain runs of Pyro, and estimates at every outcome."""
+
+from collections.abc import Callable
+from itertools import product
+from math import prod
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+import catlog
+from catlog.distributions import Ordered
+
+Gradients = dict[str, Tensor]
+
+
+def gradients(
+    elbo: Any, model: Callable[..., Any], guide: Callable[..., Any], *args: Any
+) -> tuple[Tensor, Gradients]:
+    """Return the ELBO and its gradients in all unconstrained parameters, which start anew."""
+    pyro.clear_param_store()
+    return _differentiated(-elbo.differentiable_loss(model, guide, *args))
+
+
+def _differentiated(value: Tensor) -> tuple[Tensor, Gradients]:
+    parameters = dict(pyro.get_param_store().named_parameters())
+    found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+    zeros = [torch.zeros_like(parameter) for parameter in parameters.values()]
+    return value.detach(), {
+        name: zero if gradient is None else gradient
+        for name, gradient, zero in zip(parameters, found, zeros, strict=True)
+    }
+
+
+def brute_force(
+    model: Callable[..., Any], guide: Callable[..., Any], *args: Any
+) -> tuple[Tensor, Gradients]:
+    """Return the ELBO and its gradients as a sum over all values of all discrete guide sites.
+
+    Model and guide run once per value, without rows. Continuous sites must be Delta.
+    """
+    pyro.clear_param_store()
+    trace = poutine.trace(guide).get_trace(*args)
+    sites = {
+        name: node
+        for name, node in trace.iter_stochastic_nodes()
+        if type(node["fn"]).__name__ not in ("_Subsample", "Delta")
+    }
+    values = {name: points(node["fn"]) for name, node in sites.items()}
+    total = torch.zeros(())
+    for choice in product(*[range(len(rows)) for rows in values.values()]):
+        given = trace.copy()
+        for (name, rows), i in zip(values.items(), choice, strict=True):
+            given.nodes[name] = {**sites[name], "value": rows[i]}
+        drawn = poutine.trace(poutine.replay(guide, trace=given)).get_trace(*args)
+        joint = poutine.trace(poutine.replay(model, trace=given)).get_trace(*args)
+        drawn.compute_log_prob()
+        log_q = sum(drawn.nodes[name]["unscaled_log_prob"].sum() for name in sites)
+        total = total + log_q.exp() * (joint.log_prob_sum() - drawn.log_prob_sum())
+    return _differentiated(total)
+
+
+def points(fn: Distribution) -> list[Tensor]:
+    """Return all values of a site, every plate element and event element on its own."""
+    base: Distribution = fn
+    while isinstance(base, Independent):
+        base = base.base_dist
+    support = base.enumerate_support(expand=False).reshape(
+        -1, *base.event_shape[: len(base.event_shape)]
+    )
+    shape = base.batch_shape
+    return [
+        torch.stack([support[i] for i in choice]).reshape(shape + base.event_shape)
+        for choice in product(range(len(support)), repeat=prod(shape))
+    ]
+
+
+class EveryOutcome:
+    """The expectation of an estimator over all outcomes of its draws, as an estimator.
+
+    Each outcome is a call with ``x``, weighted by its probability. The weights have no gradient.
+    """
+
+    target = "expectation"
+    unbiased = True
+    differentiates_f = False
+    randomness = ()
+    reference = "definition"
+
+    def __init__(self, estimator: catlog.Estimator) -> None:
+        self.estimator = estimator
+        self.supports = estimator.supports
+
+    def rows(self, q: Distribution) -> int:
+        return self.estimator.rows(q)
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.estimator.evaluations(q)
+
+    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, **_: Any) -> Tensor:
+        support = all_points(q)
+        log_prob = torch.stack([q.log_prob(x) for x in support]).detach()
+        total = torch.zeros(q.batch_shape)
+        for choice in product(range(len(support)), repeat=self.estimator.rows(q)):
+            weight = log_prob[list(choice)].sum(0).exp()
+            total = total + weight * self.estimator(f, q, x=support[list(choice)])
+        return total
+
+
+def all_points(q: Distribution) -> Tensor:
+    """Return every point of q, ``[points, *batch, *event]``."""
+    if isinstance(q, Ordered):
+        return q.enumerate_support()
+    if isinstance(q, catlog.Categoricals):
+        grid = torch.cartesian_prod(*[torch.arange(size) for size in q.cardinalities])
+        grid = grid.reshape(-1, *[1] * len(q.batch_shape), len(q.cardinalities))
+        return grid.expand(-1, *q.batch_shape, -1)
+    one = points(type(q.base_dist)(logits=q.base_dist.logits[(0,) * len(q.batch_shape)]))
+    grid = torch.stack(one).reshape(len(one), *[1] * len(q.batch_shape), *q.event_shape)
+    return grid.expand(len(one), *q.batch_shape, *q.event_shape)
+
+
+def assert_equal(found: Gradients, wanted: Gradients, atol: float = 1e-10) -> None:
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=atol, msg=name)
+    assert max(float(gradient.abs().max()) for gradient in wanted.values()) > 0.01
+
+
+def assert_mean(samples: Gradients, wanted: Gradients, error_rate: float = 1e-6) -> None:
+    """Check that the mean over the copies is ``wanted``, by z-tests with a common error rate."""
+    entries = sum(gradient.numel() for gradient in wanted.values())
+    limit = torch.distributions.Normal(0.0, 1.0).icdf(
+        torch.tensor(1 - error_rate / (2 * entries), dtype=torch.float64)
+    )
+    for name, gradient in wanted.items():
+        copies = len(samples[name])
+        error = samples[name].std(0) / copies**0.5
+        difference = (samples[name].mean(0) - gradient).abs()
+        assert (difference <= limit * error + 1e-10).all(), (name, difference / error)
+        assert (limit * error < 0.2).all(), (name, error)

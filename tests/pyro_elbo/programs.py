@@ -1,0 +1,188 @@
+"""Models and guides: pairs by name, small enough to enumerate."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+Program = Callable[..., Any]
+
+
+def numbers(*shape: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def mixture(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
+    """A Gaussian mixture of four data with the assignments in the guide, and a global location."""
+    y = numbers(4, seed=0)
+
+    def model() -> None:
+        locations = pyro.param("locations", torch.tensor([-1.0, 0.5, 2.0]))
+        weights = pyro.param("weights", torch.tensor([0.1, 0.2, -0.3]))
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 4):
+            z = pyro.sample("z", dist.Categorical(logits=weights))
+            pyro.sample("y", dist.Normal(locations[z] + shift, 1.0), obs=y)
+
+    def guide() -> None:
+        logits = pyro.param("logits", numbers(4, 3, seed=1))
+        pyro.sample("shift", dist.Delta(pyro.param("shift_location", torch.tensor(0.3))))
+        with pyro.plate("data", 4):
+            pyro.sample("z", dist.Categorical(logits=logits), infer=infer or {})
+
+    return model, guide
+
+
+def autoencoder(data: int = 3) -> tuple[Program, Program]:
+    """An autoencoder with three bits per datum; both programs take the indices of a minibatch."""
+    images = (numbers(data, 5, seed=2) > 0).double()
+
+    def model(batch: Tensor | None = None) -> None:
+        decoder = pyro.param("decoder", numbers(5, 3, seed=3))
+        prior = pyro.param("prior", numbers(3, seed=4))
+        with pyro.plate("data", data, subsample=batch) as index:
+            x = pyro.sample("x", dist.Bernoulli(logits=prior).to_event(1))
+            logits = (x @ decoder.T).sin() * 2
+            pyro.sample("image", dist.Bernoulli(logits=logits).to_event(1), obs=images[index])
+
+    def guide(batch: Tensor | None = None) -> None:
+        encoder = pyro.param("encoder", numbers(3, 5, seed=5))
+        with pyro.plate("data", data, subsample=batch) as index:
+            logits = images[index] @ encoder.T
+            pyro.sample("x", dist.Bernoulli(logits=logits).to_event(1))
+
+    return model, guide
+
+
+def chain(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> Any:
+    """Two steps per datum: the guide's second site depends on its first one."""
+    y = numbers(2, seed=6)
+
+    def model() -> None:
+        start = pyro.param("start", numbers(3, seed=7))
+        transition = pyro.param("transition", numbers(3, 3, seed=8))
+        with pyro.plate("data", 2):
+            a = pyro.sample("a", dist.Categorical(logits=start))
+            b = pyro.sample("b", dist.Categorical(logits=transition[a]))
+            pyro.sample("y", dist.Normal(1.0 * a * b - b, 1.0), obs=y)
+
+    def guide() -> None:
+        start = pyro.param("guide_start", numbers(2, 3, seed=9))
+        transition = pyro.param("guide_transition", numbers(2, 3, 3, seed=10))
+        with pyro.plate("data", 2):
+            a = pyro.sample("a", dist.Categorical(logits=start), infer=first or {})
+            logits = transition[torch.arange(2), a]
+            pyro.sample("b", dist.Categorical(logits=logits), infer=second or {})
+
+    return model, guide
+
+
+def global_and_local(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
+    """A global bit and a bit per datum, drawn in the guide in the other order."""
+    y = numbers(3, seed=11)
+
+    def model() -> None:
+        g = pyro.sample("g", dist.Bernoulli(0.4))
+        with pyro.plate("data", 3):
+            x = pyro.sample("x", dist.Bernoulli(0.2 + 0.5 * g))
+            pyro.sample("y", dist.Normal(x - 2 * g * x, 1.0), obs=y)
+
+    def guide() -> None:
+        with pyro.plate("data", 3):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("x_logits", numbers(3, seed=12))))
+        logit = pyro.param("g_logit", torch.tensor(0.4))
+        pyro.sample("g", dist.Bernoulli(logits=logit), infer=infer or {})
+
+    return model, guide
+
+
+def sum_outside_the_plate() -> tuple[Program, Program]:
+    """A likelihood outside the plate of the bits, which reads all of them."""
+
+    def model() -> None:
+        with pyro.plate("bits", 3):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+        scale = pyro.param("scale", torch.tensor(1.3))
+        pyro.sample("y", dist.Normal(x.sum(-1, keepdim=True) * scale, 1.0), obs=torch.tensor(1.7))
+
+    def guide() -> None:
+        with pyro.plate("bits", 3):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", numbers(3, seed=13))))
+
+    return model, guide
+
+
+def two_plates() -> tuple[Program, Program]:
+    """Bits in one plate, one-hot vectors in another; no site depends on both."""
+
+    def model() -> None:
+        with pyro.plate("rows", 2):
+            a = pyro.sample("a", dist.Bernoulli(0.3))
+            pyro.sample("y", dist.Normal(a, 1.0), obs=numbers(2, seed=14))
+        with pyro.plate("columns", 3):
+            b = pyro.sample("b", dist.OneHotCategorical(logits=torch.zeros(2)))
+            pyro.sample("w", dist.Normal(b[..., 0], 1.0), obs=numbers(3, seed=15))
+
+    def guide() -> None:
+        with pyro.plate("rows", 2):
+            pyro.sample("a", dist.Bernoulli(logits=pyro.param("a_logits", numbers(2, seed=16))))
+        with pyro.plate("columns", 3):
+            logits = pyro.param("b_logits", numbers(3, 2, seed=17))
+            pyro.sample("b", dist.OneHotCategorical(logits=logits))
+
+    return model, guide
+
+
+def grid() -> tuple[Program, Program]:
+    """Bits of rows and categories of columns, which meet in every cell of a table."""
+
+    def model() -> None:
+        rows = pyro.plate("rows", 2, dim=-2)
+        columns = pyro.plate("columns", 2, dim=-1)
+        with rows:
+            a = pyro.sample("a", dist.Bernoulli(0.3))
+        with columns:
+            b = pyro.sample("b", dist.Categorical(logits=torch.zeros(3)))
+        with rows, columns:
+            pyro.sample("y", dist.Normal(a * b - b, 1.0), obs=numbers(2, 2, seed=18))
+
+    def guide() -> None:
+        with pyro.plate("rows", 2, dim=-2):
+            logits = pyro.param("a_logits", numbers(2, 1, seed=19))
+            pyro.sample("a", dist.Bernoulli(logits=logits))
+        with pyro.plate("columns", 2, dim=-1):
+            logits = pyro.param("b_logits", numbers(2, 3, seed=20))
+            pyro.sample("b", dist.Categorical(logits=logits))
+
+    return model, guide
+
+
+def loop() -> tuple[Program, Program]:
+    """Sites of a Python loop, with different numbers of categories."""
+
+    def model() -> None:
+        x = [pyro.sample(f"x{i}", dist.Categorical(torch.ones(2 + i))) for i in range(3)]
+        total = x[0] * x[1] - x[2]
+        pyro.sample("y", dist.Normal(1.0 * total, 1.0), obs=torch.tensor(0.3))
+
+    def guide() -> None:
+        for i in range(3):
+            logits = pyro.param(f"logits{i}", numbers(2 + i, seed=21 + i))
+            pyro.sample(f"x{i}", dist.Categorical(logits=logits))
+
+    return model, guide
+
+
+INDEPENDENT = {
+    "mixture": mixture,
+    "autoencoder": autoencoder,
+    "global_and_local": global_and_local,
+    "sum_outside_the_plate": sum_outside_the_plate,
+    "two_plates": two_plates,
+    "grid": grid,
+    "loop": loop,
+}

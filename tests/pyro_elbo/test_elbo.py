@@ -1,0 +1,255 @@
+"""Value and gradients of catlog.pyro.ELBO are those of enumeration, in expectation."""
+
+from itertools import combinations
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from judging import EveryOutcome, Gradients, assert_equal, assert_mean, brute_force, gradients
+from programs import INDEPENDENT, Program, autoencoder, chain, mixture, numbers
+from pyro.infer import SVI, TraceEnum_ELBO
+
+import catlog
+import catlog.pyro
+
+ENUMERATED = {"enumerate": "parallel"}
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_exact_is_brute_force(name: str) -> None:
+    """Value and gradients, where plates are kept and where they are not."""
+    model, guide = INDEPENDENT[name]()
+    value, found = gradients(catlog.pyro.ELBO(catlog.Exact()), model, guide)
+    wanted_value, wanted = brute_force(model, guide)
+    torch.testing.assert_close(value, wanted_value, rtol=0, atol=1e-10)
+    assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("estimator", [catlog.IndeCateR(1), catlog.RLOO(2)], ids=str)
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_expectation_over_all_draws_is_brute_force(name: str, estimator: catlog.Estimator) -> None:
+    model, guide = INDEPENDENT[name]()
+    if isinstance(estimator, catlog.RLOO) and name in ("loop", "grid"):
+        pytest.skip("too many pairs of points")
+    value, found = gradients(catlog.pyro.ELBO(EveryOutcome(estimator)), model, guide)
+    wanted_value, wanted = brute_force(model, guide)
+    torch.testing.assert_close(value, wanted_value, rtol=0, atol=1e-10)
+    assert_equal(found, wanted)
+
+
+def test_mixture_is_trace_enum() -> None:
+    model, guide = mixture(ENUMERATED)
+    value, wanted = gradients(TraceEnum_ELBO(max_plate_nesting=1), model, guide)
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        model, guide = mixture({"estimator": estimator})
+        own_value, found = gradients(catlog.pyro.ELBO(), model, guide)
+        torch.testing.assert_close(own_value, value, rtol=0, atol=1e-10)
+        assert_equal(found, wanted)
+
+
+def test_subsampling_is_unbiased() -> None:
+    """The mean over all minibatches of two is the gradient on all data."""
+    model, guide = autoencoder()
+    _, wanted = brute_force(model, guide)
+    batches = [torch.tensor(pair) for pair in combinations(range(3), 2)]
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    results = [gradients(elbo, model, guide, batch)[1] for batch in batches]
+    mean = {name: sum(result[name] for result in results) / len(batches) for name in wanted}
+    assert_equal(mean, wanted)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (catlog.Exact(), catlog.Exact()),
+        (EveryOutcome(catlog.RLOO(2)), catlog.Exact()),
+        (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))),
+        (EveryOutcome(catlog.RLOO(2)), EveryOutcome(catlog.IndeCateR(1))),
+    ],
+    ids=["one group", "RLOO outside", "IndeCateR inside", "RLOO outside, IndeCateR inside"],
+)
+def test_chain_with_an_estimator_per_site_is_trace_enum(
+    first: catlog.Estimator, second: catlog.Estimator
+) -> None:
+    value, wanted = gradients(TraceEnum_ELBO(max_plate_nesting=1), *chain(ENUMERATED, ENUMERATED))
+    programs = chain({"estimator": first}, {"estimator": second})
+    own_value, found = gradients(catlog.pyro.ELBO(), *programs)
+    torch.testing.assert_close(own_value, value, rtol=0, atol=1e-10)
+    assert_equal(found, wanted)
+
+
+def test_chain_as_one_distribution_is_trace_enum() -> None:
+    """The two sites are one ordered distribution, of which RLOO draws pairs of points."""
+    value, wanted = gradients(TraceEnum_ELBO(max_plate_nesting=1), *chain(ENUMERATED, ENUMERATED))
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.RLOO(2)))
+    own_value, found = gradients(elbo, *chain())
+    torch.testing.assert_close(own_value, value, rtol=0, atol=1e-10)
+    assert_equal(found, wanted)
+
+
+def test_sites_marked_for_enumeration_stay_enumerated() -> None:
+    """Without any noise: the guide's other site is enumerated as well, by the default estimator."""
+    _, wanted = gradients(TraceEnum_ELBO(max_plate_nesting=1), *chain(ENUMERATED, ENUMERATED))
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    _, found = gradients(elbo, *chain(ENUMERATED, {}))
+    assert_equal(found, wanted)
+
+
+def replicated_chain(copies: int) -> tuple[Program, Program]:
+    """The chain in many copies, each with its own parameters: one step has many gradients."""
+
+    def model() -> None:
+        with pyro.plate("copies", copies):
+            a = pyro.sample("a", dist.Categorical(logits=numbers(3, seed=7)))
+            b = pyro.sample("b", dist.Categorical(logits=numbers(3, 3, seed=8)[a]))
+            pyro.sample("y", dist.Normal(1.0 * a * b - b, 1.0), obs=torch.tensor(0.4))
+
+    def guide() -> None:
+        start = pyro.param("start", numbers(3, seed=9).repeat(copies, 1))
+        transition = pyro.param("transition", numbers(3, 3, seed=10).repeat(copies, 1, 1))
+        with pyro.plate("copies", copies):
+            a = pyro.sample("a", dist.Categorical(logits=start))
+            pyro.sample("b", dist.Categorical(logits=transition[torch.arange(copies), a]))
+
+    return model, guide
+
+
+@pytest.mark.parametrize("estimator", [catlog.SCateR(1), catlog.RLOO(4)], ids=str)
+def test_noisy_gradients_of_the_chain_pass_a_z_test(estimator: catlog.Estimator) -> None:
+    """At 1e-6 for all parameters together; a bias of 0.2 in any would be found."""
+    _, wanted = gradients(catlog.pyro.ELBO(catlog.Exact()), *replicated_chain(1))
+    _, found = gradients(catlog.pyro.ELBO(estimator), *replicated_chain(20000))
+    assert_mean(found, {name: gradient[0] for name, gradient in wanted.items()})
+
+
+def continuous_after_discrete(copies: int) -> tuple[Program, Program]:
+    """A bit, and a Normal variable given the bit, in the guide too; all terms are Gaussian."""
+
+    def model() -> None:
+        with pyro.plate("copies", copies):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            z = pyro.sample("z", dist.Normal(2 * x, 1.0))
+            pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(0.8))
+
+    def guide() -> None:
+        logit = pyro.param("logit", torch.full((copies,), 0.4))
+        mean = pyro.param("mean", torch.tensor([-0.5, 1.5]).repeat(copies, 1))
+        log_scale = pyro.param("log_scale", torch.tensor([0.2, -0.3]).repeat(copies, 1))
+        rows = torch.arange(copies)
+        with pyro.plate("copies", copies):
+            x = pyro.sample("x", dist.Bernoulli(logits=logit)).long()
+            pyro.sample("z", dist.Normal(mean[rows, x], log_scale[rows, x].exp()))
+
+    return model, guide
+
+
+def analytic() -> Gradients:
+    """Return the gradients of the ELBO of ``continuous_after_discrete``, by closed forms."""
+    logit = torch.tensor(0.4, requires_grad=True)
+    mean = torch.tensor([-0.5, 1.5], requires_grad=True)
+    log_scale = torch.tensor([0.2, -0.3], requires_grad=True)
+    q = torch.stack([torch.sigmoid(-logit), torch.sigmoid(logit)])
+    prior = torch.tensor([0.7, 0.3])
+    variance = (2 * log_scale).exp()
+    log_p = -((mean - torch.tensor([0.0, 2.0])) ** 2 + variance + (mean - 0.8) ** 2 + variance) / 2
+    value = (q * (prior.log() - q.log() + log_p + log_scale)).sum()
+    found = torch.autograd.grad(value, [logit, mean, log_scale])
+    return dict(zip(["logit", "mean", "log_scale"], found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "estimator", [catlog.Exact(), catlog.IndeCateR(1), catlog.RLOO(2)], ids=str
+)
+def test_continuous_sites_stay_reparameterised(estimator: catlog.Estimator) -> None:
+    elbo = catlog.pyro.ELBO(estimator)
+    _, found = gradients(elbo, *continuous_after_discrete(20000))
+    assert_mean(found, analytic())
+
+
+def test_rows_share_the_noise_of_continuous_sites() -> None:
+    """With the same noise, the expectation over draws of x is the sum over x, exactly."""
+    results = []
+    for estimator in (catlog.Exact(), EveryOutcome(catlog.IndeCateR(1))):
+        pyro.set_rng_seed(5)
+        elbo = catlog.pyro.ELBO(estimator)
+        results.append(gradients(elbo, *continuous_after_discrete(3))[1])
+    assert_equal(results[1], results[0])
+
+
+@pytest.mark.parametrize("num_particles", [1, 3])
+def test_loss_is_the_value(num_particles: int) -> None:
+    model, guide = mixture()
+    value, _ = brute_force(model, guide)
+    elbo = catlog.pyro.ELBO(catlog.Exact(), num_particles=num_particles)
+    assert elbo.loss(model, guide) == pytest.approx(-float(value))
+    assert elbo.loss_and_grads(model, guide) == pytest.approx(-float(value))
+    assert pyro.get_param_store().get_param("logits").grad is not None
+
+
+def test_svi_finds_the_posterior_of_thirty_bits() -> None:
+    """2^30 points cannot be enumerated. Each datum has its own likelihood, so the answer is known.
+
+    A site outside the plate reads the sum of all bits at weight 0, so that the plate is not kept.
+    """
+    y = numbers(30, seed=30)
+
+    def model() -> None:
+        with pyro.plate("bits", 30):
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            pyro.sample("y", dist.Normal(2 * x - 1, 1.0), obs=y)
+        pyro.factor("nothing", 0 * x.sum(-1, keepdim=True))
+
+    def guide() -> None:
+        with pyro.plate("bits", 30):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", torch.zeros(30))))
+
+    elbo = catlog.pyro.ELBO(catlog.IndeCateR(1))
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), loss=elbo)
+    for _ in range(150):
+        svi.step()
+    assert (pyro.param("logits").sigmoid() - (2 * y).sigmoid()).abs().max() < 0.02
+
+
+def test_the_last_minibatch_may_be_smaller() -> None:
+    model, guide = autoencoder(data=3)
+    elbo = catlog.pyro.ELBO(catlog.IndeCateR(2))
+    for batch in ([0, 1], [2], [2, 0, 1]):
+        assert elbo.loss(model, guide, torch.tensor(batch)) > 0
+
+
+def test_random_subsamples_are_the_same_in_model_and_guide() -> None:
+    """The guide's logits are exact posteriors, so the gradient is zero, whatever the minibatch."""
+    y = numbers(6, seed=31)
+
+    def model() -> None:
+        with pyro.plate("data", 6, subsample_size=2) as index:
+            x = pyro.sample("x", dist.Bernoulli(0.5))
+            pyro.sample("y", dist.Normal(2 * x - 1, 1.0), obs=y[index])
+
+    def guide() -> None:
+        logits = pyro.param("logits", 2 * y)
+        with pyro.plate("data", 6, subsample_size=2) as index:
+            pyro.sample("x", dist.Bernoulli(logits=logits[index]))
+
+    _, found = gradients(catlog.pyro.ELBO(catlog.IndeCateR(1)), model, guide)
+    torch.testing.assert_close(found["logits"], torch.zeros(6), rtol=0, atol=1e-12)
+
+
+def test_a_model_that_changes_is_looked_at_again() -> None:
+    """The second step has one more site, which is outside the plate."""
+
+    def model(is_longer: bool) -> None:
+        with pyro.plate("bits", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+        if is_longer:
+            pyro.factor("product", x.sum(-1, keepdim=True).square())
+
+    def guide(is_longer: bool) -> None:
+        with pyro.plate("bits", 2):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", numbers(2, seed=32))))
+
+    elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
+    for is_longer in (False, True, False):
+        _, found = gradients(elbo, model, guide, is_longer)
+        assert_equal(found, brute_force(model, guide, is_longer)[1])

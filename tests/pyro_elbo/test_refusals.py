@@ -1,0 +1,164 @@
+"""What catlog.pyro.ELBO refuses, with the name of the site and a way out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from programs import chain, mixture
+
+import catlog
+import catlog.pyro
+
+P = torch.tensor([0.4, 0.6])
+
+
+def refused(
+    model: Callable[[], None],
+    guide: Callable[[], None],
+    *words: str,
+    error: type[Exception] = NotImplementedError,
+    estimator: catlog.Estimator = catlog.Exact(),
+) -> None:
+    """Check that the pair is refused by a message with these words."""
+    with pytest.raises(error) as raised:
+        catlog.pyro.ELBO(estimator).loss(model, guide)
+    for word in ("catlog.pyro.ELBO", *words):
+        assert word in str(raised.value)
+
+
+def bit(name: str = "x", **infer: Any) -> Any:
+    logit = pyro.param(f"{name}_logit", torch.tensor(0.3))
+    return pyro.sample(name, dist.Bernoulli(logits=logit), infer=infer)
+
+
+def test_discrete_sites_of_other_distributions() -> None:
+    def program() -> None:
+        pyro.sample("count", dist.Poisson(torch.tensor(2.0)))
+
+    refused(program, program, "'count'", "Poisson", "Categorical", "TraceGraph_ELBO")
+
+
+def test_control_flow_in_the_guide() -> None:
+    def model() -> None:
+        bit("x")
+        bit("w")
+
+    def guide() -> None:
+        x = bit("x")
+        pyro.sample("w", dist.Bernoulli(0.3 if x else 0.6))
+
+    refused(model, guide, "guide cannot be vectorised", "after its site 'x'", "torch.where")
+
+
+def test_control_flow_in_the_model() -> None:
+    def model() -> None:
+        x = bit("x")
+        pyro.factor("f", torch.tensor(1.0 if x.item() else 0.0))
+
+    refused(model, bit, "model cannot be vectorised", "after its site 'x'", "torch.where")
+
+
+def test_rows_that_are_mixed() -> None:
+    """Without the comparison with runs of their own, the gradient would be silently wrong."""
+
+    def model() -> None:
+        pyro.factor("f", 3 * bit("x").sum())
+
+    refused(model, bit, "model cannot be vectorised", "'f'", "x.sum(-1)", "from the right")
+
+
+def test_dimensions_counted_from_the_left() -> None:
+    def guide() -> None:
+        with pyro.plate("data", 3):
+            pyro.sample("x", dist.Bernoulli(P).to_event(1))
+
+    def model() -> None:
+        with pyro.plate("data", 3):
+            x = pyro.sample("x", dist.Bernoulli(P).to_event(1))
+            pyro.sample("y", dist.Normal(x[:, 0], 1.0), obs=torch.zeros(3))
+
+    refused(model, guide, "model cannot be vectorised", "x[..., 0]")
+
+
+def test_a_sum_over_a_plate_without_its_dimension() -> None:
+    def guide() -> None:
+        with pyro.plate("data", 3):
+            bit("x")
+
+    def model() -> None:
+        with pyro.plate("data", 3):
+            x = bit("x")
+        pyro.factor("f", x.sum(-1))
+
+    refused(model, guide, "'f'", "keepdim=True")
+
+
+def test_dependent_sites_with_an_estimator_for_independent_ones() -> None:
+    model, guide = chain()
+    refused(
+        model,
+        guide,
+        "'b' depends on ['a']",
+        "catlog.SCateR(2)",
+        "infer=",
+        error=TypeError,
+        estimator=catlog.IndeCateR(2),
+    )
+
+
+def test_enumeration_in_the_model_only() -> None:
+    def model() -> None:
+        bit("x")
+        pyro.sample("z", dist.Categorical(P), infer={"enumerate": "parallel"})
+
+    refused(model, bit, "'z'", "enumeration", "TraceEnum_ELBO")
+
+
+def test_latent_sites_that_the_guide_does_not_have() -> None:
+    def model() -> None:
+        bit("x")
+        pyro.sample("z", dist.Normal(0.0, 1.0))
+
+    refused(model, bit, "'z'", "Add it to the guide", error=ValueError)
+
+
+def test_enumeration_by_samples() -> None:
+    model, guide = mixture({"enumerate": "parallel", "num_samples": 4})
+    refused(model, guide, "'z'", "num_samples", "catlog.RLOO(8)")
+
+
+def test_continuous_sites_given_discrete_ones_without_inverse_cdf() -> None:
+    def program() -> None:
+        x = bit("x")
+        pyro.sample("z", dist.Gamma(1.0 + x, 1.0))
+
+    refused(program, program, "'z'", "Gamma", "Normal")
+
+
+def test_guides_that_are_handlers() -> None:
+    handler = pyro.poutine.messenger.Messenger()
+    refused(bit, handler, "`guide`", "TraceGraph_ELBO")
+
+
+@pytest.mark.parametrize("value", ["RLOO", None, 3, catlog.RLOO])
+def test_what_is_no_estimator(value: object) -> None:
+    if value is not None:
+        with pytest.raises((TypeError, ValueError), match=r"catlog.pyro.ELBO: `estimator` must be"):
+            catlog.pyro.ELBO(value)
+        model, guide = mixture({"estimator": value})
+        refused(model, guide, "site 'z'", error=TypeError)
+    assert isinstance(catlog.pyro.ELBO(None).estimator, catlog.IndeCateR)
+
+
+@pytest.mark.parametrize("estimator", [catlog.GumbelSoftmax(), catlog.VIMCO(2)], ids=str)
+def test_estimators_of_something_else(estimator: catlog.Estimator) -> None:
+    with pytest.raises(ValueError, match=r"must be unbiased.*Use IndeCateR, SCateR or RLOO"):
+        catlog.pyro.ELBO(estimator)
+
+
+def test_particles_are_counted() -> None:
+    with pytest.raises(ValueError, match=r"`num_particles` must be at least 1"):
+        catlog.pyro.ELBO(num_particles=0)
