@@ -22,7 +22,7 @@ class Kind(StrEnum):
     INDEX = "index"  # Categorical: integers
     ONE_HOT = "one-hot"  # OneHotCategorical: one-hot floats
     MIXED = "mixed"  # Categoricals: integers, with different numbers of categories
-    STRUCTURED = "structured"  # Autoregressive, BayesianNetwork, MarkovChain: dependent integers
+    STRUCTURED = "structured"  # Autoregressive, MarkovChain, Subset, ...: dependent integers
 
 
 BITS = frozenset({Kind.BITS})

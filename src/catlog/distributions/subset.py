@@ -4,7 +4,7 @@ from itertools import combinations
 from math import comb, prod
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
@@ -56,9 +56,9 @@ class Subset(Ordered):
 
     def __init__(
         self,
-        logits: Float[Tensor, "*batch d"],
-        k: int | Int64[Tensor, "*batch"],
-        mask: Bool[Tensor, "*batch d"] | None = None,
+        logits: Float[Tensor, "*#batch d"],
+        k: int | Int[Tensor, "*#batch"],
+        mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
         check_items("Subset", "logits", logits, mask)
@@ -72,7 +72,10 @@ class Subset(Ordered):
         batch = batch_shape("Subset", **shapes)
         logits = widened(logits).expand(batch + (d,))
         is_item = logits > -torch.inf if mask is None else (logits > -torch.inf) & mask
-        to_choose = torch.as_tensor(k, device=logits.device).long().expand(batch)
+        if isinstance(k, Tensor):
+            to_choose = k.to(logits.device, torch.int64).expand(batch)
+        else:
+            to_choose = torch.full(batch, k, dtype=torch.int64, device=logits.device)
         if can_inspect(validate_args is not False, logits):
             check_scores("Subset", "logits", logits, mask)
             check_enough("Subset", to_choose, is_item.sum(-1))
