@@ -155,7 +155,8 @@ class Subset(Ordered):
             return torch.stack(bits, -1).reshape(u.shape)
 
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
-        is_possible = (x.sum(-1) == self.to_choose) & ((x == 0) | self.is_item).all(-1)
+        is_bit = (x == 0) | ((x == 1) & self.is_item)
+        is_possible = (x.sum(-1) == self.to_choose) & is_bit.all(-1)
         bits = torch.where(x == 1, self.log_on.movedim(0, -1), self.log_off.movedim(0, -1)).sum(-1)
         total = self.totals.gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
         return torch.where(is_possible, bits - total, -torch.inf)
