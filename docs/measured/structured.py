@@ -1,5 +1,7 @@
-"""The picture of structured.md: variance relative to RLOO's, from
-results/quality/structured_variance.csv; and its table of counts.
+"""The pictures and tables of structured.md.
+
+Variance relative to RLOO's is from results/quality/structured_variance.csv, everything about
+subsets from results/subset, and the table of counts from results/quality/counts.csv.
 """
 
 from math import log
@@ -60,8 +62,80 @@ def picture(path: Path) -> None:
     plt.close(figure)
 
 
+def subset_times() -> str:
+    rows = read("subset/speed_cpu")
+    cells = {(row["what"], row["how"]): row["ms"] for row in rows}
+    names = list(dict.fromkeys(row["how"] for row in rows))
+    lines = [
+        [what, *(short(cells.get((what, name))) for name in names)]
+        for what in dict.fromkeys(row["what"] for row in rows)
+    ]
+    return table(["ms", *names], lines)
+
+
+def subset_errors() -> str:
+    rows = read("subset/stability")
+    columns = {
+        "log-probability, per item": "log_prob_per_item",
+        "marginals": "marginals",
+        "their gradient": "gradient",
+    }
+    lines = [
+        [row["logits"], row["how"], *(short(row[column]) for column in columns.values())]
+        for row in rows
+    ]
+    return table(["logits", "", *columns], lines)
+
+
+RATE = 0.003  # of the runs in the picture
+
+
+def autoencoder_losses() -> str:
+    """Return the last losses and the seconds of training, means over seeds."""
+    rows = read("subset/autoencoder")
+    last = max(row["step"] for row in rows)
+    runs = [row for row in rows if row["step"] == last]
+    lines = []
+    for rate, name in dict.fromkeys((row["lr"], row["estimator"]) for row in runs):
+        same = [row for row in runs if (row["lr"], row["estimator"]) == (rate, name)]
+        losses = [row["loss"] for row in same]
+        spread = f"{min(losses):.1f} to {max(losses):.1f}" if len(losses) > 1 else ""
+        seconds = sum(row["seconds"] for row in same) / len(same)
+        lines.append(
+            [name, rate, f"{sum(losses) / len(losses):.1f}", spread, len(same), f"{seconds:.0f}"]
+        )
+    head = (f"after {last:.0f} steps", "learning rate", "nats", "range", "seeds", "seconds")
+    return table(head, lines)
+
+
+def autoencoder_picture(path: Path) -> None:
+    rows = [row for row in read("subset/autoencoder") if row["lr"] == RATE and row["step"] > 0]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    for number, name in enumerate(dict.fromkeys(row["estimator"] for row in rows)):
+        for seed in sorted({row["seed"] for row in rows}):
+            run = [row for row in rows if (row["estimator"], row["seed"]) == (name, seed)]
+            for ax, column in zip(axes, ("step", "seconds"), strict=True):
+                label = name if seed == 0 else None
+                values = [row[column] for row in run]
+                ax.plot(values, [row["loss"] for row in run], color=f"C{number}", label=label)
+    axes[0].set(xlabel="step", ylabel="test loss, nats")
+    axes[1].set(xlabel="seconds of training")
+    axes[0].legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def values() -> dict[str, object]:
+    return {
+        "subset_times": subset_times(),
+        "subset_errors": subset_errors(),
+        "autoencoder_losses": autoencoder_losses(),
+        "counts": counts(read("quality/counts")),
+    }
+
+
 def figures() -> dict[str, object]:
-    return {"structured_variance.png": picture}
+    return {"structured_variance.png": picture, "subset_autoencoder.png": autoencoder_picture}
 
 
 def counts(rows: list[Row]) -> str:
@@ -80,7 +154,3 @@ def counts(rows: list[Row]) -> str:
             for method in methods
         ),
     )
-
-
-def values() -> dict[str, object]:
-    return {"counts": counts(read("quality/counts"))}

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     ONE_HOT = "one-hot"  # OneHotCategorical: one-hot floats
     MIXED = "mixed"  # Categoricals: integers, with different numbers of categories
     COUNTS = "counts"  # Poisson, Binomial, Geometric, NegativeBinomial
-    STRUCTURED = "structured"  # Autoregressive, BayesianNetwork, MarkovChain: dependent integers
+    STRUCTURED = "structured"  # Autoregressive, MarkovChain, Subset, ...: dependent integers
 
 
 BITS = frozenset({Kind.BITS})

@@ -556,6 +556,11 @@ def test_shapes_broadcast() -> None:
     assert chains.log_partition.shape == (3,)
 
 
+def test_a_point_with_other_numbers_than_bits_is_impossible() -> None:
+    q = catlog.Subset(torch.zeros(3), 2, validate_args=False)
+    assert q.log_prob(torch.tensor([[2, 0, 0], [3, -1, 0]])).tolist() == [-torch.inf] * 2
+
+
 # The hidden Markov model
 
 

@@ -46,9 +46,9 @@ class PlackettLuce(Ordered):
 
     def __init__(
         self,
-        scores: Float[Tensor, "*batch d"],
+        scores: Float[Tensor, "*#batch d"],
         k: int | None = None,
-        mask: Bool[Tensor, "*batch d"] | None = None,
+        mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
         check_items("PlackettLuce", "scores", scores, mask)

@@ -4,7 +4,7 @@ from itertools import combinations
 from math import comb, prod
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
@@ -56,9 +56,9 @@ class Subset(Ordered):
 
     def __init__(
         self,
-        logits: Float[Tensor, "*batch d"],
-        k: int | Int64[Tensor, "*batch"],
-        mask: Bool[Tensor, "*batch d"] | None = None,
+        logits: Float[Tensor, "*#batch d"],
+        k: int | Int[Tensor, "*#batch"],
+        mask: Bool[Tensor, "*#batch d"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
         check_items("Subset", "logits", logits, mask)
@@ -72,7 +72,10 @@ class Subset(Ordered):
         batch = batch_shape("Subset", **shapes)
         logits = widened(logits).expand(batch + (d,))
         is_item = logits > -torch.inf if mask is None else (logits > -torch.inf) & mask
-        to_choose = torch.as_tensor(k, device=logits.device).long().expand(batch)
+        if isinstance(k, Tensor):
+            to_choose = k.to(logits.device, torch.int64).expand(batch)
+        else:
+            to_choose = torch.full(batch, k, dtype=torch.int64, device=logits.device)
         if can_inspect(validate_args is not False, logits):
             check_scores("Subset", "logits", logits, mask)
             check_enough("Subset", to_choose, is_item.sum(-1))
@@ -152,7 +155,8 @@ class Subset(Ordered):
             return torch.stack(bits, -1).reshape(u.shape)
 
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
-        is_possible = (x.sum(-1) == self.to_choose) & ((x == 0) | self.is_item).all(-1)
+        is_bit = (x == 0) | ((x == 1) & self.is_item)
+        is_possible = (x.sum(-1) == self.to_choose) & is_bit.all(-1)
         bits = torch.where(x == 1, self.log_on.movedim(0, -1), self.log_off.movedim(0, -1)).sum(-1)
         total = self.totals.gather(0, self.to_choose.unsqueeze(0)).squeeze(0)
         return torch.where(is_possible, bits - total, -torch.inf)
