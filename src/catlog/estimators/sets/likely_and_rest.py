@@ -74,9 +74,10 @@ def beam_search(
 
 
 def _rows_like(score: Float[Tensor, "m *batch"]) -> Int64[Tensor, "m *batch"]:
-    """Return the row number of every entry."""
+    """Return the row number of every entry, mapped by ``vmap`` where the scores are."""
     rows = torch.arange(len(score), device=score.device)
-    return rows.view(-1, *[1] * (score.dim() - 1)).expand(score.shape)
+    zeros = torch.zeros_like(score, dtype=torch.int64)
+    return zeros + rows.view(-1, *[1] * (score.dim() - 1))
 
 
 @torch.no_grad()
