@@ -117,10 +117,11 @@ def regression(
     """
     n, d, k = points.shape[-3:]
     folds, size = len(train), d * k
-    costs: dict[type[ByDraws | ByCategories | OneFit], int] = {
-        ByDraws: len(blocks) * folds * n**3,
-        ByCategories: folds * (size**3 + n * size**2 + 2 * len(blocks) * n * size),
-    }
+    by_draws = len(blocks) * folds * n**3
+    by_categories = folds * (size**3 + n * size**2 + 2 * len(blocks) * n * size)
     if is_precise(ridge, n, d, points.device):
-        costs[OneFit] = OneFit.cost(n, size, folds, len(blocks))
-    return min(costs, key=lambda route: costs[route])(points, train, blocks, ridge)
+        one_fit = OneFit.cost(n, size, folds, len(blocks))
+        if one_fit < min(by_draws, by_categories):
+            return OneFit(points, train, blocks, ridge)
+    route = ByDraws if by_draws < by_categories else ByCategories
+    return route(points, train, blocks, ridge)

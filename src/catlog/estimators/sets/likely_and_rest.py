@@ -1,5 +1,7 @@
 """Sum-and-sample: sum over likely points from a beam search, sample from the remaining mass."""
 
+from itertools import chain
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch import Tensor
 from ...distributions.conditionals import Conditionals, structure
 from ...distributions.factors import Factors
 from ...distributions.inverse_cdf import as_index
-from ...distributions.ordered import Ordered
+from ...distributions.ordered import IndependentBlocks, Ordered
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
@@ -73,9 +75,10 @@ def beam_search(
 
 
 def _rows_like(score: Float[Tensor, "m *batch"]) -> Int64[Tensor, "m *batch"]:
-    """Return the row number of every entry."""
+    """Return the row number of every entry, mapped by ``vmap`` where the scores are."""
     rows = torch.arange(len(score), device=score.device)
-    return rows.view(-1, *[1] * (score.dim() - 1)).expand(score.shape)
+    zeros = torch.zeros_like(score, dtype=torch.int64)
+    return zeros + rows.view(-1, *[1] * (score.dim() - 1))
 
 
 @torch.no_grad()
@@ -108,7 +111,7 @@ def tree_of(
 
 
 def _drawing_order(q: Ordered) -> slice | list[int]:
-    return as_index(tuple(i for block in q.blocks for i in block))
+    return as_index(tuple(chain.from_iterable(q.blocks)))
 
 
 def probability_outside(
@@ -154,7 +157,8 @@ def _sampled(
     previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
-        probs = q.block_log_probs(raw, block, u.shape[:-1], validate).exp()
+        lead = (u[:1] if isinstance(q, IndependentBlocks) else u).shape[:-1]
+        probs = q.block_log_probs(raw, block, lead, validate).exp()
         index = as_index(variables)
         x[..., index] = walk.choose(probs, u[..., index])
         previous = x[..., variables[0]]

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from ...distributions.inverse_cdf import inverse_cdf
 
-FEW = 8  # members; pairs of more take longer than a loop over the variables
+FEW = 16  # members; pairs of more take longer than a loop over the variables
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,16 @@ class PrefixTree:
         members: category numbers, in drawing order.
         valid: members that are in the set. An invalid one is its own leader, in no node.
         leaders: the leaders of the nodes at each depth, 0 to d.
+        branch: the place of a member's next category among those of its node, category * m +
+            leader.
         k: number of categories.
     """
 
     members: Int64[Tensor, "m *batch d"]
     valid: Bool[Tensor, "m *batch 1"]
     leaders: Int64[Tensor, "m *batch depths"]
+    branch: Int64[Tensor, "m *batch d"]
     k: int
-
-    @property
-    def branch(self) -> Int64[Tensor, "m *batch d"]:
-        """The place of a member's next category among those of its node, category * m + leader."""
-        return self.members * len(self.members) + self.leaders[..., :-1]
 
     @property
     def is_new(self) -> Bool[Tensor, "m *batch"]:
@@ -98,7 +96,9 @@ def prefix_tree(
         valid = torch.ones_like(members[..., 0], dtype=torch.bool)
     k = max(cardinalities)
     find = _leaders_by_pairs if len(members) <= FEW else _leaders_by_steps
-    return PrefixTree(members, valid.unsqueeze(-1), find(members, valid, k), k)
+    leaders = find(members, valid, k)
+    branch = members * len(members) + leaders[..., :-1]
+    return PrefixTree(members, valid.unsqueeze(-1), leaders, branch, k)
 
 
 def _numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
@@ -110,15 +110,16 @@ def _numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
 def _leaders_by_pairs(
     members: Int64[Tensor, "m *batch d"], valid: Bool[Tensor, "m *batch"], k: int
 ) -> Int64[Tensor, "m *batch depths"]:
-    """Return the leaders from the comparison of all pairs of members."""
-    m = len(members)
+    """Return the leaders from the comparison of every member with the earlier ones."""
     number = _numbers(members)
-    last = torch.where(valid.unsqueeze(-1), number, m)
-    rows = []
-    for member in members:
-        differs = pad((member != members).cumsum(-1), (1, 0)) > 0
-        rows.append(reduce(torch.minimum, torch.where(differs, m, last)))
-    return torch.where(valid.unsqueeze(-1), torch.stack(rows), number)
+    invalid = ~valid.unsqueeze(-1)
+    shape = (*members.shape[1:-1], members.shape[-1] + 1)
+    leaders = [torch.zeros(shape, dtype=torch.int64, device=members.device)]
+    for m in range(1, len(members)):
+        differs = (members[m] != members[:m]).cumsum(-1, dtype=torch.int32)
+        is_other = (pad(differs, (1, 0)) > 0) | invalid[:m] | invalid[m]
+        leaders.append(reduce(torch.minimum, torch.where(is_other, m, number[:m])))
+    return torch.stack(leaders)
 
 
 def _leaders_by_steps(
@@ -184,9 +185,9 @@ class Walk:
         return self.stays.squeeze(-1).any(1)
 
     def choose(
-        self, probs: Float[Tensor, "n *batch v k"], u: Float[Tensor, "n *batch v"]
+        self, probs: Float[Tensor, "rows *batch v k"], u: Float[Tensor, "n *batch v"]
     ) -> Int64[Tensor, "n *batch v"]:
-        """Return the categories of the next variables."""
+        """Return the categories of the next variables; all draws may share one row of probs."""
         block = slice(self.depth, self.depth + u.shape[-1])
         self.depth = block.stop
         p = probs.movedim(-1, 0).contiguous()
@@ -223,9 +224,9 @@ class Steps:
         return self.node != self.outside
 
     def choose(
-        self, probs: Float[Tensor, "n *batch v k"], u: Float[Tensor, "n *batch v"]
+        self, probs: Float[Tensor, "rows *batch v k"], u: Float[Tensor, "n *batch v"]
     ) -> Int64[Tensor, "n *batch v"]:
-        """Return the categories of the next variables."""
+        """Return the categories of the next variables; all draws may share one row of probs."""
         p = probs.movedim(-1, 0)
         chosen = []
         for position in range(u.shape[-1]):
