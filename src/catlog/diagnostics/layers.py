@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, product, repeat
 from math import prod
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from .sizing import joined_reasons
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """What a network calls in place of :func:`catlog.sample`, without an estimator."""
 

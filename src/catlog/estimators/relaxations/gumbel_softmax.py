@@ -124,7 +124,7 @@ class GumbelSoftmax:
 
     def relax(
         self,
-        logits: Float[Tensor, "*shape"],
+        logits: Float[Tensor, "..."],
         noise: Float[Tensor, "*shape"],
         *,
         bits: bool = False,
@@ -134,7 +134,7 @@ class GumbelSoftmax:
 
         Args:
             logits: along ``dim``, normalised or not; one per variable for bits.
-            noise: Gumbel noise, logistic noise for bits.
+            noise: Gumbel noise, logistic noise for bits; it may have more leading dimensions.
             bits: whether the variables are bits.
             dim: the dimension of the categories.
         """

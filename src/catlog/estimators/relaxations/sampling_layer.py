@@ -1,6 +1,6 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
 
 
+@runtime_checkable
 class SlopeEstimator(Protocol):
     """An estimator whose gradient is a derivative of the draws: it can be used without f.
 
@@ -39,12 +40,9 @@ class SlopeEstimator(Protocol):
     ) -> Float[Tensor, "n *batch_event"]: ...
 
 
-DEFAULT = ReinMax()
-
-
 def sample(
     logits: Float[Tensor, "*shape"],
-    estimator: SlopeEstimator = DEFAULT,
+    estimator: SlopeEstimator = ReinMax(),
     *,
     dim: int = -1,
     bits: bool = False,
@@ -64,6 +62,7 @@ def sample(
     :math:`\operatorname{softmax}(\text{logits})` for :class:`StraightThrough`. For a loss that is
     computed from y, this is the gradient of ``E(f, q)`` with the same draw. The values of y are
     exactly 0 and 1. Layers of a network may each draw, with different estimators.
+    (:class:`DecoupledStraightThrough` and :class:`ReDGE` draw from probabilities of their own.)
 
     ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
     same ``torch.manual_seed`` it has the same draw and the same gradient. Without ``hard`` it
