@@ -17,6 +17,7 @@ from measured import (
     compare,
     control_variates,
     estimators,
+    from_pyro,
     idea,
     programs,
     race,
@@ -33,8 +34,8 @@ FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        choose, compare, control_variates, estimators, idea, programs, race, reproduction, scaling,
-        speed, structured, suite, variance,
+        choose, compare, control_variates, estimators, from_pyro, idea, programs, race,
+        reproduction, scaling, speed, structured, suite, variance,
     )
 }  # fmt: skip
 
