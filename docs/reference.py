@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import getdoc, isclass, isfunction, ismodule
 from io import StringIO
 from pathlib import Path
@@ -23,6 +24,7 @@ from catlog.cli.main import main
 
 os.environ["COLUMNS"] = "100"  # of the command's help
 PACKAGES = ["functions", "functions.kernels", "parallel", "problems", "data", "experiments"]
+PACKAGES += ["pyro"] * (find_spec("pyro") is not None)  # an extra, which `make docs` installs
 BLOCKS = [
     "distributions.factors",
     "distributions.conditionals",

@@ -20,6 +20,7 @@ from measured import (
     estimators,
     fast_functions,
     from_gumbel_softmax,
+    from_pyro,
     idea,
     programs,
     protocol,
@@ -38,8 +39,8 @@ MODULES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         advantages, choose, compare, control_variates, estimators, fast_functions,
-        from_gumbel_softmax, idea, programs, protocol, race, reproduction, scaling, speed,
-        structured, suite, variance,
+        from_gumbel_softmax, from_pyro, idea, programs, protocol, race, reproduction, scaling,
+        speed, structured, suite, variance,
     )
 }  # fmt: skip
 

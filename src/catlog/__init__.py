@@ -68,8 +68,8 @@ else:  # type checkers read a literal `__all__` only
         "sample",
     ]
 
-    # Imported on first use: training needs none of these modules, and `data` needs numpy.
-    _MODULES = ("data", "diagnostics", "problems")
+    # Imported on first use: training needs none of these modules, `data` needs numpy, `pyro` Pyro.
+    _MODULES = ("data", "diagnostics", "problems", "pyro")
     _OF_DIAGNOSTICS = ("Advice", "Comparison", "advise", "compare", "compare_layers")
 
     def __getattr__(name: str) -> object:

@@ -79,6 +79,14 @@ def test_chain_with_an_estimator_per_site_is_trace_enum(
     assert_equal(found, wanted)
 
 
+def test_equal_estimators_for_independent_variables_are_nested() -> None:
+    """A site with its own estimator starts a group of its own, although the two are equal."""
+    _, wanted = gradients(TraceEnum_ELBO(max_plate_nesting=1), *chain(ENUMERATED, ENUMERATED))
+    E = EveryOutcome(catlog.IndeCateR(1))
+    _, found = gradients(catlog.pyro.ELBO(E), *chain({}, {"estimator": E}))
+    assert_equal(found, wanted)
+
+
 def test_chain_as_one_distribution_is_trace_enum() -> None:
     """The two sites are one ordered distribution, of which RLOO draws pairs of points."""
     value, wanted = gradients(TraceEnum_ELBO(max_plate_nesting=1), *chain(ENUMERATED, ENUMERATED))

@@ -143,20 +143,35 @@ def test_guides_that_are_handlers() -> None:
     refused(bit, handler, "`guide`", "TraceGraph_ELBO")
 
 
-@pytest.mark.parametrize("value", ["RLOO", None, 3, catlog.RLOO])
+@pytest.mark.parametrize("value", ["RLOO", 3, catlog.RLOO])
 def test_what_is_no_estimator(value: object) -> None:
-    if value is not None:
-        with pytest.raises((TypeError, ValueError), match=r"catlog.pyro.ELBO: `estimator` must be"):
-            catlog.pyro.ELBO(value)
-        model, guide = mixture({"estimator": value})
-        refused(model, guide, "site 'z'", error=TypeError)
-    assert isinstance(catlog.pyro.ELBO(None).estimator, catlog.IndeCateR)
+    with pytest.raises(TypeError, match=r"catlog.pyro.ELBO: `estimator` must be an estimator"):
+        catlog.pyro.ELBO(value)
+    model, guide = mixture({"estimator": value})
+    refused(model, guide, "site 'z'", error=TypeError)
 
 
 @pytest.mark.parametrize("estimator", [catlog.GumbelSoftmax(), catlog.VIMCO(2)], ids=str)
 def test_estimators_of_something_else(estimator: catlog.Estimator) -> None:
     with pytest.raises(ValueError, match=r"must be unbiased.*Use IndeCateR, SCateR or RLOO"):
         catlog.pyro.ELBO(estimator)
+
+
+def test_estimators_of_continuous_sites() -> None:
+    def program() -> None:
+        pyro.sample("z", dist.Normal(0.0, 1.0), infer={"estimator": catlog.RLOO(2)})
+
+    refused(program, program, "'z'", "Normal", "reparameterised", error=TypeError)
+
+
+def test_more_plates_than_announced() -> None:
+    def program() -> None:
+        with pyro.plate("rows", 2, dim=-2):
+            bit("x")
+
+    elbo = catlog.pyro.ELBO(max_plate_nesting=1)
+    with pytest.raises(ValueError, match=r"site 'x' has a plate at dimension -2.*nesting=2"):
+        elbo.loss(program, program)
 
 
 def test_particles_are_counted() -> None:

@@ -75,6 +75,13 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
             continue
         if is_discrete(node["fn"]):
             names.append(name)
+        elif node["infer"].get("estimator") is not None:
+            kind = type(base_distribution(node["fn"])).__name__
+            raise TypeError(
+                f"{OWNER}: the guide's site {name!r} is {kind}, but `infer['estimator']` is for "
+                "Bernoulli, Categorical and OneHotCategorical. Remove it; continuous sites are "
+                "reparameterised."
+            )
         elif not getattr(node["fn"], "has_rsample", False):
             kind = type(base_distribution(node["fn"])).__name__
             supported = ", ".join(cls.__name__ for cls in SUPPORTED)
@@ -106,7 +113,7 @@ def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
 
 def check_estimator(argument: str, estimator: object) -> None:
     """Raise unless the argument is an unbiased estimator of expectations."""
-    if not isinstance(estimator, Estimator):
+    if isinstance(estimator, type) or not isinstance(estimator, Estimator):
         raise TypeError(
             f"{OWNER}: {argument} must be an estimator such as catlog.IndeCateR(2), but "
             f"{estimator!r} was given."
@@ -232,16 +239,19 @@ def _grouped(
 ) -> list[list[str]]:
     """Return groups of sites with the same estimator and plates, parents before children.
 
-    Where the order is free, groups with fewer plates come first, so that more plates are kept.
+    A site that depends on another one, and whose own estimator is for independent variables, starts
+    a new group. Where the order is free, groups with fewer plates come first, so that more plates
+    are kept.
     """
     groups: list[list[str]] = []
-    keys: list[tuple[Any, ...]] = []
+    keys: list[tuple[Estimator, frozenset[Plate]]] = []
     position: dict[str, int] = {}
     for name in names:
         estimator = estimator_of(name, nodes[name], default)
-        is_exact = isinstance(estimator, Exact)
-        key = ("exact" if is_exact else id(estimator), frozenset(plates(nodes[name])))
+        key = (estimator, frozenset(plates(nodes[name])))
         least = max((position[parent] for parent in parents[name]), default=0)
+        if Kind.STRUCTURED not in estimator.supports and "estimator" in nodes[name]["infer"]:
+            least += any(keys[position[parent]] == key for parent in parents[name])
         found = [g for g in range(least, len(groups)) if keys[g] == key]
         if not found:
             groups.append([])
@@ -268,9 +278,9 @@ def _with_rows(
         for name, node in nodes.items():
             _check_shape(program, name, node, nesting)
         return nodes
-    except NotImplementedError:
-        raise
     except Exception as error:
+        if OWNER in str(error):
+            raise
         last = getattr(error, "last_site", None)
         place = "before its first site" if last is None else f"after its site {last!r}"
         raise NotImplementedError(
@@ -286,6 +296,11 @@ def _check_shape(program: str, name: str, node: Node, nesting: int) -> None:
     """Raise if the batch dimensions of a site are not those of its plates, rows apart."""
     shape = log_prob(node).shape
     expected = {dim: size for (_, dim), size in plates(node).items()}
+    if min(expected, default=0) < -nesting:
+        raise ValueError(
+            f"{OWNER}: `max_plate_nesting` is {nesting}, but the {program}'s site {name!r} has a "
+            f"plate at dimension {min(expected)}. Pass max_plate_nesting={-min(expected)}."
+        )
     right = shape[max(0, len(shape) - nesting) :]
     for dim in range(-nesting, 0):
         size = right[dim] if len(right) >= -dim else 1
