@@ -95,6 +95,23 @@ def test_factored_bandit(play) -> None:  # type: ignore[no-untyped-def]
     assert all(numbers(text, name)[1] > 0 for name in variance)  # nobody beats the best action
 
 
+def test_mixture_of_experts(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("mixture_of_experts")
+    names = ("picked expert only", "Straight-Through", "ReinMax", "RLOO", "IndeCateR, 2 tokens")
+    lines = [line for line in text.splitlines() if "distance of the mean" in line]
+    assert len(lines) == len(names)
+    bias = {name: numbers(line, name) for name, line in zip(names, lines, strict=True)}
+    distance, error, _ = bias["IndeCateR, 2 tokens"]
+    assert distance < 4 * error  # unbiased; 100 estimates of some 260 parameters
+    distance, error, _ = bias["Straight-Through"]
+    assert distance > 4 * error
+    assert bias["IndeCateR, 2 tokens"][2] < bias["RLOO"][2] < bias["picked expert only"][2]
+    for name in names:
+        loss, share, _ = numbers(text, f"{name}, bonus")
+        assert 0 < loss < 4
+        assert 0.25 < share <= 1
+
+
 def test_feature_selection(play) -> None:  # type: ignore[no-untyped-def]
     text = play("feature_selection")
     for name in ("IndeCateR", "RLOO"):
