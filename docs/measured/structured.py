@@ -87,29 +87,25 @@ def subset_errors() -> str:
     return table(["logits", "", *columns], lines)
 
 
-RATE = 0.003  # of the runs in the picture
-
-
 def autoencoder_losses() -> str:
     """Return the last losses and the seconds of training, means over seeds."""
     rows = read("subset/autoencoder")
     last = max(row["step"] for row in rows)
     runs = [row for row in rows if row["step"] == last]
     lines = []
-    for rate, name in dict.fromkeys((row["lr"], row["estimator"]) for row in runs):
-        same = [row for row in runs if (row["lr"], row["estimator"]) == (rate, name)]
+    for name in dict.fromkeys(row["estimator"] for row in runs):
+        same = [row for row in runs if row["estimator"] == name]
         losses = [row["loss"] for row in same]
-        spread = f"{min(losses):.1f} to {max(losses):.1f}" if len(losses) > 1 else ""
+        spread = f"{min(losses):.1f} to {max(losses):.1f}"
         seconds = sum(row["seconds"] for row in same) / len(same)
         lines.append(
-            [name, rate, f"{sum(losses) / len(losses):.1f}", spread, len(same), f"{seconds:.0f}"]
+            [name, f"{sum(losses) / len(losses):.1f}", spread, len(same), f"{seconds:.0f}"]
         )
-    head = (f"after {last:.0f} steps", "learning rate", "nats", "range", "seeds", "seconds")
-    return table(head, lines)
+    return table((f"after {last:.0f} steps", "nats", "range", "seeds", "seconds"), lines)
 
 
 def autoencoder_picture(path: Path) -> None:
-    rows = [row for row in read("subset/autoencoder") if row["lr"] == RATE and row["step"] > 0]
+    rows = [row for row in read("subset/autoencoder") if row["step"] > 0]
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
     for number, name in enumerate(dict.fromkeys(row["estimator"] for row in rows)):
         for seed in sorted({row["seed"] for row in rows}):
