@@ -306,7 +306,12 @@ def test_copies_equal_a_network_of_chains() -> None:
     def f(x: Tensor) -> Tensor:
         return (x.double().flatten(1) @ weights).sin()
 
-    for E in (catlog.SCateR(5), catlog.SCateR(5, suffix="common"), catlog.RLOO(5), catlog.LEG(2)):
+    for E in (
+        catlog.SCateR(200),
+        catlog.SCateR(200, suffix="common"),
+        catlog.RLOO(5),
+        catlog.LEG(2),
+    ):
         results = []
         for q in (BayesianNetwork(nodes), chains(theta)):
             value = E(f, q, generator=torch.Generator().manual_seed(0))
@@ -398,8 +403,8 @@ OneHotCategoricalOfTorchrl.__qualname__ = "OneHotCategorical"
 @pytest.mark.parametrize("kind", [MaskedCategorical, MaskedOneHotCategorical])
 def test_masked_categoricals_of_torchrl(kind: type) -> None:
     logits = normals(2, 4).requires_grad_()
-    mask = torch.tensor([[True, False, True, True], [False, False, True, True]])
-    indices = torch.tensor([[0, 2, 3], [-1, 2, 3]])
+    mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
+    indices = torch.tensor([[0, 2, 3], [0, 3, -1]])
     laws = [
         view(q)
         for q in (

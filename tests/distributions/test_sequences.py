@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 import catlog
 from catlog import Autoregressive
 from catlog.distributions import Prompted, left_padded
+from catlog.distributions.absorbing import Running
 from catlog.distributions.network_checks import check_f
 
 K, D, END = 3, 4, 1
@@ -210,6 +211,20 @@ def test_the_sweep_drops_what_has_ended() -> None:
     # Third: the base has ended, its two alternatives for the second variable have not.
     assert network.rows[:2] == [1, 2]
     assert network.rows[2] in (2, 3)
+
+
+def test_states_follow_their_sequences() -> None:
+    """Sequences are dropped, copied and dropped again; 10 i is the state of sequence i."""
+    states = Running.all(10 * torch.arange(4), 4, torch.device("cpu"))
+    states = states.keep(torch.tensor([0, 2, 3]))
+    assert states.state.tolist() == [0, 20, 30]
+    states = states.select(torch.tensor([3, 1, 0, 0, 2]))
+    assert states.state.tolist() == [30, 0, 0, 20]
+    assert states.slot.tolist() == [0, -1, 1, 2, 3]
+    states = Running(states.state + torch.arange(4), states.slot, states.count)  # a step
+    states = states.keep(torch.tensor([0, 3, 4]))
+    assert states.state.tolist() == [30, 2, 23]
+    assert states.select(torch.tensor([4, 1, 3])).state.tolist() == [23, 2]
 
 
 class Attention(nn.Module):

@@ -15,8 +15,8 @@ torchrl = pytest.importorskip(
 
 def distributions(logits: Tensor) -> dict[str, tuple[Distribution, Tensor]]:
     """Return by name a distribution and the probabilities of its four categories."""
-    mask = torch.tensor([[True, False, True, True], [False, False, True, True]])
-    indices = torch.tensor([[0, 2, 3], [-1, 2, 3]])
+    mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
+    indices = torch.tensor([[0, 2, 3], [0, 3, -1]])
     masked = logits.masked_fill(~mask, -torch.inf).softmax(-1)
     return {
         "mask": (torchrl.MaskedCategorical(logits, mask=mask), masked),
