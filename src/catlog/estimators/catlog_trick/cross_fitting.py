@@ -17,6 +17,7 @@ from torch import Tensor
 from ...distributions.inverse_cdf import as_index
 from .one_fit import Fit, OneFit, inverse_factor, is_precise
 
+
 def smallest_stable_ridge(ridge: float, size: int, largest: int, dtype: torch.dtype) -> float:
     """Return ``ridge``, or the rounding error of a positive matrix of this size with entries up to
     ``largest``, if larger.

@@ -116,8 +116,8 @@ class GumbelRao:
         r"""Return the mean derivative of the softmax's second entry in the log-odds, for two
         categories.
 
-        The difference of the two z is :math:`\log(1 + e_o / (p_o e_j))` for the drawn category j and
-        the other one o, with standard exponential e. The softmax's entries are in the ratio
+        The difference of the two z is :math:`\log(1 + e_o / (p_o e_j))` for the drawn category j
+        and the other one o, with standard exponential e. The softmax's entries are in the ratio
         :math:`t = (1 + e_o / (p_o e_j))^{-1/\tau}`, and the derivative is
         :math:`t / (\tau (1 + t)^2)`.
         """

@@ -136,7 +136,9 @@ def sample_outside(
     If no point is outside S, a member is drawn.
     """
     tree = tree_of(law, members, valid)
-    return _sampled(law, tree, remaining_probability(law, members, valid, validate, tree), u, validate)
+    return _sampled(
+        law, tree, remaining_probability(law, members, valid, validate, tree), u, validate
+    )
 
 
 def _sampled(
