@@ -3,9 +3,9 @@
     python -m benchmarks.shared_machine      # two minutes; writes results/speed/shared_machine.csv
 
 One step of the paper's autoencoder at its decoder, batch 50: value and gradient of IndeCateR with
-two draws, f a black box, beside the paper's literal formula. The rows are the numbers of evaluations
-at once (`chunk_size`; "default" is the library's choice), with as many threads as cores and with
-one. `busy` says how many endless loops run beside it, in processes of their own. In every round all
+two draws, f a black box, beside the paper's literal formula. The rows are the numbers of
+evaluations at once (`chunk_size`; "default" is the library's choice), with as many threads as cores
+and with one. `busy` says how many endless loops run beside it, in processes of their own. In every round all
 rows take turns; `ms` is the median, `ratio` the median over the rounds of literal time over this
 one's, with as many threads. `load` is the machine's load average before the busy loops start. With
 other work on the machine the rows are busier than they say.
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -39,7 +40,7 @@ def step(batch: int, variables: int) -> dict[str, Callable[[], None]]:
     """Return the steps of all methods, with the same decoder and images."""
     torch.manual_seed(0)
     sizes = (variables, 256, 384, 784)
-    layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     decoder = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     images = torch.rand(batch, sizes[-1]).round()
     logits = torch.randn(batch, variables)

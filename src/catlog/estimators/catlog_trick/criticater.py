@@ -41,10 +41,11 @@ class CritiCateR:
     It needs no more evaluations than RLOO and beats it where f has main effects, also through later
     variables. Where f is pure interaction it is about as good.
 
-    Cost: ``samples`` evaluations, and the cheapest of three ways to the regressions. For independent
-    variables: one factorisation of an N x N matrix. For B blocks of variables (a chain of d states
-    has d): one of a d k x d k matrix, and :math:`N^2` numbers, read and written for every block. With
-    many draws of few variables: one of a d k x d k matrix for every fold. Needs: nothing of f.
+    Cost: ``samples`` evaluations, and the cheapest of three ways to the regressions. For
+    independent variables: one factorisation of an N x N matrix. For several blocks of variables (a
+    chain of d states has d): one of a d k x d k matrix, and :math:`N^2` numbers, read and written
+    for every block. With many draws of few variables: one of a d k x d k matrix for every fold.
+    Needs: nothing of f.
     Reference: this library; the correction by later variables is the control variate of Cheng et
     al., "Trajectory-wise control variates for variance reduction in policy gradient methods", 2019.
 
