@@ -1,6 +1,6 @@
 """How long does one estimate take at 200 variables and batch 100, before and after a change?
 
-    python -m benchmarks.estimator_times                   # writes results/speed/estimator_times.csv
+    python -m benchmarks.estimator_times                   # results/speed/estimator_times.csv
     python -m benchmarks.estimator_times --before 13120d3  # an earlier commit beside it
     python -m benchmarks.estimator_times --source PATH     # a folder that holds catlog, beside it
 
