@@ -1,8 +1,8 @@
 """How long does one estimate take at 200 variables and batch 100, before and after a change?
 
-    python -m benchmarks.estimator_times         # writes results/speed/estimator_times.csv
-    python -m benchmarks.estimator_times --before 13120d3   # an earlier commit beside it
-    python -m benchmarks.estimator_times --source PATH      # a folder that holds catlog, beside it
+    python -m benchmarks.estimator_times                   # results/speed/estimator_times.csv
+    python -m benchmarks.estimator_times --before 13120d3  # an earlier commit beside it
+    python -m benchmarks.estimator_times --source PATH     # a folder that holds catlog, beside it
 
 A row is one estimator: `ms` is the median CPU time of an estimate and its gradient, `before_ms`
 that of the earlier source, `speedup` the median of their ratios, `over_rloo` the time over that of

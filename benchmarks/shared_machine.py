@@ -6,9 +6,9 @@ One step of the paper's autoencoder at its decoder, batch 50: value and gradient
 two draws, f a black box, beside the paper's literal formula. The rows are the numbers of
 evaluations at once (`chunk_size`; "default" is the library's choice), with as many threads as cores
 and with one. `busy` says how many endless loops run beside it, in processes of their own. In every
-round all rows take turns; `ms` is the median, `ratio` the median over the rounds of literal time
-over this one's, with as many threads. `load` is the machine's load average before the busy loops
-start. With other work on the machine the rows are busier than they say.
+round all rows take turns; `ms` is the median, `ratio` the median over the rounds of the literal
+formula's time over this one's, with as many threads. `load` is the machine's load average before
+the loops start. With other work on the machine the rows are busier than they say.
 """
 
 import argparse

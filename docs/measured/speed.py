@@ -1,6 +1,6 @@
 """The tables of speed.md."""
 
-from . import RESULTS, measurements, read
+from . import RESULTS, measurements, read, read_if_measured
 
 MACHINES = {"cpu": "two CPU cores", "cuda": "H200"}
 SECTIONS = ("ceilings", "dvae", "categorical", "addition", "scaling", "exponents", "memory")
@@ -20,4 +20,8 @@ def section(name: str) -> str:
 
 
 def values() -> dict[str, object]:
-    return {name: section(name) for name in SECTIONS}
+    sections: dict[str, object] = {name: section(name) for name in SECTIONS}
+    for name in ("estimator_times", "shared_machine"):
+        rows = read_if_measured(f"speed/{name}")
+        sections[name] = measurements(rows) if rows else "Not measured."
+    return sections

@@ -317,11 +317,11 @@ def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:
     q = Independent(Bernoulli(logits=theta), 1)
     x = (torch.rand(4, 3, 5, generator=generator) < 0.5).double()
     results = []
-    for surrogate in (None, Second()):
-        E = RODEO(4, alpha=0.3, beta=-0.4, network=surrogate).double()
+    for h in (None, Second()):
+        E = RODEO(4, alpha=0.3, beta=-0.4, network=h).double()
         value = E(f, q, x=x)
         (gradient,) = torch.autograd.grad(value.sum(), theta, retain_graph=True)
         value.sum().backward()
         results.append([value.detach(), gradient, E.alpha.grad, E.beta.grad])
-    for got, wanted in zip(*results, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    for linear, general in zip(*results, strict=True):
+        torch.testing.assert_close(linear, general, rtol=0, atol=1e-12)

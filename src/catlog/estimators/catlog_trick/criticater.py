@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import one_hot
 
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
@@ -42,8 +41,11 @@ class CritiCateR:
     It needs no more evaluations than RLOO and beats it where f has main effects, also through later
     variables. Where f is pure interaction it is about as good.
 
-    Cost: ``samples`` evaluations; per fold one factorisation of a d k x d k matrix, or, where that
-    is larger, of an N x N matrix for every block of variables. Needs: nothing of f.
+    Cost: ``samples`` evaluations, and the cheapest of three ways to the regressions. For
+    independent variables: one factorisation of an N x N matrix. For several blocks of variables (a
+    chain of d states has d): one of a d k x d k matrix, and :math:`N^2` numbers, read and written
+    for every block. With many draws of few variables: one of a d k x d k matrix for every fold.
+    Needs: nothing of f.
     Reference: this library; the correction by later variables is the control variate of Cheng et
     al., "Trajectory-wise control variates for variance reduction in policy gradient methods", 2019.
 
@@ -122,7 +124,8 @@ class CritiCateR:
         )  # [n, *batch, d, k], differentiable
         with torch.no_grad():
             # Draws to the right: [*batch, n, ...], so that regressions are batched matrix products.
-            points = one_hot(index, law.k).to(log_probs.dtype).movedim(0, -3)
+            is_drawn = index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
+            points = is_drawn.to(log_probs.dtype).movedim(0, -3)
             probs = log_probs.exp().movedim(0, -3)
             effects, residuals = self._critic(
                 ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype)

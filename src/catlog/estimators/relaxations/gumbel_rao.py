@@ -107,7 +107,9 @@ class GumbelRao:
         logits = finite_log_probs(law)
         if law.k == 2 and not _is_learned(self.temperature):
             odds = logits[..., 1] - logits[..., 0]
-            rise = self._rise(law, index, noise, generator) * (odds - odds.detach())
+            with torch.no_grad():
+                slope = self._rise(law, index, noise, generator)
+            rise = slope * (odds - odds.detach())
             soft = torch.stack([-rise, rise], -1)
         else:
             z = gumbels_given_argmax(
@@ -116,7 +118,6 @@ class GumbelRao:
             soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
         return straight_through(law, x, to_point(law, soft))
 
-    @torch.no_grad()
     def _rise(
         self,
         law: Factors,
