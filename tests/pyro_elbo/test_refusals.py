@@ -157,6 +157,12 @@ def test_estimators_of_something_else(estimator: catlog.Estimator) -> None:
         catlog.pyro.ELBO(estimator)
 
 
+@pytest.mark.parametrize("estimator", [catlog.MuProp(2), catlog.REBAR(2)], ids=str)
+def test_estimators_that_evaluate_f_between_the_categories(estimator: catlog.Estimator) -> None:
+    name = type(estimator).__name__
+    refused(bit, bit, name, "['x']", "in their support", "IndeCateR", estimator=estimator)
+
+
 def test_estimators_of_continuous_sites() -> None:
     def program() -> None:
         pyro.sample("z", dist.Normal(0.0, 1.0), infer={"estimator": catlog.RLOO(2)})
