@@ -187,7 +187,7 @@ def masked() -> tuple[Program, Program]:
         with pyro.plate("images", 2, dim=-1):
             z = pyro.sample("z", dist.Categorical(torch.ones(3)))
             with pyro.plate("pixels", 2, dim=-2), poutine.mask(mask=present):
-                loc = weight.T[z].movedim(-1, -2)
+                loc = weight[torch.arange(2).unsqueeze(-1), z]
                 pyro.sample("y", dist.Normal(loc, 1.0), obs=numbers(2, 2, seed=27))
 
     def guide() -> None:
