@@ -2,7 +2,7 @@
 
 from . import read, short, table
 
-HEAD = ["model", "loss", "evaluations", "variance over TraceGraph_ELBO's", "ms"]
+HEAD = ["model", "steps trained", "loss", "evaluations", "variance over TraceGraph_ELBO's", "ms"]
 
 
 def values() -> dict[str, object]:
@@ -10,6 +10,7 @@ def values() -> dict[str, object]:
     lines = [
         [
             row["problem"],
+            row["steps"],
             f"`{row['method']}`".replace(", decaying average`", "`, decaying average"),
             row["evaluations"],
             "0 (exact)" if row["ratio"] < 1e-10 else short(float(row["ratio"])),

@@ -102,6 +102,17 @@ def test_data_without_numpy_say_what_to_install() -> None:
     assert expected in done.stderr.splitlines()[-1]
 
 
+def test_importing_catlog_does_not_import_pyro() -> None:
+    assert loaded_by("import catlog", "pyro", "catlog.pyro") == [False, False]
+
+
+@pytest.mark.parametrize("program", ["import catlog.pyro", "import catlog; catlog.pyro.ELBO"])
+def test_without_pyro_an_error_says_what_to_install(program: str) -> None:
+    done = run_without("pyro", program)
+    assert "catlog.pyro needs Pyro" in done.stderr.splitlines()[-1]
+    assert "pip install 'catlog[pyro]'" in done.stderr.splitlines()[-1]
+
+
 def test_importing_the_battery_s_modules_does_not_import_pytest() -> None:
     assert loaded_by("import catlog.testing.settings", "pytest") == [False]
 

@@ -6,6 +6,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from torch import Tensor
 
 Program = Callable[..., Any]
@@ -177,6 +178,26 @@ def loop() -> tuple[Program, Program]:
     return model, guide
 
 
+def masked() -> tuple[Program, Program]:
+    """Data of which some are missing, in a plate of pixels inside the plate of images."""
+    present = torch.tensor([[True, False], [True, True]])
+
+    def model() -> None:
+        weight = pyro.param("weight", numbers(2, 3, seed=26))
+        with pyro.plate("images", 2, dim=-1):
+            z = pyro.sample("z", dist.Categorical(torch.ones(3)))
+            with pyro.plate("pixels", 2, dim=-2), poutine.mask(mask=present):
+                loc = weight[torch.arange(2).unsqueeze(-1), z]
+                pyro.sample("y", dist.Normal(loc, 1.0), obs=numbers(2, 2, seed=27))
+
+    def guide() -> None:
+        logits = pyro.param("logits", numbers(2, 3, seed=28))
+        with pyro.plate("images", 2, dim=-1):
+            pyro.sample("z", dist.Categorical(logits=logits))
+
+    return model, guide
+
+
 INDEPENDENT = {
     "mixture": mixture,
     "autoencoder": autoencoder,
@@ -185,4 +206,5 @@ INDEPENDENT = {
     "two_plates": two_plates,
     "grid": grid,
     "loop": loop,
+    "masked": masked,
 }

@@ -24,7 +24,7 @@ def refused(
 ) -> None:
     """Check that the pair is refused by a message with these words."""
     with pytest.raises(error) as raised:
-        catlog.pyro.ELBO(estimator).loss(model, guide)
+        catlog.pyro.ELBO(estimator).differentiable_loss(model, guide)
     for word in ("catlog.pyro.ELBO", *words):
         assert word in str(raised.value)
 
@@ -96,6 +96,40 @@ def test_a_sum_over_a_plate_without_its_dimension() -> None:
     refused(model, guide, "'f'", "keepdim=True")
 
 
+def test_rows_that_move_to_another_dimension() -> None:
+    """The table's rows add a dimension between rows and plates."""
+
+    def guide() -> None:
+        with pyro.plate("images", 2, dim=-1):
+            bit("z")
+
+    def model() -> None:
+        with pyro.plate("images", 2, dim=-1):
+            z = bit("z").long()
+            with pyro.plate("pixels", 2, dim=-2):
+                loc = torch.eye(2)[z].movedim(-1, -2)
+                pyro.sample("y", dist.Normal(loc, 1.0), obs=torch.zeros(2, 2))
+
+    refused(model, guide, "'y'", "dimension -3", "Vindex")
+
+
+def test_rows_that_move_to_the_dimension_of_other_rows() -> None:
+    """Two groups: the rows of the first stand where those of the second belong."""
+
+    def guide() -> None:
+        bit("g", estimator=catlog.Exact())
+        with pyro.plate("data", 2):
+            bit("x", estimator=catlog.RLOO(2))
+
+    def model() -> None:
+        g = bit("g")
+        pyro.factor("f", g.unsqueeze(-2) if g.dim() > 0 else g)
+        with pyro.plate("data", 2):
+            bit("x")
+
+    refused(model, guide, "'f'", "another dimension")
+
+
 def test_dependent_sites_with_an_estimator_for_independent_ones() -> None:
     model, guide = chain()
     refused(
@@ -155,6 +189,12 @@ def test_what_is_no_estimator(value: object) -> None:
 def test_estimators_of_something_else(estimator: catlog.Estimator) -> None:
     with pytest.raises(ValueError, match=r"must be unbiased.*Use IndeCateR, SCateR or RLOO"):
         catlog.pyro.ELBO(estimator)
+
+
+@pytest.mark.parametrize("estimator", [catlog.MuProp(2), catlog.REBAR(2)], ids=str)
+def test_estimators_that_evaluate_f_between_the_categories(estimator: catlog.Estimator) -> None:
+    name = type(estimator).__name__
+    refused(bit, bit, name, "['x']", "in their support", "IndeCateR", estimator=estimator)
 
 
 def test_estimators_of_continuous_sites() -> None:

@@ -155,6 +155,19 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         return self._known[1]
 
 
+def _check_support(x: Tensor, form: Kind, group: Group) -> None:
+    """Raise if an estimator wants f between the categories, where sites have no values."""
+    if form == Kind.INDEX or not group.estimator.differentiates_f or not is_validation_enabled():
+        return
+    values = x.detach()
+    if not bool(((values == 0) | (values == 1)).all()):
+        raise NotImplementedError(
+            f"{OWNER}: {group.estimator!r} evaluates f between the categories of "
+            f"{list(group.sites)}, but values of Pyro's discrete sites must be in their support. "
+            "Use an estimator that does not, such as IndeCateR, RLOO or SlopeCateR."
+        )
+
+
 class _ModelChangedError(Exception):
     """The model has other sites than at the step that found the structure."""
 
@@ -220,6 +233,7 @@ class _Estimate:
             }
 
         def f(x: Tensor) -> Tensor:
+            _check_support(x, form, group)
             given = with_points(x)
             inner = self.programs.run_guide(given) if group.is_parent else nodes
             inner = {

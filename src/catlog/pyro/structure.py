@@ -162,11 +162,13 @@ def discover(
         for name, level in position.items()
     }
     guide = _with_rows("guide", programs.run_guide, programs.nesting, rows)
-    in_guide = {name: _rows_of(node["fn"].batch_shape, programs) for name, node in guide.items()}
+    batches = {name: node["fn"].batch_shape for name, node in guide.items()}
+    in_guide = _levels("guide", batches, programs.nesting)
     free = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
     model = _with_rows("model", programs.run_model, programs.nesting, free)
     _check_names(model, nodes)
-    in_model = {name: _rows_of(log_prob(node).shape, programs) for name, node in model.items()}
+    shapes = {name: log_prob(node).shape for name, node in model.items()}
+    in_model = _levels("model", shapes, programs.nesting)
     coupled = frozenset(name for name in in_guide if in_guide[name] and name not in position)
     if validate:
         _check_rows(programs.coupling(coupled), nodes, first, second, rows, coupled)
@@ -199,18 +201,33 @@ def _another_value(node: Node) -> Tensor:
 
 
 def _pair(programs: Programs, node: Node, first: Tensor, second: Tensor, level: int) -> Tensor:
-    """Return two values of a site as two rows of a level."""
+    """Return two values of a site as rows of a level.
+
+    A level has ``level + 2`` rows, so that rows which move to another level's place are noticed.
+    """
     event_dims = len(node["fn"].event_shape)
     values = [
         with_dimensions(value, programs.nesting + level, event_dims) for value in (first, second)
     ]
-    return torch.stack(values)
+    return torch.stack([values[row % 2] for row in range(level + 2)])
 
 
-def _rows_of(shape: torch.Size, programs: Programs) -> set[int]:
-    """Return the levels whose rows a batch shape has."""
-    left = shape[: max(0, len(shape) - programs.nesting)]
-    return {len(left) - 1 - i for i, size in enumerate(left) if size > 1}
+def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dict[str, set[int]]:
+    """Return the levels whose rows the shapes of sites have."""
+    levels: dict[str, set[int]] = {}
+    for name, shape in shapes.items():
+        left = shape[: max(0, len(shape) - nesting)]
+        sizes = {len(left) - 1 - i: size for i, size in enumerate(left) if size > 1}
+        if any(size != level + 2 for level, size in sizes.items()):
+            raise NotImplementedError(
+                f"{OWNER}: the {program} cannot be vectorised: discrete values have rows at "
+                f"dimension {-1 - nesting}, to the left of the plates, but in the log-probability "
+                f"of its site {name!r}, of shape {tuple(shape)}, they stand at another dimension. "
+                "Keep them in place: index with broadcast indices (pyro.ops.indexing.Vindex, "
+                "weight[pixel, z]), not by a table's row whose dimensions are moved afterwards."
+            )
+        levels[name] = set(sizes)
+    return levels
 
 
 def _parents(
@@ -225,8 +242,9 @@ def _parents(
         nodes = _with_rows(
             "guide", programs.run_guide, programs.nesting, first | {name: pairs[name]}
         )
-        for child in names:
-            if child != name and _rows_of(nodes[child]["fn"].batch_shape, programs):
+        batches = {child: nodes[child]["fn"].batch_shape for child in names}
+        for child, levels in _levels("guide", batches, programs.nesting).items():
+            if levels:
                 parents[child].add(name)
     for name in names:
         for parent in list(parents[name]):
