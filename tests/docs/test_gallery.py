@@ -185,6 +185,25 @@ def test_lightning_module(play) -> None:  # type: ignore[no-untyped-def]
         assert 0 < loss < 2.31  # a guess costs log 10
 
 
+def test_multidiscrete_policy(play) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("gymnasium")
+    text = play("multidiscrete_policy")
+    lines = text.splitlines()
+    for name in ("IndeCateR", "RLOO"):
+        (line,) = [line for line in lines if line.startswith(name) and "return" in line]
+        first, last = re.findall(r"-\d+\.\d", line)
+        assert "13 evaluations" in line
+        assert first == last  # one episode
+        assert -1000 < float(first) < -100  # of 100 steps
+    variance = {
+        name: numbers(line, name)[0]
+        for name in ("RLOO", "CritiCateR", "IndeCateR")
+        for line in lines
+        if line.startswith(f"{name} ") and "variance" in line
+    }
+    assert variance["IndeCateR"] < variance["RLOO"]
+
+
 def test_transformer_policy(play) -> None:  # type: ignore[no-untyped-def]
     text = play("transformer_policy")
     ends = re.findall(r"(?:at most|off by|norm) (\d\.\de[-+]\d+)", text)
@@ -272,6 +291,12 @@ def test_without_lightning_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "lightning", None)
     with pytest.raises(SystemExit, match=r"catlog\[gallery\]"):
         runpy.run_path(str(SCRIPTS / "lightning_module.py"), run_name="__main__")
+
+
+def test_without_gymnasium_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(SystemExit, match=r"catlog\[gallery\]"):
+        runpy.run_path(str(SCRIPTS / "multidiscrete_policy.py"), run_name="__main__")
 
 
 def test_every_script_is_tested() -> None:
