@@ -56,9 +56,9 @@ def grouped(groups: object, count: int, device: torch.device) -> Groups:
                 f"number of rows per group, but {groups} was given. Pass a label per row for "
                 "groups of different sizes."
             )
-        places = torch.arange(count, device=device)
-        rows = places.view(-1, groups)
-        return Groups(rows, torch.ones_like(rows, dtype=torch.bool), places)
+        order = torch.arange(count, device=device)
+        rows = order.view(-1, groups)
+        return Groups(rows, torch.ones_like(rows, dtype=torch.bool), order)
     members: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels(groups, count)):
         members.setdefault(label, []).append(row)
