@@ -95,13 +95,13 @@ def autoencoder_losses() -> str:
     lines = []
     for name in dict.fromkeys(row["estimator"] for row in runs):
         same = [row for row in runs if row["estimator"] == name]
-        losses = [row["loss"] for row in same]
-        spread = f"{min(losses):.1f} to {max(losses):.1f}"
-        seconds = sum(row["seconds"] for row in same) / len(same)
-        lines.append(
-            [name, f"{sum(losses) / len(losses):.1f}", spread, len(same), f"{seconds:.0f}"]
-        )
-    return table((f"after {last:.0f} steps", "nats", "range", "seeds", "seconds"), lines)
+        means = [
+            sum(row[column] for row in same) / len(same)
+            for column in ("loss_likeliest", "loss", "seconds")
+        ]
+        lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), f"{means[2]:.0f}"])
+    head = (f"after {last:.0f} steps", "likeliest code", "a draw", "seeds", "seconds")
+    return table(head, lines)
 
 
 def autoencoder_picture(path: Path) -> None:
@@ -113,8 +113,10 @@ def autoencoder_picture(path: Path) -> None:
             for ax, column in zip(axes, ("step", "seconds"), strict=True):
                 label = name if seed == 0 else None
                 values = [row[column] for row in run]
-                ax.plot(values, [row["loss"] for row in run], color=f"C{number}", label=label)
-    axes[0].set(xlabel="step", ylabel="test loss, nats")
+                ax.plot(
+                    values, [row["loss_likeliest"] for row in run], color=f"C{number}", label=label
+                )
+    axes[0].set(xlabel="step", ylabel="test loss at the likeliest code, nats")
     axes[1].set(xlabel="seconds of training")
     axes[0].legend()
     figure.savefig(path, dpi=130)
