@@ -85,7 +85,7 @@ class MixtureOfProducts(Ordered):
 
 
 def _mixed(
-    log_weights: Float[Tensor, "*lead components"], log_probs: Float[Tensor, "*lead components k"]
+    log_weights: Float[Tensor, "*lead components"], log_probs: Float[Tensor, "*#lead components k"]
 ) -> Float[Tensor, "*lead k"]:
     """Return the log-probabilities of categories; impossible ones are -inf and get no gradient."""
     mixed = (log_weights.log_softmax(-1).unsqueeze(-1) + log_probs).logsumexp(-2)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-State = tuple[Float[Tensor, "*lead k"], Any, Bool[Tensor, "*lead t"]]
+State = tuple[Float[Tensor, "*lead k"], Any, Bool[Tensor, "*lead _"]]
 
 
 class Prompted:
