@@ -17,7 +17,6 @@ LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
 NOT_MAPPED = {
     "SCateR": "the sweep over clamped variables writes into one tensor",
     "RAM": "the sweep over clamped variables writes into one tensor",
-    "CritiCateR": "it writes the effects of each block into one tensor",
 }
 
 
