@@ -56,7 +56,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
     probabilistic programming", 2013.
 
     Args:
-        estimator: of all discrete guide sites without one of their own.
+        estimator: of all discrete guide sites without one of their own; None: IndeCateR(1).
         num_particles: the mean of this many estimates.
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
 
