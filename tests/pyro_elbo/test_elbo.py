@@ -261,3 +261,37 @@ def test_a_model_that_changes_is_looked_at_again() -> None:
     for is_longer in (False, True, False):
         _, found = gradients(elbo, model, guide, is_longer)
         assert_equal(found, brute_force(model, guide, is_longer)[1])
+
+
+def test_a_site_that_changes_what_it_depends_on_is_looked_at_again() -> None:
+    """The same names at every step, but the factor leaves its plate, or reads the bits."""
+
+    def model(form: str) -> None:
+        with pyro.plate("bits", 2):
+            x = pyro.sample("x", dist.Bernoulli(0.3))
+            if form == "inside":
+                pyro.factor("f", x.square() * 2)
+        if form == "constant":
+            pyro.factor("f", torch.tensor(0.7))
+        elif form == "outside":
+            pyro.factor("f", x.sum(-1, keepdim=True).square())
+
+    def guide(form: str) -> None:
+        with pyro.plate("bits", 2):
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", numbers(2, seed=33))))
+
+    elbo = catlog.pyro.ELBO(catlog.Exact())
+    for form in ("constant", "inside", "outside", "constant", "outside", "inside"):
+        _, found = gradients(elbo, model, guide, form)
+        assert_equal(found, brute_force(model, guide, form)[1])
+
+
+def test_guides_without_discrete_sites() -> None:
+    def model() -> None:
+        pyro.sample("z", dist.Normal(0.0, 1.0))
+
+    def guide() -> None:
+        pyro.sample("z", dist.Delta(pyro.param("location", torch.tensor(0.7))))
+
+    _, found = gradients(catlog.pyro.ELBO(), model, guide)
+    assert_equal(found, {"location": torch.tensor(-0.7)})

@@ -217,3 +217,26 @@ def test_more_plates_than_announced() -> None:
 def test_particles_are_counted() -> None:
     with pytest.raises(ValueError, match=r"`num_particles` must be at least 1"):
         catlog.pyro.ELBO(num_particles=0)
+
+
+def test_sites_that_come_and_go() -> None:
+    """Whether the model has the site "f" changes from run to run."""
+    runs = iter(range(1000))
+
+    def model() -> None:
+        x = bit("x")
+        if next(runs) % 3 == 0:
+            pyro.factor("f", x)
+
+    refused(model, bit, "the model's site 'f' comes and goes", "torch.where")
+
+
+def test_sites_that_depend_on_all_values_at_once() -> None:
+    """The condition reads all rows, so the run with rows has other sites."""
+
+    def model() -> None:
+        x = bit("x")
+        if (x == 1).all():
+            pyro.factor("f", x)
+
+    refused(model, bit, "the model's site 'f' comes and goes", "torch.where")

@@ -18,6 +18,7 @@ from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
 from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import (
     OWNER,
+    ChangedSiteError,
     Group,
     Structure,
     check_estimator,
@@ -55,7 +56,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
     probabilistic programming", 2013.
 
     Args:
-        estimator: of all discrete guide sites without one of their own.
+        estimator: of all discrete guide sites without one of their own; None: IndeCateR(1).
         num_particles: the mean of this many estimates.
         max_plate_nesting: the number of dimensions for plates; by default it is found by a run.
 
@@ -142,7 +143,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         structure = self._structure(programs, nodes)
         try:
             return _Estimate(programs, structure).total(nodes)
-        except _ModelChangedError:
+        except ChangedSiteError:
             self._known = None
             return _Estimate(programs, self._structure(programs, nodes)).total(nodes)
 
@@ -166,10 +167,6 @@ def _check_support(x: Tensor, form: Kind, group: Group) -> None:
             f"{list(group.sites)}, but values of Pyro's discrete sites must be in their support. "
             "Use an estimator that does not, such as IndeCateR, RLOO or SlopeCateR."
         )
-
-
-class _ModelChangedError(Exception):
-    """The model has other sites than at the step that found the structure."""
 
 
 class _Estimate:
@@ -201,8 +198,8 @@ class _Estimate:
         """Run the model with the values of the guide's sites."""
         drawn = {name: node["value"] for name, node in nodes.items() if not node["is_observed"]}
         sites = self.programs.run_model({**drawn, **values})
-        if sites.keys() != self.structure.all_model_sites:
-            raise _ModelChangedError
+        for name in sites.keys() ^ self.structure.all_model_sites:
+            raise ChangedSiteError("model", name)
         return sites
 
     def _expectation(
@@ -241,7 +238,7 @@ class _Estimate:
                 for name, node in inner.items()
             }
             lead = x.shape[:1] + rows
-            estimate = self._terms(group, inner, given, discrete, lead)
+            estimate = self._terms(chain, inner, given, discrete, lead)
             if len(chain) > 1:
                 later = self._expectation(chain[1:], inner, given, discrete, lead)
                 estimate = estimate + self._summed(later, group)
@@ -288,28 +285,45 @@ class _Estimate:
 
     def _terms(
         self,
-        group: Group,
+        chain: tuple[Group, ...],
         nodes: dict[str, Node],
         values: Mapping[str, Tensor],
         discrete: set[str],
         rows: torch.Size,
     ) -> Tensor:
-        """Return the log-probabilities that depend on this group and on no later one.
+        """Return the log-probabilities that depend on the first group and on no later one.
 
         The guide's score has mean zero, so it is left out for discrete sites.
         """
+        group = chain[0]
         terms = []
         for name in group.guide_sites:
             term = -log_prob(nodes[name])
             terms.append(term.detach() if name in discrete else term)
         if group.model_sites:
             sites = self._model(nodes, values)
+            self._check_structure(chain, sites, len(rows))
             terms += [log_prob(sites[name]) for name in group.model_sites]
         shape = rows + self._plates(group, plates(nodes[group.sites[0]]))
         total = terms[0].new_zeros(shape)
         for term in terms:
             total = total + self._summed(term, group)
         return total
+
+    def _check_structure(
+        self, chain: tuple[Group, ...], sites: Mapping[str, Node], levels: int
+    ) -> None:
+        """Raise if a model site has newest rows that it should not have, or lost a kept plate."""
+        dependent = frozenset(name for group in chain for name in group.model_sites)
+        dim = self.programs.nesting + levels
+        for name, site in sites.items():
+            if name in dependent:
+                is_changed = not chain[0].kept <= plates(site).keys()
+            else:
+                shape = getattr(site["fn"], "batch_shape", ())
+                is_changed = len(shape) >= dim and shape[-dim] > 1
+            if is_changed:
+                raise ChangedSiteError("model", name)
 
     def _summed(self, term: Tensor, group: Group) -> Tensor:
         """Return the sum over all plates that the group does not keep, as dimensions of size 1."""

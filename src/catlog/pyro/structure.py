@@ -19,6 +19,18 @@ from .sites import SUPPORTED, is_discrete
 OWNER = "catlog.pyro.ELBO"
 
 
+class ChangedSiteError(NotImplementedError):
+    """A program has other sites, or other dependences, than in an earlier run."""
+
+    def __init__(self, program: str, name: str) -> None:
+        super().__init__(
+            f"{OWNER}: the {program}'s site {name!r} comes and goes, or changes what it depends "
+            "on, between runs of one step. All runs of a step must have the same sites: replace "
+            "control flow that is random, or that looks at values of discrete sites, by "
+            "torch.where or pyro.poutine.mask."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Discrete guide sites that share an estimator and their plates.
@@ -368,7 +380,10 @@ def _check_rows(
     }
     together = _log_probs(programs, fixed | rows)
     for row, values in enumerate((first, second)):
-        for site, alone in _log_probs(programs, fixed | values).items():
+        by_itself = _log_probs(programs, fixed | values)
+        for program, name in sorted(by_itself.keys() ^ together.keys()):
+            raise ChangedSiteError(program, name)
+        for site, alone in by_itself.items():
             levels = max(0, together[site].dim() - programs.nesting)
             index = tuple(min(row, size - 1) for size in together[site].shape[:levels])
             found = together[site][index]
