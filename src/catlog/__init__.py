@@ -10,6 +10,7 @@ from .distributions import Autoregressive as Autoregressive
 from .distributions import BayesianNetwork as BayesianNetwork
 from .distributions import Categoricals as Categoricals
 from .distributions import MarkovChain as MarkovChain
+from .distributions import register_distribution as register_distribution
 from .estimator import Estimator as Estimator
 from .estimators import ESTIMATORS as ESTIMATORS
 from .estimators import Exact as Exact
@@ -52,6 +53,7 @@ else:  # type checkers read a literal `__all__` only
         "functions",
         "log_expectation",
         "problems",
+        "register_distribution",
     ]
 
     # Imported on first use: training needs none of these modules, and `data` needs numpy.

@@ -230,6 +230,22 @@ def test_transformer_policy_notices_a_wrong_cache(monkeypatch: pytest.MonkeyPatc
             q.log_prob(x)
 
 
+def test_coin_sequences(play) -> None:  # type: ignore[no-untyped-def]
+    text = play("coin_sequences")
+    (best,) = re.findall(r"best possible mean reward (\S+),", text)
+    assert float(best) == 0.896  # 25 coins for the amounts from 1 to 12, at 0.05 each
+    assert "depends on its padding" in text
+    for name in ("RLOO", "CritiCateR", "SCateR"):
+        found = re.search(rf"^{name} +(\d+) tokens, variance x tokens (\S+)$", text, re.MULTILINE)
+        assert found is not None
+        assert 100 < int(found[1]) < 400
+        assert 0 < float(found[2]) < 1000
+        found = re.search(rf"^{name} +reward (\S+), exact", text, re.MULTILINE)
+        assert found is not None
+        assert -1.3 < float(found[1]) < float(best)
+    assert len(re.findall(r"^ +\d+ = ", text, re.MULTILINE)) == 12
+
+
 def test_maxcut(play) -> None:  # type: ignore[no-untyped-def]
     text = play("maxcut")
     counted = re.search(r"best of all cuts has (\d+) of", text)

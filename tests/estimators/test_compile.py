@@ -3,7 +3,13 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Independent
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Multinomial,
+)
 
 import catlog
 from catlog.compiled import compiled_update
@@ -52,6 +58,17 @@ STRUCTURED = {
     "autoregressive": lambda t: catlog.Autoregressive(
         lambda x, i: t[i] + x[..., :i].sum(-1, keepdim=True) * t[i + 1], [3] * 4, dtype=t.dtype
     ),
+    "ending": lambda t: catlog.Autoregressive(
+        lambda x, i: t[i] + x[..., :i].sum(-1, keepdim=True) * t[i + 1],
+        [3] * 4,
+        end=0,
+        temperature=0.5,
+        dtype=t.dtype,
+    ),
+    "mixture": lambda t: MixtureSameFamily(
+        Categorical(logits=t[8, :2]), Independent(Categorical(logits=t[:8].unflatten(0, (2, 4))), 1)
+    ),
+    "multinomial": lambda t: Multinomial(2, logits=t[:4, 0]),
 }
 SAMPLERS = [
     catlog.Reinforce(2),
@@ -69,7 +86,14 @@ SAMPLERS = [
 
 @pytest.mark.parametrize(
     ("law", "E"),
-    [*(("network", E) for E in SAMPLERS), ("chain", SAMPLERS[2]), ("autoregressive", SAMPLERS[3])],
+    [
+        *(("network", E) for E in SAMPLERS),
+        ("chain", SAMPLERS[2]),
+        ("autoregressive", SAMPLERS[3]),
+        ("ending", SAMPLERS[2]),
+        ("mixture", SAMPLERS[1]),
+        ("multinomial", SAMPLERS[1]),
+    ],
     ids=lambda each: str(each),
 )
 def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None:

@@ -11,6 +11,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 
 from ..distributions.conditionals import view
+from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
@@ -64,7 +65,7 @@ class GradientSampler:
         self.rebuilds_q = not isinstance(q, Distribution)
         leaves = None if parameters is None else list(parameters)
         if isinstance(q, Distribution):
-            self.q = q
+            self.q = q = converted(q)
             if leaves is None:
                 leaves = _graph_leaves(_from_all_parameters(q))
                 if not leaves:
@@ -75,7 +76,7 @@ class GradientSampler:
                 raise ValueError(
                     "parameters: q is a callable, so the tensors to call it with are needed."
                 )
-            self.q = q(*leaves)
+            self.q = converted(q(*leaves))
             self.make_q = q
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)

@@ -1,18 +1,22 @@
 """Autoregressive distributions, given by any network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..checks import check_count
 from ..tracing import can_inspect, inside_functorch
+from .absorbing import Running, absorb, ended_before
 from .causal import changed_later, check_causal, check_steps, rounding
-from .ordered import Ordered
+from .network_checks import check_f, check_network
+from .ordered import Ordered, check_logits
 
 
 class Autoregressive(Ordered):
@@ -32,6 +36,16 @@ class Autoregressive(Ordered):
       state or a cache of keys and values. States are tensors, or tuples of them, with leading
       dimensions ``lead``.
 
+    **Sequences that end.** With ``end``, a sequence is over at its first ``end``: all later
+    variables are ``end`` with probability 1, whatever the network says. Nothing after it is scored,
+    and in eager mode nothing is evaluated: the network sees the rows that have not ended (of a
+    batch of contexts, those where some element has not), ``all_logits`` gets
+    ``x [rows, *batch, t]`` with the t of the longest sequence, and drawing stops when all sequences
+    have ended. If ``network.context_in_state`` is true, all that ``step`` needs of a context is in
+    its state. Then batch elements are dropped one by one, and ``step`` sees states and previous
+    variables with a single leading dimension. :class:`catlog.distributions.Prompted` is such a
+    network, for prompts of different lengths.
+
     A network that sees later variables, whose ``step`` and ``all_logits`` disagree, or that is not
     deterministic (dropout) would give wrong gradients. It is checked at its first four uses and at
     every power of two after that, in eager mode with validation on, and a ValueError is raised.
@@ -39,15 +53,22 @@ class Autoregressive(Ordered):
     Args:
         network: see above.
         cardinalities: number of categories of each variable.
-        batch_shape: of the distribution, if the network holds a batch of contexts.
-        device, dtype: of the probabilities; None: those of the network's parameters, else torch's
-            defaults.
+        batch_shape: of the distribution, if the network holds a batch of contexts; None:
+            ``network.batch_shape``, or none.
+        end: the category that ends a sequence; None: all sequences have d variables.
+        temperature: a positive number or a tensor ``[*batch]`` by which the logits are divided, in
+            draws, probabilities and gradients alike.
+        device, dtype: of the probabilities; None: those of the parameters of the network, or of
+            ``network.model``, else torch's defaults.
 
     >>> def network(x, i):
     ...     return torch.zeros(*x.shape[:-1], 3) + x[..., :i].sum(-1, keepdim=True)
     >>> q = Autoregressive(network, [3, 3])
     >>> q.sample((5,)).shape, q.log_prob(torch.tensor([0, 2])).exp()
     (torch.Size([5, 2]), tensor(0.1111))
+    >>> q = Autoregressive(network, [3, 3, 3], end=0)
+    >>> q.log_prob(torch.tensor([0, 0, 0])).exp(), q.lengths(torch.tensor([2, 0, 0]))
+    (tensor(0.3333), tensor(2))
     """
 
     # Uses of a module, a class of networks or a function's code.
@@ -57,8 +78,10 @@ class Autoregressive(Ordered):
         self,
         network: Any,
         cardinalities: Sequence[int],
-        batch_shape: Sequence[int] = (),
+        batch_shape: Sequence[int] | None = None,
         *,
+        end: int | None = None,
+        temperature: float | Tensor = 1.0,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
@@ -70,9 +93,15 @@ class Autoregressive(Ordered):
                 "Autoregressive: `cardinalities` is empty; a distribution needs at least one "
                 "variable."
             )
-        # First by attribute: torch 2.6 cannot trace isinstance of a lambda.
-        is_module = hasattr(network, "parameters") and isinstance(network, nn.Module)
-        parameter = next(iter(network.parameters()), None) if is_module else None
+        if end is not None:
+            hint = f"Every variable must have it among its categories, {list(cardinalities)}."
+            most = min(cardinalities) - 1
+            check_count("Autoregressive", "end", end, least=0, most=most, hint=hint)
+        if batch_shape is None:
+            batch_shape = getattr(network, "batch_shape", ())
+        _check_temperature(temperature, torch.Size(batch_shape))
+        owner = _model(network)
+        parameter = next(iter(owner.parameters()), None) if _is_module(owner) else None
         self.network = network
         self.cardinalities = tuple(cardinalities)
         self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
@@ -80,6 +109,8 @@ class Autoregressive(Ordered):
         self.real = dtype or (torch.get_default_dtype() if parameter is None else parameter.dtype)
         self.device = device or (torch.device("cpu") if parameter is None else parameter.device)
         self.incremental = hasattr(network, "start") and hasattr(network, "step")
+        self.end = end
+        self.temperature = temperature
         super().__init__(
             torch.Size(batch_shape),
             torch.Size([len(self.cardinalities)]),
@@ -92,13 +123,46 @@ class Autoregressive(Ordered):
             self._check_network(x[:1])
         return log_probs
 
+    def lengths(self, x: Int64[Tensor, "*lead d"]) -> Int64[Tensor, "*lead"]:
+        """Return how many variables each sequence has, up to and including its first ``end``."""
+        if self.end is None:
+            return torch.full(x.shape[:-1], x.shape[-1], device=x.device)
+        return (~ended_before(x, self.end)).sum(-1)
+
+    @torch.no_grad()
+    def check(self, f: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Raise a ValueError that names the mistake if the network, or f, breaks the contract.
+
+        Checked are: shapes and leading dimensions of logits and states; that logits depend on
+        earlier variables alone, and on their own row alone; that ``step``, ``all_logits`` and
+        ``network(x, i)`` are the same function; with ``end``, that shorter sequences are accepted,
+        and that ``context_in_state`` is true. f must return one value per point, which does not
+        depend on the other points.
+
+        Cost: about 2 d + 10 passes through the network, and 3 evaluations of f. The network is
+        checked at its first uses as well, but by fewer points.
+
+        Args:
+            f: a function of points ``[n, *batch, d]`` that returns ``[n, *batch]``.
+
+        >>> q = Autoregressive(lambda x, i: x[..., -1:] * torch.arange(3.0), [3, 3])
+        >>> try:
+        ...     q.check()
+        ... except ValueError as error:
+        ...     print(str(error)[:73])
+        q: the network's logits of variable 0 change when variables 0 to 1 change
+        """
+        x = check_network(self)
+        if f is not None:
+            check_f(f, x)
+
     @torch.no_grad()
     def _check_network(self, x: Int64[Tensor, "1 *batch d"]) -> None:
         """Check the network at its first four uses, then at every power of two.
 
         Later checks are needed because its last layer may begin at zero.
         """
-        network = self.network
+        network = _model(self.network)
         while isinstance(network, partial):
             network = network.func
         if not isinstance(network, nn.Module):  # may be made for one step: count uses of its code
@@ -106,42 +170,199 @@ class Autoregressive(Ordered):
         uses = self._uses[network] = self._uses.get(network, 0) + 1
         if uses > 4 and uses & (uses - 1):
             return
+        x = self.without_end(x)
         points = changed_later(x, self.cardinalities)
         raw = self.raw_logits(points)
         eps = rounding({self.real, *(logits.dtype for logits in raw)}, x.device)
         known = self._stacked(raw, points, validate=False)
         check_causal(known, eps)
         if self.incremental and hasattr(self.network, "all_logits"):
-            check_steps(self._stacked(self._by_steps(x), x, validate=False), known[:1], eps)
+            check_steps(self._stacked(self.by_steps(x), x, validate=False), known[:1], eps)
+
+    def without_end(self, x: Int64[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
+        """Return the points with another category in place of ``end``, so that nothing ends."""
+        if self.end is None or min(self.cardinalities) == 1:
+            return x
+        return x.masked_fill(x == self.end, 1 if self.end == 0 else self.end - 1)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
+        if self.end is None or block == 0:
+            return self._scaled(self._conditional(x, block))
+        has_ended = (x[..., :block] == self.end).any(-1)
+        rows = _running(has_ended.reshape(len(x), -1).all(1), x)
+        if rows is None:
+            raw = self._conditional(x, block)
+        else:
+            raw = self._end_alone(x.shape[:-1], block)
+            if len(rows) > 0:
+                part = self._conditional(x[rows], block)
+                check_logits(part, x[rows].shape[:-1] + raw.shape[-2:], block)
+                raw = raw.to(part.dtype).index_copy(0, rows, part)
+        check_logits(raw, x.shape[:-1] + (1, self.cardinalities[block]), block)
+        return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end)
+
+    def _conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead 1 k"]:
         if hasattr(self.network, "all_logits"):
-            return self.network.all_logits(x)[..., block : block + 1, : self.cardinalities[block]]
+            seen = x if self.end is None else x[..., : block + 1]
+            return self.network.all_logits(seen)[
+                ..., block : block + 1, : self.cardinalities[block]
+            ]
         raw = self.network(x, block)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
 
     def start(self, lead: torch.Size) -> Any:
-        return self.network.start(lead)
+        state = self.network.start(lead)
+        if self.end is None:
+            return state
+        if self._one_by_one:
+            state = tree_map(lambda tensor: tensor.flatten(0, len(lead) - 1), state)
+        return Running.all(state, prod(lead) if self._one_by_one else lead[0], self.device)
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether batch elements that have ended are dropped one by one, not row by row."""
+        return bool(getattr(self.network, "context_in_state", False))
 
     def step(self, state: Any, block: int, previous: Tensor | None) -> tuple[Tensor, Any]:
         return self.network.step(state, block, previous)
 
+    def next_logits(
+        self, block: int, x: Tensor, state: Any, previous: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        if not self.incremental:
+            return self.conditional(x, block), None
+        if self.end is None:
+            raw, state = super().next_logits(block, x, state, previous)
+            return self._scaled(raw), state
+        has_ended = (x[..., :block] == self.end).any(-1)
+        raw, state = self._next_of_running(block, x, state, previous, has_ended)
+        return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end), state
+
+    def _next_of_running(
+        self,
+        block: int,
+        x: Int64[Tensor, "*lead d"],
+        states: Running,
+        previous: Int64[Tensor, "*lead"] | None,
+        has_ended: Bool[Tensor, "*lead"],
+    ) -> tuple[Float[Tensor, "*lead 1 k"], Running]:
+        """Return the next logits and the states, by a step of the sequences that have not ended."""
+        lead, k = x.shape[:-1], self.cardinalities[block]
+        flat = (prod(lead),) if self._one_by_one else lead
+        rows = _running(has_ended.reshape(flat[0], -1).all(1), x)
+        before = None if previous is None else previous.reshape(flat)
+        if rows is None:
+            raw, state = self.step(states.state, block, before)
+            check_logits(raw, torch.Size([*flat, k]), block)
+            return raw.reshape(*lead, 1, k), Running(state, states.slot, states.count)
+        states = states.keep(rows)
+        raw = self._end_alone(torch.Size(flat), block).squeeze(-2)
+        if len(rows) > 0:
+            part, state = self.step(states.state, block, None if before is None else before[rows])
+            check_logits(part, torch.Size([len(rows), *flat[1:], k]), block)
+            raw = raw.to(part.dtype).index_copy(0, rows, part)
+            states = Running(state, states.slot, states.count)
+        return raw.reshape(*lead, 1, k), states
+
+    def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
+        if self.end is None:
+            return super().select_rows(state, rows)
+        if self._one_by_one:
+            batch = torch.arange(prod(self.batch_shape), device=rows.device)
+            rows = (rows.unsqueeze(-1) * len(batch) + batch).flatten()
+        return state.select(rows)
+
+    def _scaled(self, logits: Any) -> Any:
+        """Return logits ``[*lead, m, k]`` divided by the temperature.
+
+        What is no tensor is reported where logits are read.
+        """
+        if not isinstance(logits, Tensor):
+            return logits
+        if isinstance(self.temperature, Tensor):
+            return logits / self.temperature[..., None, None]
+        return logits if self.temperature == 1.0 else logits / self.temperature
+
+    def _end_alone(self, lead: torch.Size, block: int) -> Float[Tensor, "*lead 1 k"]:
+        """Return logits of sequences that have ended; :func:`absorb` sets them."""
+        shape = (*lead, 1, self.cardinalities[block])
+        return torch.zeros(shape, dtype=self.real, device=self.device)
+
     def raw_logits(self, x: Tensor) -> list[Tensor]:
         if hasattr(self.network, "all_logits"):
-            logits = self.network.all_logits(x)
-            expected = (*x.shape, max(self.cardinalities))
-            if logits.shape != expected:
-                raise ValueError(
-                    f"q: all_logits must return shape {expected}, but it returned "
-                    f"{tuple(logits.shape)}."
-                )
-            return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
-        return self._by_steps(x) if self.incremental else super().raw_logits(x)
+            return self.by_all_logits(x)
+        return self.by_steps(x) if self.incremental else super().raw_logits(x)
 
-    def _by_steps(self, x: Tensor) -> list[Tensor]:
+    def by_all_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead 1 k"]]:
+        """Return all logits by one call of the network's ``all_logits``."""
+        has_ended = None if self.end is None else ended_before(x, self.end)
+        seen = x
+        if has_ended is not None and can_inspect(True, x) and x.numel() > 0:
+            seen = x[..., : int((~has_ended).sum(-1).max())]
+        logits = self.network.all_logits(seen)
+        expected = (*seen.shape, max(self.cardinalities))
+        if logits.shape != expected:
+            raise ValueError(
+                f"q: all_logits must return shape {expected}, but it returned "
+                f"{tuple(logits.shape)}."
+            )
+        logits = self._scaled(logits)
+        if has_ended is not None:
+            assert self.end is not None
+            logits = nn.functional.pad(logits, (0, 0, 0, x.shape[-1] - seen.shape[-1]))
+            logits = absorb(logits, has_ended, self.end)
+        return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
+
+    def by_steps(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead 1 k"]]:
+        """Return all logits by the network's ``start`` and ``step``."""
         state = self.start(x.shape[:-1])
         blocks = []
         for i in range(len(self.cardinalities)):
             logits, state = self.next_logits(i, x, state, x[..., i - 1] if i > 0 else None)
             blocks.append(logits)
         return blocks
+
+
+def _is_module(network: Any) -> bool:
+    # First by attribute: torch 2.6 cannot trace isinstance of a lambda.
+    return hasattr(network, "parameters") and isinstance(network, nn.Module)
+
+
+def _model(network: Any) -> Any:
+    """Return the network, or the module that it wraps for a step of training."""
+    if _is_module(network) or not _is_module(getattr(network, "model", None)):
+        return network
+    return network.model
+
+
+def _running(has_ended: Bool[Tensor, "rows"], x: Tensor) -> Int64[Tensor, "running"] | None:
+    """Return the rows that have not ended; None if all run, or if Python may not look."""
+    if not can_inspect(True, x, has_ended):
+        return None
+    rows = (~has_ended).nonzero().squeeze(1)
+    return None if len(rows) == len(has_ended) else rows
+
+
+def _check_temperature(temperature: object, batch: torch.Size) -> None:
+    if isinstance(temperature, Tensor):
+        try:
+            fits = torch.broadcast_shapes(temperature.shape, batch) == batch
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
+                f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
+            )
+        positive = not can_inspect(True, temperature) or bool((temperature > 0).all())
+    else:
+        positive = (
+            isinstance(temperature, int | float)
+            and not isinstance(temperature, bool)
+            and 0 < temperature < torch.inf
+        )
+    if not positive:
+        raise ValueError(
+            f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "
+            "likeliest category of every variable, use a small one."
+        )

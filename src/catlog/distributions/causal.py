@@ -11,9 +11,11 @@ NOT_DETERMINISTIC = (
 
 
 def changed_later(
-    x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...]
+    x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...], cuts: list[int] | None = None
 ) -> Int64[Tensor, "rows *batch d"]:
-    """Return the point x twice, then x with other values from each of :func:`_cuts` on.
+    """Return the point x twice, then x with other values from each of the cuts on.
+
+    By default these are the first variable, the middle one and the last one.
 
     >>> changed_later(torch.tensor([[0, 1, 2]]), (2, 2, 4)).tolist()
     [[0, 1, 2], [0, 1, 2], [1, 0, 1], [0, 0, 1], [0, 1, 1]]
@@ -21,7 +23,8 @@ def changed_later(
     size = torch.tensor(sizes, device=x.device)
     variable = torch.arange(len(sizes), device=x.device)
     changed = (x + 1 + variable % (size - 1).clamp(min=1)) % size
-    rows = [torch.where(variable >= cut, changed, x) for cut in _cuts(len(sizes))]
+    cuts = _cuts(len(sizes)) if cuts is None else cuts
+    rows = [torch.where(variable >= cut, changed, x) for cut in cuts]
     return torch.cat([x, x, *rows])
 
 
@@ -29,7 +32,9 @@ def _cuts(d: int) -> list[int]:
     return sorted({0, d // 2, d - 1})
 
 
-def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float) -> None:
+def check_causal(
+    log_probs: Float[Tensor, "rows *batch d k"], eps: float, cuts: list[int] | None = None
+) -> None:
     """Raise if log-probabilities depend on later variables, or on the row.
 
     They are those at the points of :func:`changed_later`. ``eps`` is the network's rounding error.
@@ -37,13 +42,15 @@ def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float) -> Non
     """
     first, again, *changed = log_probs.unbind(0)
     d, limit = first.shape[-2], eps ** (2 / 3)
-    if (i := _differs(first, again, limit)) is not None:
+    if (i := differing_variable(first, again, limit)) is not None:
         raise ValueError(
             f"q: the network gives variable {i} different logits in two rows that hold the same "
             f"point. {NOT_DETERMINISTIC}"
         )
-    for cut, after in zip(_cuts(d), changed, strict=True):
-        if (i := _differs(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)) is not None:
+    for cut, after in zip(_cuts(d) if cuts is None else cuts, changed, strict=True):
+        if (
+            i := differing_variable(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)
+        ) is not None:
             change = f"variables {cut} to {d - 1} change"
             if cut == d - 1:
                 change = f"variable {cut} changes"
@@ -58,7 +65,7 @@ def check_steps(
     stepped: Float[Tensor, "1 *batch d k"], known: Float[Tensor, "1 *batch d k"], eps: float
 ) -> None:
     """Raise if ``step`` and ``all_logits`` differ by more than rounding in another order."""
-    if (i := _differs(stepped, known, eps ** (1 / 2))) is not None:
+    if (i := differing_variable(stepped, known, eps ** (1 / 2))) is not None:
         difference = (stepped.exp() - known.exp()).abs()[..., i, :].max().item()
         raise ValueError(
             f"q: step and all_logits of the network disagree on variable {i} at the same point, by "
@@ -83,7 +90,7 @@ def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
     return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
-def _differs(
+def differing_variable(
     first: Float[Tensor, "*lead d k"], second: Float[Tensor, "*lead d k"], limit: float
 ) -> int | None:
     """Return the first variable whose log-probabilities differ, or None.

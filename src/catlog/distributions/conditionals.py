@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 from ..checks import check_outputs, check_validate
 from ..estimator import Kind
 from .factors import Factors, factors
+from .foreign import converted
 from .ordered import IndependentBlocks, Ordered, at_least_float32
 from .output_dimensions import WithOutputDimensions
 
@@ -22,20 +23,22 @@ class Conditionals:
     Attributes:
         q: the distribution.
         validate: check its logits for NaN (eager mode only).
-        kind: how a point is written.
     """
 
     q: Ordered
     validate: bool = True
-    kind: Kind = Kind.INDEX
 
     @property
     def batch_shape(self) -> torch.Size:
         return self.q.batch_shape
 
     @property
+    def kind(self) -> Kind:
+        return Kind.INDEX if self.q.form is None else self.q.form.kind
+
+    @property
     def event_shape(self) -> torch.Size:
-        return self.q.event_shape
+        return self.q.event_shape if self.q.form is None else self.q.form.event_shape
 
     @property
     def outputs(self) -> int:
@@ -59,7 +62,7 @@ class Conditionals:
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.int64
+        return torch.int64 if self.q.form is None else self.q.form.dtype
 
     @property
     def real(self) -> torch.dtype:
@@ -70,10 +73,10 @@ class Conditionals:
         return self.q.device
 
     def index(self, x: Tensor) -> Int64[Tensor, "n *batch d"]:
-        return x.detach()
+        return x.detach() if self.q.form is None else self.q.form.index(x.detach(), self.d)
 
     def point(self, index: Int64[Tensor, "n *batch d"]) -> Tensor:
-        return index.clone()
+        return index.clone() if self.q.form is None else self.q.form.point(index, self.k)
 
     def log_conditionals(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch d k"]:
         """Return log q(x_i = k | earlier variables as in ``index``), differentiable."""
@@ -100,6 +103,7 @@ def view(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Factors
 
     ``outputs`` batch dimensions of size 1 are appended, for functions with many outputs.
     """
+    q = converted(q)
     if not isinstance(q, Ordered):
         return factors(q, outputs=outputs, validate=validate)
     check_validate(validate)

@@ -18,6 +18,7 @@ from ..checks import check_outputs, check_validate
 from ..estimator import Kind
 from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
+from .foreign import converted
 from .ordered import Ordered
 
 
@@ -148,6 +149,7 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
     """
     check_validate(validate)
     check_outputs(outputs)
+    q = converted(q)
     base: Distribution = q
     while isinstance(base, Independent):
         base = base.base_dist
@@ -174,7 +176,8 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
             "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
             "torch.distributions, each alone or inside Independent(..., dims), and "
             "catlog.Categoricals; and, for estimators of structured distributions, "
-            "Autoregressive, BayesianNetwork and MarkovChain."
+            "Autoregressive, BayesianNetwork and MarkovChain. For other types there is "
+            "catlog.register_distribution."
         )
     batch, event = q.batch_shape + (1,) * outputs, q.event_shape
     d = prod(event[:-1] if kind == Kind.ONE_HOT else event)

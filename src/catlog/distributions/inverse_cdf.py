@@ -1,11 +1,12 @@
 """Draws by inverse CDF: from uniforms to categories, block by block."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.utils._pytree import tree_map
+
+from ..tracing import can_inspect
 
 if TYPE_CHECKING:
     from .ordered import Ordered
@@ -28,7 +29,7 @@ def inverse_cdf(probs: Tensor, u: Tensor) -> Tensor:
 def ancestral(
     q: "Ordered", u: Float[Tensor, "n *batch d"], validate: bool = True
 ) -> Int64[Tensor, "n *batch d"]:
-    """Return points of q made from uniforms, block by block."""
+    """Return points of q made from uniforms, block by block, until all sequences have ended."""
     lead = u.shape[:-1]
     x = torch.zeros(u.shape, dtype=torch.int64, device=u.device)
     state = q.start(lead) if q.incremental else None
@@ -39,6 +40,9 @@ def ancestral(
         drawn = inverse_cdf(q.block_log_probs(raw, block, lead, validate).exp(), u[..., index])
         x[..., index] = drawn
         previous = drawn[..., 0]
+        if q.end is not None and can_inspect(True, x) and bool((previous == q.end).all()):
+            x[..., block + 1 :] = q.end
+            break
     return x
 
 
@@ -48,8 +52,3 @@ def as_index(variables: tuple[int, ...]) -> slice | list[int]:
     if variables == tuple(range(first, first + count)):
         return slice(first, first + count)
     return list(variables)
-
-
-def select_rows(state: Any, rows: Int64[Tensor, "r"]) -> Any:
-    """Return the given rows of every tensor of a state."""
-    return tree_map(lambda tensor: tensor.index_select(0, rows), state)

@@ -16,7 +16,9 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
 from ..tracing import can_inspect
+from .absorbing import rows_of_state
 from .inverse_cdf import ancestral
+from .point_form import PointForm
 
 
 class Ordered(Distribution):
@@ -34,6 +36,9 @@ class Ordered(Distribution):
       ``real`` is narrower;
     - ``fixed``: variables whose conditionals have no parameters to learn, such as the transitions
       of a known environment;
+    - ``end``: for sequences that end, the category that is certain after its first occurrence; then
+      every block is one variable, in the order of the event;
+    - ``form``: how f sees a point, if it is not the int64 vector itself;
 
     and defines :meth:`conditional`. If its network carries a state along the sequence, it sets
     ``incremental`` and defines :meth:`start` and :meth:`step` as well. If it can compute all
@@ -49,6 +54,8 @@ class Ordered(Distribution):
     device: torch.device
     fixed: frozenset[int] = frozenset()
     incremental: bool = False
+    end: int | None = None
+    form: PointForm | None = None
 
     @abstractmethod
     def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
@@ -77,6 +84,10 @@ class Ordered(Distribution):
         raw, state = self.step(state, block, previous)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw, state
 
+    def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
+        """Return the state at these rows of the first dimension, in this order."""
+        return rows_of_state(state, rows)
+
     def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
         """Return per block the logits of its variables, given the earlier variables in x."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
@@ -87,13 +98,7 @@ class Ordered(Distribution):
         """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
         variables = self.blocks[block]
         sizes = [self.cardinalities[i] for i in variables]
-        expected = lead + (len(variables), max(sizes))
-        if not isinstance(logits, Tensor) or logits.shape != expected:
-            returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
-                f"q: the conditional of variable {variables[0]} must return logits of shape "
-                f"{tuple(expected)}, but it returned {returned}."
-            )
+        check_logits(logits, lead + (len(variables), max(sizes)), variables[0])
         if min(sizes) < max(sizes):
             beyond = (
                 torch.arange(max(sizes), device=logits.device)
@@ -208,6 +213,16 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
+
+
+def check_logits(logits: object, expected: torch.Size, variable: int) -> None:
+    """Raise unless a conditional returned logits of the expected shape."""
+    if not isinstance(logits, Tensor) or logits.shape != expected:
+        returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"q: the conditional of variable {variable} must return logits of shape "
+            f"{tuple(expected)}, but it returned {returned}."
+        )
 
 
 class IndependentBlocks(Ordered):

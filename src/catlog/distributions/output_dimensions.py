@@ -26,6 +26,8 @@ class WithOutputDimensions(Ordered):
         self.device = q.device
         self.fixed = q.fixed
         self.incremental = q.incremental
+        self.end = q.end
+        self.form = q.form
         batch_shape = q.batch_shape + (1,) * outputs
         super().__init__(batch_shape, q.event_shape, validate_args=False)
 
@@ -53,9 +55,16 @@ class WithOutputDimensions(Ordered):
     def start(self, lead: torch.Size) -> Any:
         return self.q.start(lead[: len(lead) - self.outputs])
 
-    def step(
-        self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
-    ) -> tuple[Float[Tensor, "*lead k"], Any]:
+    def next_logits(
+        self,
+        block: int,
+        x: Int64[Tensor, "*lead d"],
+        state: Any,
+        previous: Int64[Tensor, "*lead"] | None,
+    ) -> tuple[Float[Tensor, "*lead m k"], Any]:
         without = None if previous is None else self._without(previous, 0)
-        raw, state = self.q.step(state, block, without)
-        return self._with(raw, 1), state
+        raw, state = self.q.next_logits(block, self._without(x, 1), state, without)
+        return self._with(raw, 2), state
+
+    def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
+        return self.q.select_rows(state, rows)

@@ -111,6 +111,8 @@ def base_draws(
             raise ValueError(
                 "x must hold one-hot vectors, a single 1 among zeros, but others were given."
             )
+        if law.kind == Kind.INDEX and x.is_floating_point() and bool((x != x.round()).any()):
+            raise ValueError("x must hold whole numbers, as q.sample() gives them.")
         _check_possible(law, law.index(points))
     return points
 
@@ -127,7 +129,9 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> Tensor:
         raise ValueError(f"x must have {expected}, but {tuple(x.shape)} was given.")
     check_device("x", x, law.device)
     if x.is_complex() or (
-        law.kind == Kind.INDEX and (x.is_floating_point() or x.dtype == torch.bool)
+        law.kind == Kind.INDEX
+        and not law.dtype.is_floating_point
+        and (x.is_floating_point() or x.dtype == torch.bool)
     ):
         raise TypeError(
             f"x must hold points of {law.dtype}, as q.sample() gives them, but {x.dtype} was given."

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..distributions.inverse_cdf import as_index, inverse_cdf, select_rows
+from ..distributions.inverse_cdf import as_index, inverse_cdf
 from ..distributions.ordered import Ordered, at_least_float32
 from .gumbel import gumbels
 
@@ -118,7 +118,7 @@ def all_interventions(
         if q.incremental:
             kept = torch.arange(lead[0], device=noise.device)
             copies = torch.arange(n, device=noise.device).repeat(counts[variables[0]])
-            state = select_rows(state, torch.cat([kept, copies]))
+            state = q.select_rows(state, torch.cat([kept, copies]))
             previous = points[..., variables[0]].flatten(0, 1)
     moves = (
         torch.tensor(moved_variables, dtype=torch.int64, device=noise.device)

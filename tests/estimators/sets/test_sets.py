@@ -55,6 +55,12 @@ def recurrent(theta: Tensor) -> Distribution:
     return catlog.Autoregressive(Counting(theta), [2, 3, 2], theta.shape[:-2], dtype=theta.dtype)
 
 
+def ending(theta: Tensor) -> Distribution:
+    """Return sequences that end at their first 0."""
+    network, batch = Counting(theta), theta.shape[:-2]
+    return catlog.Autoregressive(network, [2, 3, 2], batch, end=0, dtype=theta.dtype)
+
+
 def blocks(theta: Tensor) -> Distribution:
     """Return a network with a block of two variables and its parent, which is listed after it."""
     leaves, root = theta[..., :12].unflatten(-1, (3, 2, 2)), theta[..., 12:]
@@ -69,6 +75,13 @@ def squares(x: Tensor) -> Tensor:
 STRUCTURED = [
     Case("integer chain", normals(6), chain, grid(2, 2, 2), squares),
     Case("integer recurrent", normals(3, 3), recurrent, grid(2, 3, 2), squares),
+    Case(
+        "integer sequence that ends",
+        normals(3, 3),
+        ending,
+        torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 2, 0], [1, 2, 1]]),
+        squares,
+    ),
     Case("integer blocks", normals(15), blocks, grid(2, 2, 3), squares),
 ]
 ALL_CASES = CASES | {case.name: case for case in STRUCTURED}

@@ -1,0 +1,74 @@
+"""Independent copies of a structured distribution: torch's ``Independent`` around it."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ..estimator import Kind
+from .ordered import Ordered
+from .point_form import PointForm
+
+
+class Copies(Ordered):
+    """The last ``dims`` batch dimensions of ``base`` as independent parts of one event.
+
+    A change of a variable draws later variables of its own copy again, and no others.
+
+    Args:
+        base: the distribution, with batch shape ``[*batch, *copies]``.
+        dims: the number of dimensions of the copies.
+
+    >>> from catlog import MarkovChain
+    >>> q = Copies(MarkovChain(torch.zeros(5, 2), torch.zeros(2, 2), length=3), 1)
+    >>> q.batch_shape, len(q.cardinalities), q.form.event_shape
+    (torch.Size([]), 15, torch.Size([5, 3]))
+    """
+
+    def __init__(self, base: Ordered, dims: int) -> None:
+        batch = base.batch_shape[: len(base.batch_shape) - dims]
+        copies = base.batch_shape[len(base.batch_shape) - dims :]
+        count, d = prod(copies), len(base.cardinalities)
+        inner = base.form or PointForm(Kind.INDEX, base.event_shape, torch.int64)
+        self.base = base
+        self.copies = copies
+        self.cardinalities = base.cardinalities * count
+        self.blocks = tuple(
+            tuple(copy * d + i for i in block) for block in base.blocks for copy in range(count)
+        )
+        self.ancestors = tuple(
+            frozenset(copy * d + i for i in known)
+            for known in base.ancestors
+            for copy in range(count)
+        )
+        self.fixed = frozenset(copy * d + i for i in base.fixed for copy in range(count))
+        self.real = base.real
+        self.device = base.device
+        self.form = PointForm(inner.kind, copies + inner.event_shape, inner.dtype)
+        super().__init__(batch, torch.Size([count * d]), validate_args=False)
+
+    def _apart(self, x: Tensor) -> Tensor:
+        """Return the points ``[*lead, copies * d]`` as ``[*lead, *copies, d]``."""
+        return x.reshape((*x.shape[:-1], *self.copies, -1))
+
+    def _together(self, logits: Tensor, lead: torch.Size) -> Tensor:
+        """Return a block's logits ``[*lead, *copies, m, k]`` as ``[*lead, copies, m, k]``."""
+        return logits.reshape(lead + (-1,) + logits.shape[-2:])
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        inner, copy = divmod(block, prod(self.copies))
+        points = self._apart(x)
+        incremental = self.base.incremental
+        raw = (
+            self.base.raw_logits(points)[inner]
+            if incremental
+            else self.base.conditional(points, inner)
+        )
+        return self._together(raw, x.shape[:-1])[..., copy, :, :]
+
+    def raw_logits(self, x: Tensor) -> list[Tensor]:
+        blocks = []
+        for raw in self.base.raw_logits(self._apart(x)):
+            together = self._together(raw, x.shape[:-1])
+            blocks += [together[..., copy, :, :] for copy in range(prod(self.copies))]
+        return blocks

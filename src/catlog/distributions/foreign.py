@@ -1,0 +1,132 @@
+"""Distributions of other libraries, converted to those that estimators know."""
+
+from collections.abc import Callable
+from inspect import isclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+from .categoricals import Categoricals
+from .copies import Copies
+from .ordered import Ordered
+
+Convert = Callable[[Any], Distribution]
+KNOWN = (Bernoulli, Categorical, OneHotCategorical, Categoricals)
+_CONVERSIONS: dict[type[Distribution] | str, Convert] = {}
+
+
+def register_distribution(type: "type[Distribution] | str", convert: Convert) -> None:
+    """Let every estimator take distributions of a further type.
+
+    ``E(f, q)`` converts such a q, and f sees the points of the converted distribution. Subclasses
+    are converted as well, unless they are registered themselves, and so are distributions inside
+    ``Independent``. A later registration replaces an earlier one.
+
+    Registered from the start are torch's ``MixtureSameFamily`` and ``Multinomial``, and the masked
+    and one-hot categorical distributions of torchrl.
+
+    Args:
+        type: a class, or its full name, as "package.module.Class", if it should not be imported.
+        convert: a function of q that returns a distribution which estimators know: of
+            torch.distributions or of catlog, with the batch shape of q and differentiable in its
+            parameters.
+
+    >>> class Coin(torch.distributions.Distribution):
+    ...     arg_constraints = {}
+    ...     def __init__(self, p):
+    ...         self.p = p
+    ...         super().__init__(p.shape, validate_args=False)
+    >>> register_distribution(Coin, lambda q: Bernoulli(q.p))
+    >>> from catlog import Exact
+    >>> Exact()(lambda x: 3 * x, Coin(torch.tensor(0.5)))
+    tensor(1.5000)
+    """
+    is_name = isinstance(type, str) and "." in type
+    if not is_name and not (isclass(type) and issubclass(type, Distribution)):
+        raise TypeError(
+            "register_distribution: `type` must be a subclass of torch.distributions.Distribution "
+            f"or its full name, as 'package.module.Class', but {type!r} was given."
+        )
+    if not callable(convert):
+        raise TypeError(
+            "register_distribution: `convert` must be a function of q that returns a distribution, "
+            f"but {convert!r} was given."
+        )
+    _CONVERSIONS[type] = convert
+
+
+def converted(q: Distribution) -> Distribution:
+    """Return q as a distribution that estimators know, if its type is registered; else q."""
+    if isinstance(q, Independent):
+        base = converted(q.base_dist)
+        if isinstance(base, Ordered):
+            return Copies(base, q.reinterpreted_batch_ndims)
+        if base is q.base_dist:
+            return q
+        return Independent(base, q.reinterpreted_batch_ndims, validate_args=False)
+    if type(q) in KNOWN or isinstance(q, Ordered) or not isinstance(q, Distribution):
+        return q
+    convert = _conversion(type(q))
+    if convert is None:
+        return q
+    result = convert(q)
+    name = type(q).__name__
+    if not isinstance(result, Distribution):
+        raise TypeError(
+            f"register_distribution: `convert` of {name} must return a distribution, but it "
+            f"returned {type(result).__name__}."
+        )
+    if result.batch_shape != q.batch_shape:
+        raise ValueError(
+            f"register_distribution: `convert` of {name} must keep the batch shape "
+            f"{tuple(q.batch_shape)}, but it returned {type(result).__name__} with "
+            f"{tuple(result.batch_shape)}."
+        )
+    return result if type(result) is type(q) else converted(result)
+
+
+def _conversion(kind: type) -> Convert | None:
+    """Return how the type is converted: by its own registration, or that of its nearest base."""
+    for base in kind.__mro__:
+        for key in (base, f"{base.__module__}.{base.__qualname__}"):
+            if key in _CONVERSIONS:
+                return _CONVERSIONS[key]
+    return None
+
+
+def _masked(q: Any) -> Distribution:
+    """Convert torchrl's MaskedCategorical; with ``indices``, its logits are those of a subset."""
+    return Categorical(logits=_all_logits(q), validate_args=False)
+
+
+def _masked_one_hot(q: Any) -> Distribution:
+    return OneHotCategorical(logits=_all_logits(q), validate_args=False)
+
+
+def _one_hot(q: Any) -> Distribution:
+    """Convert torchrl's OneHotCategorical, whose points are one-hot though it is a Categorical."""
+    return OneHotCategorical(logits=q.logits, validate_args=False)
+
+
+def _all_logits(q: Any) -> Tensor:
+    """Return the logits of all categories, -inf for those that are masked."""
+    logits: Tensor = q.logits
+    if not q._sparse_mask:
+        return logits
+    chosen = q._mask.expand(logits.shape)
+    padding = torch.zeros_like(chosen, dtype=torch.bool)
+    if q._padding_value is not None:
+        padding = chosen == q._padding_value
+    k = getattr(q, "num_samples", None) or int(chosen.max()) + 1
+    full = logits.new_full((*logits.shape[:-1], k + 1), -torch.inf)  # padding goes to the last one
+    return full.scatter(-1, chosen.masked_fill(padding, k), logits)[..., :k]
+
+
+for _name, _convert in {
+    "MaskedCategorical": _masked,
+    "MaskedOneHotCategorical": _masked_one_hot,
+    "OneHotCategorical": _one_hot,
+}.items():
+    register_distribution(f"torchrl.modules.distributions.discrete.{_name}", _convert)

@@ -1,0 +1,87 @@
+"""Counts of categories in a number of draws, one category after the other."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.distributions import Multinomial
+from torch.nn.functional import pad
+
+from ..estimator import Kind
+from .factors import factors
+from .foreign import register_distribution
+from .ordered import Ordered
+from .point_form import PointForm
+
+
+class MultinomialCounts(Ordered):
+    r"""torch's ``Multinomial`` by its conditionals, which are binomial.
+
+    .. math::
+        q(x_i \mid x_{<i}) = \text{Binomial}\Bigl(x_i;\; n - \textstyle\sum_{j<i} x_j,\;
+        p_i / \sum_{j \ge i} p_j\Bigr)
+
+    f sees counts as ``Multinomial`` draws them: floats ``[*batch, k]`` that add up to n. The last
+    count is certain, so that no evaluations are spent on it.
+
+    Cost: a count has n + 1 categories. :class:`~catlog.SCateR` evaluates f for each of them (with
+    ``categories=m``, for the m likeliest and one more); estimators that score whole draws do not
+    depend on n.
+
+    Args:
+        multinomial: with any number of categories and n.
+
+    >>> q = MultinomialCounts(Multinomial(2, torch.ones(3)))
+    >>> q.log_prob(torch.tensor([1, 0, 1])).exp()
+    tensor(0.2222)
+    """
+
+    def __init__(self, multinomial: Multinomial) -> None:
+        law = factors(multinomial._categorical, validate=False)
+        n, k = multinomial.total_count, law.k
+        self.possible = law.possible.squeeze(-2)
+        # A sum of n of these is finite.
+        floor = torch.finfo(law.real).min / (4 * (n + 1))
+        self.logits = torch.where(self.possible, law.log_probs.squeeze(-2), floor)
+        self.n = n
+        self.cardinalities = (n + 1,) * k
+        self.blocks = tuple((i,) for i in range(k))
+        self.ancestors = tuple(frozenset(range(i)) for i in range(k))
+        self.fixed = frozenset([k - 1])
+        self.real = law.real
+        self.device = law.device
+        dtype = multinomial._categorical._param.dtype
+        self.form = PointForm(Kind.INDEX, multinomial.event_shape, dtype)
+        super().__init__(multinomial.batch_shape, torch.Size([k]), validate_args=False)
+
+    def conditional(self, x: Tensor, block: int) -> Tensor:
+        return self._binomials(x)[..., block : block + 1, :]
+
+    def raw_logits(self, x: Tensor) -> list[Tensor]:
+        table = self._binomials(x)
+        return [table[..., i : i + 1, :] for i in range(x.shape[-1])]
+
+    def _binomials(self, x: Int64[Tensor, "*lead k"]) -> Float[Tensor, "*lead k n_plus_1"]:
+        """Return the logits of every count, given the earlier ones."""
+        tail = self.logits.flip(-1).logcumsumexp(-1).flip(-1)  # log of p_i + p_{i+1} + ...
+        share = (self.logits - tail).unsqueeze(-1)
+        rest_share = (pad(tail[..., 1:], (0, 1)) - pad(tail[..., :-1], (0, 1))).unsqueeze(-1)
+        remaining = (self.n - x.cumsum(-1) + x).unsqueeze(-1)  # draws for categories i, i + 1, ...
+        count = torch.arange(self.n + 1, device=x.device)
+        rest = remaining - count
+        whole = rest.clamp(min=0).to(self.real)
+        logits = (
+            count * share
+            + whole * rest_share
+            - torch.lgamma(count.to(self.real) + 1)
+            - torch.lgamma(whole + 1)
+        )
+        # Whether a category after i is possible: none after the last.
+        later = self.possible.flip(-1).cummax(-1).values.flip(-1)
+        later = pad(later[..., 1:], (0, 1), value=False).unsqueeze(-1)
+        impossible = (rest < 0) | ((rest > 0) & ~later) | ((count > 0) & ~self.possible[..., None])
+        masked = logits.masked_fill(impossible, -torch.inf)
+        # After counts that cannot happen, any probabilities will do.
+        return torch.where(impossible.all(-1, keepdim=True), logits, masked)
+
+
+register_distribution(Multinomial, MultinomialCounts)

@@ -1,0 +1,204 @@
+"""Checks of a whole network, form by form, in words that name the mistake."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from .causal import changed_later, check_causal, differing_variable, rounding
+from .ordered import Ordered
+
+if TYPE_CHECKING:
+    from .autoregressive import Autoregressive
+
+Form = Callable[[Int64[Tensor, "rows *batch d"]], list[Tensor]]
+ROWS = 3
+MOST_CUTS = 64  # a network of more variables is checked at so many of them
+
+
+def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
+    """Raise if the network breaks the contract of ``q``; return the points used for it."""
+    lead = torch.Size([ROWS, *q.batch_shape])
+    sizes = torch.tensor(q.cardinalities, device=q.device)
+    uniforms = torch.rand((*lead, len(sizes)), device=q.device)
+    x = q.without_end((uniforms * sizes).long())
+    if q.incremental:
+        _check_states(q, lead)
+    known: dict[str, Tensor] = {}
+    eps = 0.0
+    for name, form in _forms(q).items():
+        raw = _called(name, form, x, q)
+        eps = max(eps, rounding({q.real, *(logits.dtype for logits in raw)}, x.device))
+        known[name] = q._stacked(raw, x, validate=True)
+        _check_rows(name, form, x, q, known[name], eps)
+        if q.end is not None and len(sizes) > 1:
+            _check_ends(name, form, x, q, known[name], eps)
+        cuts = _evenly_spaced(len(sizes))
+        points = changed_later(x[:1], q.cardinalities, cuts)
+        check_causal(q._stacked(form(points), points, validate=False), eps, cuts)
+    (first, log_probs), *others = known.items()
+    for name, again in others:
+        if (i := differing_variable(again, log_probs, eps ** (1 / 2))) is not None:
+            difference = (again.exp() - log_probs.exp()).abs()[..., i, :].max().item()
+            raise ValueError(
+                f"q: {name} and {first} of the network disagree on variable {i} at the same point, "
+                f"by {difference:.2g} in a probability. Draws use the one and gradients the other, "
+                "so both must be the same function: look for positions shifted by one, a cache "
+                "that misses an entry, or a mask that only one of them applies."
+            )
+    if hasattr(q.network, "check"):
+        q.network.check(eps)
+    return x
+
+
+def _forms(q: "Autoregressive") -> dict[str, Form]:
+    """Return the ways in which the network gives all logits."""
+    forms: dict[str, Form] = {}
+    if hasattr(q.network, "all_logits"):
+        forms["all_logits"] = q.by_all_logits
+    if q.incremental:
+        forms["step"] = q.by_steps
+    if not forms:
+        forms["network(x, i)"] = lambda x: Ordered.raw_logits(q, x)
+    return forms
+
+
+def _called(name: str, form: Form, x: Tensor, q: "Autoregressive") -> list[Tensor]:
+    """Return the logits, or raise an error that says with which shape the network failed."""
+    try:
+        return form(x)
+    except ValueError as error:
+        if str(error).startswith("q: "):
+            raise ValueError(
+                f"{error} The leading dimensions [rows, *batch] = {tuple(x.shape[:-1])} of its "
+                "input must come first in its output."
+            ) from None
+        raise _failed(name, x, error) from error
+    except Exception as error:
+        raise _failed(name, x, error) from error
+
+
+def _failed(name: str, x: Tensor, error: Exception) -> ValueError:
+    return ValueError(
+        f"q: {name} of the network failed for {x.shape[-1]} variables with the leading dimensions "
+        f"[rows, *batch] = {tuple(x.shape[:-1])}. It is always called with leading dimensions; "
+        "flatten them inside if a layer takes only one. Its error was "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _check_states(q: "Autoregressive", lead: torch.Size) -> None:
+    """Raise if a tensor of the first state has other leading dimensions."""
+    leaves = tree_leaves(q.network.start(lead))
+    for tensor in leaves:
+        if not isinstance(tensor, Tensor):
+            raise ValueError(
+                "q: a state must be a tensor or (nested) tuples of tensors, but start returned a "
+                f"{type(tensor).__name__} in it. Rows of a state are copied and dropped, so every "
+                "part of it needs the leading dimensions; write a number as such a tensor."
+            )
+        if tensor.shape[: len(lead)] != lead:
+            raise ValueError(
+                f"q: start(lead) was called with lead = {tuple(lead)}, but a tensor of the state "
+                f"has shape {tuple(tensor.shape)}. Every tensor of a state must begin with `lead`: "
+                "expand it, or move its other dimensions (layers, heads) behind."
+            )
+
+
+def _check_rows(
+    name: str, form: Form, x: Tensor, q: "Autoregressive", log_probs: Tensor, eps: float
+) -> None:
+    """Raise if logits depend on other rows, on their number, or on other batch elements."""
+    limit = eps ** (2 / 3)
+    alone = q._stacked(_called(name, form, x[1:2], q), x[1:2], validate=False)
+    if (i := differing_variable(alone, log_probs[1:2], limit)) is not None:
+        raise ValueError(
+            f"q: by {name}, the network gives variable {i} of a row other logits when the row "
+            "comes alone. Rows must not influence each other (batch normalisation does that, and a "
+            "reshape that mixes leading dimensions), and it must be deterministic (no dropout: "
+            "call its eval())."
+        )
+    if q.batch_shape.numel() > 1:
+        flat = x.flatten(1, -2)
+        sizes = torch.tensor(q.cardinalities, device=x.device)
+        changed = torch.cat([q.without_end((flat[:, :1] + 1) % sizes), flat[:, 1:]], 1).view_as(x)
+        after = q._stacked(form(changed), changed, validate=False).flatten(1, -3)[:, 1:]
+        if (i := differing_variable(after, log_probs.flatten(1, -3)[:, 1:], limit)) is not None:
+            raise ValueError(
+                f"q: by {name}, the network's logits of variable {i} change when the variables of "
+                "another batch element change. The leading dimensions [rows, *batch] must stay "
+                "apart: look for a reshape or transpose that mixes them."
+            )
+
+
+def _check_ends(
+    name: str, form: Form, x: Tensor, q: "Autoregressive", log_probs: Tensor, eps: float
+) -> None:
+    """Raise if the network needs sequences of full length, or those that have ended."""
+    assert q.end is not None
+    d = x.shape[-1]
+    if name == "all_logits":
+        short = x[..., : (d + 1) // 2]
+        try:
+            shape = tuple(q.network.all_logits(short).shape)
+        except Exception as error:
+            raise ValueError(
+                "q: with `end`, all_logits gets x without what follows the longest sequence, but "
+                f"it failed for {short.shape[-1]} of {d} variables. Let it take any number up to "
+                f"{d}. Its error was {type(error).__name__}: {error}"
+            ) from error
+        expected = (*short.shape, max(q.cardinalities))
+        if shape != expected:
+            raise ValueError(
+                "q: with `end`, all_logits gets x without what follows the longest sequence. For x "
+                f"of shape {tuple(short.shape)} it must return {expected}, but it returned {shape}."
+            )
+    ended = x.flatten(0, -2).clone()
+    ended[:-1, 0] = q.end  # all but the last sequence end at once
+    ended = ended.view_as(x)
+    after = q._stacked(_called(name, form, ended, q), ended, validate=False).flatten(0, -3)[-1:]
+    before = log_probs.flatten(0, -3)[-1:]
+    if (i := differing_variable(after, before, eps ** (2 / 3))) is not None:
+        remedy = ""
+        if name == "step" and getattr(q.network, "context_in_state", False):
+            remedy = (
+                " With `context_in_state`, step sees the batch elements that have not ended, and "
+                "must read all that it needs of their contexts from the state."
+            )
+        raise ValueError(
+            f"q: by {name}, the logits of variable {i} change when other sequences end and are no "
+            f"longer passed to the network.{remedy}"
+        )
+
+
+def _evenly_spaced(d: int) -> list[int]:
+    step = max(1, -(-d // MOST_CUTS))
+    return sorted({*range(0, d, step), d - 1})
+
+
+def check_f(f: Callable[[Tensor], Any], x: Int64[Tensor, "rows *batch d"]) -> None:
+    """Raise unless f returns one number per point, whatever the other points are."""
+    values = f(x.clone())
+    expected = tuple(x.shape[:-1])
+    if not isinstance(values, Tensor) or tuple(values.shape) != expected:
+        returned = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"f: it was given x of shape {tuple(x.shape)} and must return one value per point, "
+            f"shape {expected}, but it returned {returned}. Reduce the last dimension alone."
+        )
+    if not (values.is_floating_point() or values.dtype == torch.bool):
+        raise ValueError(f"f: it must return floats or bools, but it returned {values.dtype}.")
+    if not bool(values.double().isfinite().all()):
+        raise ValueError("f: it must return finite numbers, but some are NaN or infinite.")
+    if not torch.equal(values, f(x.clone())):
+        return  # a noisy f: nothing to compare
+    alone = f(x[1:2].clone())
+    if not torch.allclose(values[1:2].double(), alone.double(), rtol=1e-3, atol=1e-5):
+        raise ValueError(
+            "f: the value of a point changes when it comes alone, so it depends on the other "
+            "points. f must map every point on its own: look for a mean, a normalisation or a "
+            "reshape over the first dimension."
+        )

@@ -1,0 +1,37 @@
+"""How f sees a point of a structured distribution."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ..estimator import Kind
+
+
+@dataclass(frozen=True)
+class PointForm:
+    """The form of a point: that of ``sample()`` of the distribution that the user gave.
+
+    Attributes:
+        kind: bits (floats 0 and 1), category numbers (also as floats: counts) or one-hot vectors.
+        event_shape: of a point.
+        dtype: of a point.
+    """
+
+    kind: Kind
+    event_shape: torch.Size
+    dtype: torch.dtype
+
+    def point(self, index: Int64[Tensor, "*lead d"], k: int) -> Tensor:
+        """Return the point with these category numbers, of at most ``k``, in a new tensor."""
+        flat = one_hot(index, k) if self.kind == Kind.ONE_HOT else index.clone()
+        return flat.to(self.dtype).reshape(index.shape[:-1] + self.event_shape)
+
+    def index(self, x: Tensor, d: int) -> Int64[Tensor, "*lead d"]:
+        """Return the category numbers of the ``d`` variables of points."""
+        lead = x.shape[: x.dim() - len(self.event_shape)]
+        if self.kind == Kind.ONE_HOT:
+            return x.reshape((*lead, d, -1)).argmax(-1)
+        return x.reshape((*lead, d)).long()

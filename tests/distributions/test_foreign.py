@@ -1,0 +1,513 @@
+"""Distributions that are converted: mixtures, multinomials, torchrl's, and those that users add."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    Multinomial,
+    Normal,
+    OneHotCategorical,
+)
+
+import catlog
+from catlog import BayesianNetwork, MarkovChain
+from catlog.distributions import Node, component_first, foreign
+from catlog.distributions.conditionals import Conditionals, view
+from catlog.distributions.factors import Factors
+from catlog.sampling.draw import draw
+from catlog.testing.settings import estimators
+
+
+def normals(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mixed(weights: Distribution, components: Distribution) -> Distribution:
+    return MixtureSameFamily(weights, components)
+
+
+def every(*sizes: int) -> Tensor:
+    return torch.tensor(list(product(*(range(size) for size in sizes))))
+
+
+def bits(theta: Tensor) -> Distribution:
+    return mixed(
+        Categorical(logits=theta[..., :2]),
+        Independent(Bernoulli(logits=theta[..., 2:].unflatten(-1, (2, 3))), 1),
+    )
+
+
+def bits_by_probs(theta: Tensor) -> Distribution:
+    """Some of the probabilities are 0 or 1."""
+    probs = theta[..., 2:].unflatten(-1, (2, 3)).sigmoid()
+    edge = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    probs = torch.where(edge > 0, torch.tensor([1.0, 0.0]).view(2, 1).double(), probs)
+    return mixed(Categorical(probs=theta[..., :2].exp()), Independent(Bernoulli(probs), 1))
+
+
+def one_hot(theta: Tensor) -> Distribution:
+    components = OneHotCategorical(logits=theta[..., 2:].unflatten(-1, (2, 2, 3)))
+    return mixed(Categorical(logits=theta[..., :2]), Independent(components, 1))
+
+
+def masked(theta: Tensor) -> Distribution:
+    logits = theta[..., 3:].unflatten(-1, (3, 2, 3))
+    mask = torch.zeros(3, 2, 3, dtype=torch.bool)
+    mask[:, 0, 2] = mask[1, 1, 0] = True
+    weights = theta[..., :3].masked_fill(torch.tensor([False, False, True]), -torch.inf)
+    components = Categorical(logits=logits.masked_fill(mask, -torch.inf))
+    return mixed(Categorical(logits=weights), Independent(components, 1))
+
+
+def scalar(theta: Tensor) -> Distribution:
+    components = Categorical(logits=theta[..., 2:].unflatten(-1, (2, 3)))
+    return mixed(Categorical(logits=theta[..., :2]), components)
+
+
+def nested(theta: Tensor) -> Distribution:
+    """Two mixtures of two bits each, in one event [2, 2]."""
+    return Independent(
+        mixed(
+            Categorical(logits=theta[..., :4].unflatten(-1, (2, 2))),
+            Independent(Bernoulli(logits=theta[..., 4:].unflatten(-1, (2, 2, 2))), 1),
+        ),
+        1,
+    )
+
+
+def chains(theta: Tensor) -> Distribution:
+    chain = MarkovChain(
+        theta[..., :4].unflatten(-1, (2, 2)), theta[..., 4:].unflatten(-1, (2, 1, 2, 2))
+    )
+    return Independent(chain, 1)
+
+
+def multinomial(theta: Tensor) -> Distribution:
+    return Multinomial(3, logits=theta)
+
+
+def multinomial_by_probs(theta: Tensor) -> Distribution:
+    return Multinomial(2, probs=theta.exp() * torch.tensor([1.0, 0.0, 1.0, 0.0]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A distribution of parameters with any leading batch, and all its points."""
+
+    name: str
+    theta: Tensor
+    distribution: Callable[[Tensor], Distribution]
+    points: Tensor
+
+
+def with_sum(points: Tensor, total: int) -> Tensor:
+    return points[points.sum(-1) == total].double()
+
+
+CASES = {
+    case.name: case
+    for case in [
+        Case("mixture of bits", normals(8), bits, every(2, 2, 2).double()),
+        Case("mixture of bits by probs", normals(8), bits_by_probs, every(2, 2, 2).double()),
+        Case("mixture of one-hot", normals(14), one_hot, torch.eye(3).double()[every(3, 3)]),
+        Case("masked mixture", normals(21), masked, every(3, 3)),
+        Case("mixture of numbers", normals(8), scalar, torch.arange(3)),
+        Case("two mixtures", normals(12), nested, every(2, 2, 2, 2).double().view(-1, 2, 2)),
+        Case("two chains", normals(12), chains, every(2, 2, 2, 2).view(-1, 2, 2)),
+        Case("multinomial", normals(3), multinomial, with_sum(every(4, 4, 4), 3)),
+        Case(
+            "multinomial by probs", normals(4), multinomial_by_probs, with_sum(every(3, 3, 3, 3), 2)
+        ),
+    ]
+}
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def prob(q: Distribution, points: Tensor) -> Tensor:
+    """Return the probabilities of points [n, *event] by definition, with no logarithm of zero."""
+    points = points.reshape(len(points), *[1] * len(q.batch_shape), *points.shape[1:])
+    if isinstance(q, Independent):
+        return _prob(q.base_dist, points).prod(-1)
+    return _prob(q, points)
+
+
+def _prob(q: Distribution, x: Tensor) -> Tensor:
+    if isinstance(q, Multinomial):
+        coefficient = torch.lgamma(torch.tensor(q.total_count + 1.0).double())
+        coefficient = (coefficient - torch.lgamma(x + 1).sum(-1)).exp()
+        return coefficient * q.probs.pow(x).prod(-1)
+    if not isinstance(q, MixtureSameFamily):
+        return q.log_prob(x).exp()
+    event = len(q.event_shape)
+    inner = q.component_distribution
+    while isinstance(inner, Independent):
+        inner = inner.base_dist
+    x = x.unsqueeze(x.dim() - event)
+    if isinstance(inner, Bernoulli):
+        zero = 1 - inner.probs if "probs" in inner.__dict__ else (-inner.logits).sigmoid()
+        known = torch.where(x > 0, inner.probs, zero).prod(-1)
+    elif isinstance(inner, OneHotCategorical):
+        known = (x * inner.probs).sum(-1).prod(-1)
+    else:
+        shape = torch.broadcast_shapes(x.shape, inner.probs.shape[:-1])
+        table = inner.probs.expand(*shape, inner.probs.shape[-1])
+        known = table.gather(-1, x.expand(shape).unsqueeze(-1)).squeeze(-1)
+        known = known.prod(-1) if event else known
+    return (q.mixture_distribution.probs * known).sum(-1)
+
+
+@each_case
+def test_probabilities_by_conditionals(case: Case) -> None:
+    """They equal the definition, sum to one, and have its entropy; also in a batch."""
+    theta = torch.stack([case.theta, -case.theta, 0.1 * case.theta])
+    q = case.distribution(theta)
+    law = view(q)
+    assert isinstance(law, Conditionals)
+    assert law.batch_shape == (3,)
+    assert law.event_shape == q.event_shape
+    assert law.dtype == case.points.dtype == q.sample().dtype
+    points = case.points.unsqueeze(1).expand(-1, 3, *case.points.shape[1:])
+    index = law.index(points)
+    assert torch.equal(law.point(index), points)
+    expected = prob(q, case.points).log()
+    torch.testing.assert_close(law.log_prob(index), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(expected.exp().sum(0), torch.ones(3).double(), rtol=0, atol=1e-12)
+    entropy = -torch.special.xlogy(expected.exp(), expected.exp()).sum(0)
+    torch.testing.assert_close(law.q.entropy(), entropy, rtol=0, atol=1e-12)
+    wide = law.q.expand([2, 3])
+    torch.testing.assert_close(
+        wide.log_prob(index[0]), expected[0].expand(2, 3), rtol=0, atol=1e-12
+    )
+
+
+@each_case
+def test_extreme_logits(case: Case) -> None:
+    """Logits of 80 times a sign: probabilities stay exact, gradients stay finite."""
+    theta = (80 * case.theta.sign()).requires_grad_()
+    q = case.distribution(theta)
+    law = view(q)
+    value = law.log_prob(law.index(case.points))
+    expected = prob(q, case.points).log()
+    possible = expected > -550
+    torch.testing.assert_close(value[possible], expected[possible], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(value.exp().sum().item(), 1.0, rtol=0, atol=1e-10)
+    assert torch.autograd.grad(value[possible].sum(), theta)[0].isfinite().all()
+
+
+@each_case
+def test_draws_have_the_right_frequencies(case: Case) -> None:
+    """Chi-square with at most 26 degrees of freedom: above 92 with a probability below 5e-9."""
+    q = case.distribution(case.theta)
+    x = draw(view(q), 20_000, generator=torch.Generator().manual_seed(0))
+    p = prob(q, case.points)
+    counts = torch.stack(
+        [(x == point).reshape(len(x), -1).all(1).sum() for point in case.points]
+    ).double()
+    assert counts.sum() == 20_000
+    assert (counts[p == 0] == 0).all()
+    expected = 20_000 * p[p > 0]
+    assert ((counts[p > 0] - expected).square() / expected).sum() < 92
+
+
+X_ALONE = [
+    E
+    for E in estimators()
+    if "structured" in E.values[0].supports
+    and E.values[0].randomness == ("x",)
+    and E.values[0].target == "expectation"
+    and not isinstance(
+        E.values[0],
+        catlog.SCateR | catlog.RAM | catlog.MAPO | catlog.SumAndSample | catlog.UnorderedSet,
+    )
+]
+
+
+@pytest.mark.parametrize("E", [*X_ALONE, pytest.param(catlog.Exact(), id="Exact")])
+@each_case
+def test_gradients_are_unbiased(case: Case, E: catlog.Estimator) -> None:
+    """All outcomes of the sampler are batch elements; the sum over points is torch's."""
+    weights = normals(case.points[0].numel(), seed=2)
+
+    def f(x: Tensor) -> Tensor:
+        flat = x.double().reshape(*x.shape[: x.dim() - case.points.dim() + 1], -1)
+        return (flat @ weights + (flat.square() @ weights.flip(0)).cos()).sin()
+
+    theta = case.theta.clone().requires_grad_()
+    p = prob(case.distribution(theta), case.points)
+    points, p = case.points[p > 0], p[p > 0]
+    value = (p * f(points)).sum()
+    (expected,) = torch.autograd.grad(value, theta, retain_graph=True)
+    rows = E.rows(case.distribution(case.theta))
+    if isinstance(E, catlog.Exact):
+        total = E(f, case.distribution(theta))
+    else:
+        if len(points) ** rows > 5000:
+            pytest.skip("too many outcomes")
+        choice = torch.tensor(list(product(range(len(points)), repeat=rows))).T
+        weight = p[choice].prod(0).detach()
+        wide = theta.expand(len(weight), *theta.shape)
+        total = (weight * deepcopy(E)(f, case.distribution(wide), x=points[choice])).sum()
+    torch.testing.assert_close(total, value, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(total, theta)[0], expected, rtol=0, atol=1e-12)
+
+
+SETS = [
+    pytest.param(catlog.SumAndSample(top=2), id="SumAndSample"),
+    pytest.param(catlog.UnorderedSet(3), id="UnorderedSet"),
+    pytest.param(catlog.MAPO(size=2), id="MAPO"),
+    pytest.param(catlog.SCateR(2), id="SCateR"),
+    pytest.param(catlog.SCateR(2, variables=1), id="SCateR variables"),
+    pytest.param(catlog.RAM(2), id="RAM"),
+    pytest.param(catlog.VIMCO(2), id="VIMCO"),
+]
+
+
+@pytest.mark.parametrize("E", SETS)
+@each_case
+def test_other_estimators_show_f_possible_points(case: Case, E: catlog.Estimator) -> None:
+    """Exact tests of these are in test_structured.py and test_sets.py; here, the form of points."""
+    theta = case.theta.clone().requires_grad_()
+    q = case.distribution(theta)
+    possible = case.points[prob(q, case.points) > 0]
+
+    def f(x: Tensor) -> Tensor:
+        assert x.dtype == possible.dtype
+        flat = x.reshape(-1, *possible.shape[1:])
+        seen = (flat.unsqueeze(1) == possible).reshape(len(flat), len(possible), -1).all(-1)
+        assert seen.any(1).all()
+        return x.double().reshape(len(x), -1).sum(-1).sin() + 2
+
+    value = deepcopy(E)(f, q, generator=torch.Generator().manual_seed(0))
+    assert torch.autograd.grad(value, theta)[0].isfinite().all()
+
+
+def test_copies_equal_a_network_of_chains() -> None:
+    """Independent(chain, 1) and the same graph by hand give the same draws and gradients."""
+    theta = normals(12).requires_grad_()
+    initial, step = theta[:4].view(2, 2), theta[4:].view(2, 2, 2)
+    nodes = {
+        "a0": Node([], initial[0]),
+        "a1": Node(["a0"], step[0]),
+        "b0": Node([], initial[1]),
+        "b1": Node(["b0"], step[1]),
+    }
+    weights = normals(4, seed=3)
+
+    def f(x: Tensor) -> Tensor:
+        return (x.double().flatten(1) @ weights).sin()
+
+    for E in (
+        catlog.SCateR(200),
+        catlog.SCateR(200, suffix="common"),
+        catlog.RLOO(5),
+        catlog.LEG(2),
+    ):
+        results = []
+        for q in (BayesianNetwork(nodes), chains(theta)):
+            value = E(f, q, generator=torch.Generator().manual_seed(0))
+            results.append((value, *torch.autograd.grad(value, theta)))
+        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    assert catlog.SCateR(1).evaluations(chains(theta)) == 1 + 4
+
+
+def test_the_component_may_be_drawn_first() -> None:
+    """The joint distribution sums to the mixture, and gives the same expectation."""
+    theta = normals(8).requires_grad_()
+    q, points = bits(theta), every(2, 2, 2)
+    joint = component_first(q)
+    assert joint.cardinalities == (2, 2, 2, 2)
+    log_joint = joint.log_prob(every(2, 2, 2, 2)).view(2, 8)
+    torch.testing.assert_close(log_joint.exp().sum(0), prob(q, points.double()))
+    weights = normals(3, seed=1)
+    seen = catlog.Exact()(lambda x: (x @ weights).sin(), q)
+    drawn = catlog.Exact()(lambda x: (x[..., 1:].double() @ weights).sin(), joint)
+    torch.testing.assert_close(seen, drawn, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(value, theta, retain_graph=True) for value in (seen, drawn)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    assert catlog.SCateR(1).evaluations(joint) == 1 + 1 + 3
+    assert component_first(scalar(theta)).event_shape == (2,)
+
+
+def test_no_draws_at_all() -> None:
+    """A multinomial of zero draws has one point."""
+    q = Multinomial(0, logits=normals(3))
+    value = catlog.RLOO(2)(lambda x: x.sum(-1) + 5, q)
+    assert value == 5
+
+
+def test_compare_and_advise_take_foreign_distributions() -> None:
+    theta = normals(8).requires_grad_()
+    q = bits(theta)
+    rows = catlog.compare(
+        lambda x: x.mean(-1), q, [catlog.RLOO(4), catlog.SCateR(1)], repeats=4
+    ).rows
+    assert len(rows) == 2
+    catlog.advise(lambda x: x.mean(-1), q, budget=40)
+    rows = catlog.compare(
+        lambda x: x.mean(-1), bits, [catlog.RLOO(4)], parameters=[theta], repeats=4
+    ).rows
+    assert len(rows) == 1
+
+
+# torchrl, by classes with its names and attributes; tests/peers has the real ones.
+
+
+def of_torchrl(kind: type) -> type:
+    kind.__module__ = "torchrl.modules.distributions.discrete"
+    return kind
+
+
+@of_torchrl
+class MaskedCategorical(Categorical):
+    def __init__(
+        self, logits: Tensor, mask: Tensor | None = None, indices: Tensor | None = None,
+        padding_value: int | None = None,
+    ) -> None:  # fmt: skip
+        self._sparse_mask = indices is not None
+        self._padding_value = padding_value
+        self._mask = mask if indices is None else indices
+        k = logits.shape[-1]
+        if indices is None:
+            logits = logits.masked_fill(~mask, -torch.inf)
+        else:
+            padding = indices == padding_value
+            logits = logits.gather(-1, indices.masked_fill(padding, 0))
+            logits = logits.masked_fill(padding, -torch.inf)
+        super().__init__(logits=logits)
+        self.num_samples = k
+
+
+@of_torchrl
+class MaskedOneHotCategorical(MaskedCategorical):
+    pass
+
+
+@of_torchrl
+class OneHotCategoricalOfTorchrl(Categorical):
+    pass
+
+
+OneHotCategoricalOfTorchrl.__qualname__ = "OneHotCategorical"
+
+
+@pytest.mark.parametrize("kind", [MaskedCategorical, MaskedOneHotCategorical])
+def test_masked_categoricals_of_torchrl(kind: type) -> None:
+    logits = normals(2, 4).requires_grad_()
+    mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
+    indices = torch.tensor([[0, 2, 3], [0, 3, -1]])
+    laws = [
+        view(q)
+        for q in (
+            kind(logits, mask=mask),
+            kind(logits, indices=indices, padding_value=-1),
+            Independent(kind(logits, mask=mask), 1),
+        )
+    ]
+    expected = logits.masked_fill(~mask, -torch.inf).softmax(-1)
+    for law in laws:
+        assert isinstance(law, Factors)
+        torch.testing.assert_close(law.probs.view(2, 4), expected, rtol=0, atol=1e-12)
+    assert laws[2].event_shape == ((2,) if kind is MaskedCategorical else (2, 4))
+
+    def f(x: Tensor) -> Tensor:
+        number = x.argmax(-1) if kind is MaskedOneHotCategorical else x
+        return number.double()
+
+    q = kind(logits, indices=indices, padding_value=-1)
+    value = catlog.IndeCateR(1)(f, q).sum()
+    (gradient,) = torch.autograd.grad(value, logits)
+    exact = (expected * torch.arange(4)).sum()
+    torch.testing.assert_close(value, exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradient, torch.autograd.grad(exact, logits)[0], rtol=0, atol=1e-12)
+
+
+def test_one_hot_points_of_torchrl() -> None:
+    q = OneHotCategoricalOfTorchrl(logits=normals(3))
+    seen = []
+    catlog.RLOO(4)(lambda x: (seen.append(x), x @ torch.arange(3.0).double())[1], q)
+    assert seen[0].shape == (4, 3)
+
+
+# Distributions of users
+
+
+class Coin(Distribution):
+    arg_constraints: dict[str, object] = {}
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        super().__init__(logits.shape, validate_args=False)
+
+
+class BiasedCoin(Coin):
+    pass
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "_CONVERSIONS", dict(foreign._CONVERSIONS))
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_users_distribution() -> None:
+    logits = normals(3).requires_grad_()
+    with pytest.raises(TypeError, match=r"For other types there is catlog\.register_distribution"):
+        catlog.RLOO(2)(lambda x: x, Coin(logits))
+    catlog.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits))
+    catlog.register_distribution(f"{__name__}.BiasedCoin", lambda q: Bernoulli(logits=q.logits + 1))
+    for q, shift in ((Coin(logits), 0), (BiasedCoin(logits), 1)):
+        value = catlog.IndeCateR(1)(lambda x: 2 * x, q)
+        torch.testing.assert_close(value, 2 * (logits + shift).sigmoid(), rtol=0, atol=1e-12)
+        value = catlog.Exact()(lambda x: 2 * x.sum(-1), Independent(q, 1))
+        torch.testing.assert_close(value, 2 * (logits + shift).sigmoid().sum(), rtol=0, atol=1e-12)
+    compared = catlog.compare(lambda x: x, Coin(logits), [catlog.RLOO(2)], repeats=3)
+    assert len(compared.rows) == 1
+
+
+@pytest.mark.usefixtures("clean")
+def test_bad_conversions() -> None:
+    for kind in (3, "Coin", Tensor):
+        with pytest.raises(TypeError, match="`type` must be a subclass"):
+            catlog.register_distribution(kind, lambda q: q)
+    with pytest.raises(TypeError, match="`convert` must be a function of q"):
+        catlog.register_distribution(Coin, 3)
+    catlog.register_distribution(Coin, lambda q: q.logits)
+    with pytest.raises(TypeError, match=r"`convert` of Coin must return a distribution, .* Tensor"):
+        catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
+    catlog.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits[0]))
+    with pytest.raises(ValueError, match=r"must keep the batch shape \(2,\), .* with \(\)"):
+        catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
+
+
+def test_bad_mixtures_and_points() -> None:
+    q = mixed(Categorical(torch.ones(2)), Normal(torch.zeros(2), torch.ones(2)))
+    with pytest.raises(TypeError, match="Normal was given"):
+        catlog.RLOO(2)(lambda x: x, q)
+    with pytest.raises(TypeError, match=r"a torch\.distributions\.MixtureSameFamily is needed"):
+        component_first(Bernoulli(torch.ones(2)))
+    with pytest.raises(TypeError, match="variables of MixtureOfProducts depend on each other"):
+        catlog.IndeCateR(1)(lambda x: x, bits(normals(8)))
+    with pytest.raises(ValueError, match="x must hold whole numbers"):
+        catlog.RLOO(2)(
+            lambda x: x[..., 0],
+            Multinomial(2, logits=normals(2)),
+            x=torch.tensor([[0.5, 1.5], [1.0, 1.0]]).double(),
+        )
+    with pytest.raises(ValueError, match=r"q cannot draw: \[1, 2\]"):
+        catlog.RLOO(2)(
+            lambda x: x[..., 0],
+            Multinomial(2, logits=normals(2)),
+            x=torch.tensor([[1.0, 2.0], [1.0, 1.0]]).double(),
+        )
+    with pytest.raises(ValueError, match="x must hold zeros and ones"):
+        catlog.RLOO(2)(lambda x: x[..., 0], bits(normals(8)), x=torch.full((2, 3), 2.0).double())

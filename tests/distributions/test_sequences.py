@@ -1,0 +1,568 @@
+"""Sequences that end, caches, prompts of different lengths, and the check of a network."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+import catlog
+from catlog import Autoregressive
+from catlog.distributions import Prompted, left_padded
+from catlog.distributions.absorbing import Running
+from catlog.distributions.network_checks import check_f
+
+K, D, END = 3, 4, 1
+
+
+class Recurrent(nn.Module):
+    """A recurrent network with a context per batch element, in all three forms."""
+
+    def __init__(self, contexts: int = 0, k: int = K) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+
+        def normals(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape, dtype=torch.float64, generator=generator))
+
+        self.k = k
+        self.token, self.hidden = normals(k, 5), normals(5, 5)
+        self.out, self.context = normals(5, k), normals(contexts, 5) if contexts else None
+        self.rows: list[int] = []
+
+    def start(self, lead: torch.Size) -> Tensor:
+        zeros = torch.zeros(*lead, 5, dtype=torch.float64)
+        return zeros if self.context is None else zeros + self.context
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        self.rows.append(state.shape[:-1].numel())
+        if previous is not None:
+            state = (state @ self.hidden + self.token[previous]).tanh()
+        return state @ self.out + 0.1 * i, state
+
+    def all_logits(self, x: Tensor) -> Tensor:
+        state, logits = self.start(x.shape[:-1]), []
+        for i in range(x.shape[-1]):
+            row, state = self.step(state, i, x[..., i - 1] if i > 0 else None)
+            logits.append(row)
+        return torch.stack(logits, -2)
+
+    def forward(self, x: Tensor, i: int) -> Tensor:
+        self.rows.append(x.shape[:-1].numel())
+        return self.all_logits(x[..., : i + 1])[..., -1, :]
+
+
+class Form:
+    """One form of a network, or some of them."""
+
+    def __init__(self, network: nn.Module, *names: str) -> None:
+        self.model = network
+        for name in names:
+            setattr(self, name, getattr(network, name))
+
+    def __call__(self, x: Tensor, i: int) -> Tensor:
+        return self.model(x, i)
+
+
+FORMS = {
+    "network(x, i)": (),
+    "all_logits": ("all_logits",),
+    "step": ("start", "step"),
+    "step and all_logits": ("start", "step", "all_logits"),
+}
+each_form = pytest.mark.parametrize("names", FORMS.values(), ids=FORMS.keys())
+
+
+def endless(network: nn.Module, **options: object) -> Autoregressive:
+    return Autoregressive(Form(network, "all_logits"), [K] * D, **options)
+
+
+def brute_force(network: nn.Module, x: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return log q(x) of one sequence, added up until its end; -inf if something follows."""
+    logits = network.all_logits(x.unsqueeze(0))[0] / temperature
+    total = torch.zeros((), dtype=torch.float64)
+    for i, token in enumerate(x.tolist()):
+        total = total + logits[i].log_softmax(-1)[token]
+        if token == END:
+            return total if (x[i:] == END).all() else torch.tensor(-torch.inf).double()
+    return total
+
+
+@each_form
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_log_prob_and_entropy_of_sequences_that_end(
+    names: tuple[str, ...], temperature: float
+) -> None:
+    network = Recurrent()
+    q = Autoregressive(
+        Form(network, *names), [K] * D, end=END, temperature=temperature, validate_args=True
+    )
+    points = q.enumerate_support()
+    expected = torch.stack([brute_force(network, x, temperature) for x in points])
+    assert (expected > -torch.inf).sum() == 1 + 2 + 4 + 24  # ended after 0, 1, 2 tokens, or later
+    log_prob = q.log_prob(points)
+    torch.testing.assert_close(log_prob, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(log_prob.exp().sum().item(), 1.0, rtol=0, atol=1e-12)
+    known = expected[expected > -torch.inf]
+    torch.testing.assert_close(q.entropy(), -(known.exp() * known).sum(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(q.log_prob(points[0]), log_prob[0], rtol=0, atol=1e-12)
+    wide = q.expand([2, 3])
+    torch.testing.assert_close(
+        wide.log_prob(points[5]), log_prob[5].expand(2, 3), rtol=0, atol=1e-12
+    )
+    gradients = [
+        torch.autograd.grad(value[expected > -torch.inf].sum(), list(network.parameters()))
+        for value in (log_prob, expected)
+    ]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+@each_form
+def test_draws_end_and_have_the_right_frequencies(names: tuple[str, ...]) -> None:
+    """Chi-square with 30 degrees of freedom: above 99.5 with a probability of 2.5e-9.
+
+    If `end` were not absorbing, a third of the draws would have probability zero.
+    """
+    q = Autoregressive(Form(Recurrent(), *names), [K] * D, end=END)
+    points = q.enumerate_support()
+    p = q.log_prob(points).exp().detach()
+    torch.manual_seed(0)
+    x = q.sample((20_000,))
+    place = (x * K ** torch.arange(D).flip(0)).sum(-1)
+    counts = place.bincount(minlength=len(points)).double()
+    assert (counts[p == 0] == 0).all()
+    expected = 20_000 * p[p > 0]
+    assert len(expected) == 31
+    assert ((counts[p > 0] - expected).square() / expected).sum() < 99.5
+    assert torch.equal(
+        q.lengths(x), torch.tensor([row.index(END) + 1 if END in row else D for row in x.tolist()])
+    )
+
+
+X_ALONE = [
+    catlog.Reinforce(1),
+    catlog.RLOO(2),
+    catlog.BBVI(2),
+    catlog.NVIL(1),
+    catlog.LEG(1),
+    catlog.CritiCateR(3, folds=2),
+]
+
+
+@pytest.mark.parametrize("E", [*X_ALONE, catlog.Exact()], ids=str)
+@each_form
+def test_gradients_are_unbiased(E: catlog.Estimator, names: tuple[str, ...]) -> None:
+    """All outcomes of the sampler are batch elements; f has a value of its own for each point."""
+    network = Recurrent(k=2)
+    parameters = [network.token, network.hidden, network.out]
+    table = torch.randn(2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def f(x: Tensor) -> Tensor:
+        return table[tuple(x.unbind(-1))]
+
+    q = Autoregressive(Form(network, *names), [2] * 3, end=END)
+    points = q.enumerate_support()
+    p = q.log_prob(points).exp()
+    points, p = points[p > 0], p[p > 0]
+    assert len(points) == 4
+    value = (p * f(points)).sum()
+    expected = torch.autograd.grad(value, parameters)
+    if isinstance(E, catlog.Exact):
+        total = E(f, q)
+    else:
+        choice = torch.tensor(list(product(range(4), repeat=E.samples))).T
+        weight = p[choice].prod(0).detach()
+        total = (weight * E(f, q.expand([len(weight)]), x=points[choice])).sum()
+    torch.testing.assert_close(total, value, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(total, parameters), expected, rtol=0, atol=1e-12)
+
+
+def test_nothing_after_the_end_is_evaluated() -> None:
+    """Steps of a recurrent network count the sequences that they read."""
+    network = Recurrent()
+    q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
+    x = torch.tensor([[END] * 4, [0, END, END, END], [0, 2, 2, 0], [2, 0, 2, END]])
+    q.log_prob(x)
+    assert network.rows == [4, 3, 2, 2]
+    network.rows.clear()
+    q.log_prob(x[:2])
+    assert network.rows == [2, 1]
+    torch.manual_seed(0)
+    network.rows.clear()
+    lengths = q.lengths(q.sample((50,)))
+    assert network.rows == [int((lengths > i).sum()) for i in range(int(lengths.max()))]
+    seen: list[int] = []
+    whole = Form(network, "all_logits")
+    whole.all_logits = lambda x: (seen.append(x.shape[-1]), network.all_logits(x))[1]
+    Autoregressive(whole, [K] * D, end=END, validate_args=False).log_prob(x[:2])
+    assert seen == [2]
+
+
+def test_the_sweep_drops_what_has_ended() -> None:
+    """An intervention that ends its sequence is not continued, and one that revives it is."""
+    network = Recurrent()
+    q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END)
+    x = torch.tensor([[0, END, END, END]])
+    E = catlog.SCateR(1, validate=False)
+    E(lambda x: x.double().sum(-1), q, x=x, generator=torch.Generator().manual_seed(0))
+    # First variable: the base alone. Second: the base and one alternative that has not ended.
+    # Third: the base has ended, its two alternatives for the second variable have not.
+    assert network.rows[:2] == [1, 2]
+    assert network.rows[2] in (2, 3)
+
+
+def test_states_follow_their_sequences() -> None:
+    """Sequences are dropped, copied and dropped again; 10 i is the state of sequence i."""
+    states = Running.all(10 * torch.arange(4), 4, torch.device("cpu"))
+    states = states.keep(torch.tensor([0, 2, 3]))
+    assert states.state.tolist() == [0, 20, 30]
+    states = states.select(torch.tensor([3, 1, 0, 0, 2]))
+    assert states.state.tolist() == [30, 0, 0, 20]
+    assert states.slot.tolist() == [0, -1, 1, 2, 3]
+    states = Running(states.state + torch.arange(4), states.slot, states.count)  # a step
+    states = states.keep(torch.tensor([0, 3, 4]))
+    assert states.state.tolist() == [30, 2, 23]
+    assert states.select(torch.tensor([4, 1, 3])).state.tolist() == [23, 2]
+
+
+class Attention(nn.Module):
+    """One layer of attention with a cache of keys and values, for Prompted."""
+
+    def __init__(self, k: int = K, width: int = 4, mistake: str = "") -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+
+        def normals(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape, dtype=torch.float64, generator=generator))
+
+        self.token, self.place = normals(k, width), normals(12, width)
+        self.project, self.out = normals(width, 3 * width), normals(width, k)
+        self.mistake = mistake
+        self.read: list[int] = []
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        self.read.append(tokens.numel())
+        if self.mistake == "positions" and cache is not None:
+            positions = positions + 1
+        h = self.token[tokens] + self.place[positions]
+        query, *new = (h @ self.project).chunk(3, -1)
+        known = torch.stack(new, 1)
+        if cache is not None:
+            known = torch.cat([cache, known], 2)
+        keys, values = known.unbind(1)
+        new_count, count = tokens.shape[1], keys.shape[1]
+        visible = torch.ones(new_count, count, dtype=torch.bool).tril(count - new_count)
+        visible = visible & mask.unsqueeze(1) if self.mistake != "padding" else visible
+        visible = visible | torch.eye(count, dtype=torch.bool)[-new_count:]  # padding sees itself
+        weight = (query @ keys.transpose(1, 2)).masked_fill(~visible, -torch.inf).softmax(-1)
+        return (h + weight @ values).tanh() @ self.out, known
+
+
+PROMPTS = [[0], [2, 0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("end", [None, END])
+def test_prompts_of_different_lengths(end: int | None) -> None:
+    """A batch of padded prompts has the probabilities of each prompt alone, without padding."""
+    model = Attention()
+    prompts, mask = left_padded(PROMPTS, pad=2)
+    q = Autoregressive(Prompted(model, prompts, mask), [K] * 3, end=end, validate_args=True)
+    assert q.batch_shape == (3,)
+    assert q.real == torch.float64
+    q.check(lambda x: x.double().mean(-1))
+    points = q.enumerate_support()
+    together = q.log_prob(points)
+    torch.testing.assert_close(
+        together.exp().sum(0), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12
+    )
+    for i, prompt in enumerate(PROMPTS):
+        alone = Autoregressive(Prompted(model, torch.tensor(prompt)), [K] * 3, end=end)
+        torch.testing.assert_close(together[:, i], alone.log_prob(points[:, i]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        q._stacked(q.by_steps(points), points, validate=True),
+        q.log_conditionals(points),
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("suffix", ["independent", "common"])
+@pytest.mark.parametrize("chosen", [None, 1])
+@pytest.mark.parametrize("outputs", [0, 1])
+def test_a_cache_of_dropped_sequences_gives_the_same_draws(
+    suffix: str, chosen: int | None, outputs: int
+) -> None:
+    """SCateR's sweep with the cache of running sequences equals that of whole passes."""
+    weights = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.3, 0.1, 0.5, 0.2]], dtype=torch.float64)
+
+    def f(x: Tensor) -> Tensor:
+        return (x.double() @ (weights.T if outputs else weights[0])).sin()
+
+    model = Attention()
+    prompts, mask = left_padded(PROMPTS)
+    prompted = Prompted(model, prompts, mask)
+    whole = Form(nn.Module(), "eval")
+    whole.all_logits = prompted.all_logits
+    results = []
+    for network in (prompted, whole):
+        q = Autoregressive(network, [K] * 4, (3,), end=END, dtype=torch.float64)
+        E = catlog.SCateR(5, suffix=suffix, variables=chosen)
+        value = E(f, q, outputs=outputs, generator=torch.Generator().manual_seed(0))
+        gradient = torch.autograd.grad(value.sum(), list(model.parameters()))
+        results.append((value.detach(), gradient))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_prompts_are_read_once_and_ended_texts_no_more() -> None:
+    model = Attention()
+    prompts, mask = left_padded(PROMPTS)
+    q = Autoregressive(Prompted(model, prompts, mask), [K] * 6, end=END)
+    torch.manual_seed(1)
+    x = q.sample((40,))
+    lengths = q.lengths(x)
+    steps = [int((lengths > i).sum()) for i in range(1, int(lengths.max()))]
+    assert model.read == [9, *steps]
+    assert steps[0] < 120
+
+
+def test_temperatures_of_a_batch() -> None:
+    network = Recurrent(contexts=2)
+    form = Form(network, "all_logits")
+    heat = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    q = Autoregressive(form, [K] * D, (2,), temperature=heat)
+    x = torch.randint(K, (7, 2, D))
+    expected = (network.all_logits(x) / heat[:, None, None]).log_softmax(-1)
+    expected = expected.gather(-1, x.unsqueeze(-1)).sum((-1, -2))
+    torch.testing.assert_close(q.log_prob(x), expected, rtol=0, atol=1e-12)
+    assert torch.autograd.grad(q.log_prob(x).sum(), heat)[0].abs().min() > 0
+    step = Autoregressive(Form(network, "start", "step"), [K] * D, (2,), temperature=heat)
+    torch.testing.assert_close(step.log_prob(x), expected, rtol=0, atol=1e-12)
+
+
+def test_not_a_number_after_the_end_does_no_harm() -> None:
+    class Fragile(Recurrent):
+        def all_logits(self, x: Tensor) -> Tensor:
+            logits = super().all_logits(x)
+            gone = (x == END).cumsum(-1) > (x == END).long()
+            return logits.masked_fill(gone.unsqueeze(-1), torch.nan)
+
+    network = Fragile()
+    q = Autoregressive(Form(network, "all_logits"), [K] * D, end=END, validate_args=False)
+    value = q.log_prob(torch.tensor([[0, END, END, END], [0, 0, 0, 0]])).sum()
+    value.backward()
+    assert value.isfinite()
+    assert all(parameter.grad.isfinite().all() for parameter in (network.token, network.out))
+
+
+def test_compiled_without_looking() -> None:
+    """Under torch.compile nothing is dropped, and everything is the same."""
+    network = Recurrent()
+    q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
+    x = torch.tensor([[END] * 4, [0, END, END, END], [0, 2, 2, 0], [2, 0, 2, END]])
+    compiled = torch.compile(lambda x: q.log_prob(x), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
+    E = catlog.SCateR(2, validate=False)
+    noise = torch.rand(9, 2, D, dtype=torch.float64)
+
+    def value(noise: Tensor) -> Tensor:
+        return E(lambda x: x.double().sum(-1).sin(), q, noise=noise)
+
+    compiled = torch.compile(value, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(noise), value(noise), rtol=0, atol=1e-12)
+
+
+# The check of a network
+
+
+class Mixed(Recurrent):
+    """A recurrent network with a planted mistake."""
+
+    def __init__(self, mistake: str, contexts: int = 2) -> None:
+        super().__init__(contexts)
+        self.mistake = mistake
+        self.norm = nn.BatchNorm1d(K, dtype=torch.float64)
+        self.drop = nn.Dropout(0.5)
+        self.context_in_state = mistake == "context outside"
+
+    def start(self, lead: torch.Size) -> Tensor | tuple[Tensor, object]:
+        state = super().start(lead)
+        if self.mistake == "context outside":
+            return torch.zeros_like(state)
+        if self.mistake == "a number in the state":
+            return state, 0
+        if self.mistake == "layers first":
+            return state.unsqueeze(0)
+        return state
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.mistake == "steps shifted":
+            i = i + 1
+        logits, state = super().step(state, i, previous)
+        if self.mistake == "steps shifted":
+            logits = logits * (1 + 0.1 * i)
+        if self.mistake == "context outside":
+            logits = logits + self.context[: len(logits), :K].repeat(len(logits), 1)[: len(logits)]
+        return logits, state
+
+    def all_logits(self, x: Tensor) -> Tensor:
+        if self.mistake == "fixed length" and x.shape[-1] < D:
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        if self.mistake == "no leading dimensions":
+            return Recurrent.all_logits(self, x[0, 0])
+        if self.mistake == "one leading dimension":
+            assert x.dim() == 2, "expected a matrix"
+        state, logits = Recurrent.start(self, x.shape[:-1]), []
+        for i in range(x.shape[-1]):
+            row, state = Recurrent.step(self, state, i, x[..., i - 1] if i > 0 else None)
+            logits.append(row)
+        result = torch.stack(logits, -2)
+        if self.mistake == "flattened":
+            return result.flatten(0, -3)
+        if self.mistake == "rows mixed":
+            return result - result.mean(0)[..., :1] * torch.arange(K)
+        if self.mistake == "batch mixed":
+            return result + result.mean(1, keepdim=True) * torch.arange(K)
+        if self.mistake == "dropout":
+            return self.drop(result)
+        if self.mistake == "batch normalisation":
+            return self.norm(result.flatten(0, -2)).view_as(result)
+        if self.mistake == "looks ahead":
+            last = one_hot(x[..., 1:], K).double()
+            return result + torch.cat([0 * last[..., :1, :], last], -2)[..., : x.shape[-1], :]
+        if self.mistake == "looks one ahead at a time":
+            return result + torch.arange(K) * x.unsqueeze(-1)
+        return result
+
+
+MISTAKES = {
+    "steps shifted": (("start", "step", "all_logits"), "step and all_logits .* disagree on var"),
+    "a number in the state": (("start", "step"), "returned a int in it"),
+    "layers first": (("start", "step"), r"lead = \(3, 2\), but a tensor .* begin with `lead`"),
+    "context outside": (("start", "step"), "context_in_state"),
+    "fixed length": (("all_logits",), "with `end`, all_logits gets x without what follows"),
+    "no leading dimensions": (("all_logits",), r"returned \(2, 4, 3\). The leading dimensions"),
+    "one leading dimension": (("all_logits",), r"failed for 4 variables .* = \(3, 2\).* a matrix"),
+    "flattened": (("all_logits",), r"returned \(6, 4, 3\). The leading dimensions .* \(3, 2\)"),
+    "rows mixed": (("all_logits",), "of a row other logits when the row comes alone"),
+    "batch mixed": (("all_logits",), "another batch element change"),
+    "dropout": (("all_logits",), "when the row comes alone.*no dropout"),
+    "batch normalisation": (("all_logits",), "batch normalisation"),
+    "looks ahead": (("all_logits",), "A causal mask is missing, or is shifted by one"),
+    "looks one ahead at a time": (("all_logits",), "A causal mask is missing, or is shifted"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_check_names_the_mistake(mistake: str) -> None:
+    names, message = MISTAKES[mistake]
+    network = Mixed(mistake)
+    form = Form(network, *names)
+    form.context_in_state = network.context_in_state
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with pytest.raises(ValueError, match=message):
+            Autoregressive(form, [K] * D, (2,), end=END).check()
+
+
+@each_form
+@pytest.mark.parametrize("end", [None, END])
+@pytest.mark.parametrize("contexts", [0, 2])
+def test_check_passes_sound_networks(
+    names: tuple[str, ...], end: int | None, contexts: int
+) -> None:
+    network = Form(Recurrent(contexts), *names)
+    for in_state in (False, True):
+        network.context_in_state = in_state
+        q = Autoregressive(network, [K] * D, (contexts,) if contexts else (), end=end)
+        for seed in range(3):
+            torch.manual_seed(seed)
+            q.check(lambda x: (x == 2).double().mean(-1))
+    q = Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
+    q.check()
+    Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 1), [1], end=0).check()
+
+
+@pytest.mark.parametrize("mistake", ["positions", "padding"])
+def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
+    """Positions of cached steps shifted by one; padding that influences probabilities does not
+    show in a comparison of forms, but in one with the prompt alone.
+    """
+    model = Attention(mistake=mistake)
+    prompts, mask = left_padded(PROMPTS)
+    q = Autoregressive(Prompted(model, prompts, mask), [K] * 3, end=END, validate_args=True)
+    message = {"positions": "disagree", "padding": "depends on its padding"}[mistake]
+    with pytest.raises(ValueError, match=message):
+        q.check()
+
+
+BAD_F = {
+    "a mean over rows": (lambda x: x.double().sum(-1) - x.double().mean(), "when it comes alone"),
+    "a reduction of everything": (lambda x: x.double().mean(), r"shape \(3, 2\), but .* \(\)"),
+    "integers": (lambda x: x.sum(-1), "floats or bools, but it returned torch.int64"),
+    "not a number": (lambda x: x.double().sum(-1) * torch.nan, "finite"),
+    "a list": (lambda x: [0.0], "returned list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_F)
+def test_check_of_f(name: str) -> None:
+    f, message = BAD_F[name]
+    x = torch.arange(24).view(3, 2, 4) * torch.tensor([1, 2, 7, 3]) % 5
+    with pytest.raises(ValueError, match=message):
+        check_f(f, x)
+    check_f(lambda x: x.double().sum(-1) + torch.rand(x.shape[:-1]), x)  # noise is allowed
+
+
+BAD: dict[str, tuple[Callable[[], object], str]] = {
+    "end is no category": (
+        lambda: Autoregressive(Recurrent(), [3, 2], end=2),
+        r"`end` must be between 0 and 1, but 2 was given. Every variable",
+    ),
+    "end is no int": (lambda: Autoregressive(Recurrent(), [3], end=0.0), "`end` must be an int"),
+    "no temperature": (
+        lambda: Autoregressive(Recurrent(), [3], temperature=0.0),
+        "`temperature` must be positive, but it is 0.0",
+    ),
+    "a negative temperature": (
+        lambda: Autoregressive(Recurrent(), [3], (2,), temperature=torch.tensor([1.0, -1.0])),
+        "`temperature` must be positive",
+    ),
+    "temperatures of another batch": (
+        lambda: Autoregressive(Recurrent(), [3], (2,), temperature=torch.ones(3)),
+        r"broadcasts to the batch shape \(2,\), but its shape is \(3,\)",
+    ),
+    "padding on the right": (
+        lambda: Prompted(Attention(), torch.zeros(1, 2).long(), torch.tensor([[True, False]])),
+        "must be padded on the left",
+    ),
+    "a hole in a prompt": (
+        lambda: Prompted(
+            Attention(), torch.zeros(1, 3).long(), torch.tensor([[True, False, True]])
+        ),
+        "must be padded on the left",
+    ),
+    "an empty prompt": (
+        lambda: Prompted(Attention(), torch.zeros(2, 0).long()),
+        r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1",
+    ),
+    "a mask of another shape": (
+        lambda: Prompted(Attention(), torch.zeros(2, 1).long(), torch.ones(2, 2).bool()),
+        r"`mask` must be bool of the prompts' shape \(2, 1\)",
+    ),
+    "nothing to pad": (lambda: left_padded([[1], []]), "non-empty list of non-empty lists"),
+    "wrong logits of a step": (
+        lambda: Autoregressive(Form(Recurrent(k=2), "start", "step"), [3], end=0).sample(),
+        r"conditional of variable 0 must return logits of shape \(1, 3\), but it returned \(1, 2\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    action, message = BAD[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        action()
