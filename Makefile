@@ -8,7 +8,7 @@ ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ig
 	--ignore=tests/benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-scale test-benchmarks test-kills test-compile \
+.PHONY: help demo test lint types unit shapes test-peers test-transformers test-scale test-benchmarks test-kills test-compile \
 	test-versions battery coverage docs bench suite clean
 
 help:  ## list the targets
@@ -46,6 +46,13 @@ shapes: .venv/ready
 
 test-peers: .venv/peers  ## compare our estimators with other libraries, which it installs (docs/peers.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/peers
+
+.venv/transformers: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[transformers]'
+	touch $@
+
+test-transformers: .venv/transformers  ## compare catlog.CausalLM with brute force on small models of transformers, which it installs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/language_models/test_causal_lm.py
 
 .venv/scale: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'

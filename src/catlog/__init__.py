@@ -21,6 +21,7 @@ from .estimators.relaxations import *
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
 from .estimators.sets import *
+from .language_models import CausalLM as CausalLM
 from .language_models import advantages as advantages
 from .logarithm import log_expectation as log_expectation
 from .pathwise import Pathwise as Pathwise
@@ -41,6 +42,7 @@ else:  # type checkers read a literal `__all__` only
         "Autoregressive",
         "BayesianNetwork",
         "Categoricals",
+        "CausalLM",
         "Comparison",
         "Estimator",
         "MarkovChain",
