@@ -8,8 +8,8 @@ ELSEWHERE := --ignore=tests/peers --ignore=tests/scale --ignore=tests/kills --ig
 	--ignore=tests/benchmarks --ignore=tests/pyro_elbo --ignore=src/catlog/pyro
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit shapes test-peers test-pyro test-scale test-benchmarks test-kills test-compile \
-	test-versions battery coverage docs bench suite clean
+.PHONY: help demo test lint types unit shapes test-peers test-pyro test-transformers test-scale \
+	test-benchmarks test-kills test-compile test-versions battery coverage docs bench suite clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -53,6 +53,13 @@ test-peers: .venv/peers  ## compare our estimators with other libraries, which i
 
 test-pyro: .venv/pyro  ## the ELBO for Pyro, which it installs (docs/from_pyro.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/pyro_elbo src/catlog/pyro
+
+.venv/transformers: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[transformers]'
+	touch $@
+
+test-transformers: .venv/transformers  ## compare catlog.CausalLM with brute force on small models of transformers, which it installs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/language_models/test_causal_lm.py
 
 .venv/scale: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'

@@ -26,6 +26,7 @@ from .estimators.relaxations.sampling_layer import sample as sample
 from .estimators.score_function import *
 from .estimators.score_function.reinforce import MovingAverageBaseline as MovingAverageBaseline
 from .estimators.sets import *
+from .language_models import CausalLM as CausalLM
 from .language_models import advantages as advantages
 from .logarithm import log_expectation as log_expectation
 from .pathwise import Pathwise as Pathwise
@@ -47,6 +48,7 @@ else:  # type checkers read a literal `__all__` only
         "Autoregressive",
         "BayesianNetwork",
         "Categoricals",
+        "CausalLM",
         "Comparison",
         "CountDifferences",
         "Estimator",

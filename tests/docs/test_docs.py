@@ -15,7 +15,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 PACKAGES = ("data", "diagnostics", "distributions", "functions", "parallel", "problems")
 
 
-PAGES_WITH_CODE = ("index", "choose", "fast_functions", "structured", "scaling", "advantages")
+PAGES_WITH_CODE = (
+    "index", "choose", "fast_functions", "structured", "scaling", "advantages", "from_storchastic",
+    "from_tfp",
+)  # fmt: skip
 
 
 def public_values() -> dict[str, object]:

@@ -65,14 +65,14 @@ def grouped(groups: object, count: int, device: torch.device) -> Groups:
     size = max(map(len, members.values()))
     padded = [rows + [0] * (size - len(rows)) for rows in members.values()]
     sizes = torch.tensor([len(rows) for rows in members.values()], device=device)
-    places = [0] * count
+    place_of = [0] * count
     for group, rows_of_group in enumerate(members.values()):
         for slot, row in enumerate(rows_of_group):
-            places[row] = group * size + slot
+            place_of[row] = group * size + slot
     return Groups(
         torch.tensor(padded, device=device),
         torch.arange(size, device=device) < sizes.unsqueeze(-1),
-        torch.tensor(places, device=device),
+        torch.tensor(place_of, device=device),
     )
 
 

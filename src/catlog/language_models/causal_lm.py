@@ -1,0 +1,261 @@
+"""Language models of Hugging Face transformers as distributions of completions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from ..checks import check_count, check_flag
+from ..distributions import Autoregressive
+from ..distributions.prompted import Prompted
+from ..tracing import can_inspect
+
+Cache = tuple[tuple[Tensor, Tensor], ...]
+
+
+class CausalLM(Autoregressive):
+    r"""The completions of prompts by a causal language model of Hugging Face transformers.
+
+    .. math:: q(x) = \prod_i p(x_i \mid \text{prompt}, x_1, \dots, x_{i-1})
+
+    It is a :class:`catlog.Autoregressive` distribution with one batch element per prompt, so every
+    estimator for structured distributions takes it, and ``compare`` as well. A prompt is read once
+    for all draws. Drawing uses the model's cache of keys and values, and gradients come from one
+    pass over prompts and completions. A completion is over at its first ``eos_token_id``: the rest
+    is filled up with it, is not scored and does not reach the model.
+
+    Put the model in ``eval()`` mode, also for training: with dropout, draws and probabilities would
+    be of different models, and an error says so.
+
+    Cost: drawing n completions of T tokens takes T passes over single tokens. ``log_prob`` takes
+    one pass over whole texts.
+    Needs: transformers 4.56 or later (the extra ``transformers``) for the cache alone.
+
+    Args:
+        model: a causal model, such as ``AutoModelForCausalLM.from_pretrained(...)``. It is called
+            as ``model(input_ids, attention_mask=, position_ids=, past_key_values=, use_cache=)``.
+        prompt_ids: int64 ``[*batch, length]``, padded on the left.
+        attention_mask: ``[*batch, length]``, 0 or False where a prompt is padded; None: nowhere.
+        max_new_tokens: the largest number of new tokens.
+        eos_token_id: the token that ends a completion; None: all have ``max_new_tokens`` tokens.
+        temperature: a positive number by which the logits are divided.
+        use_cache: draw with the model's cache. Without it, a new token takes a pass over the whole
+            text.
+
+    >>> class Bigrams(torch.nn.Module):  # a model without a cache
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.table = torch.nn.Embedding(5, 5)
+    ...         self.config = type("Config", (), {"vocab_size": 5})
+    ...     def forward(self, input_ids, **arguments):
+    ...         return type("Output", (), {"logits": self.table(input_ids)})
+    >>> prompts = torch.tensor([[1, 2], [3, 4]])
+    >>> q = CausalLM(Bigrams(), prompts, None, max_new_tokens=3, eos_token_id=0, use_cache=False)
+    >>> q.batch_shape, q.sample((8,)).shape
+    (torch.Size([2]), torch.Size([8, 2, 3]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        prompt_ids: Int64[Tensor, "*batch length"],
+        attention_mask: Tensor | None = None,
+        max_new_tokens: int = 16,
+        eos_token_id: int | None = None,
+        *,
+        temperature: float = 1.0,
+        use_cache: bool = True,
+        validate_args: bool | None = None,
+    ) -> None:
+        vocabulary = check_model(model)
+        check_count("CausalLM", "max_new_tokens", max_new_tokens)
+        check_flag("CausalLM", "use_cache", use_cache)
+        if eos_token_id is not None:
+            check_count(
+                "CausalLM",
+                "eos_token_id",
+                eos_token_id,
+                least=0,
+                most=vocabulary - 1,
+                hint="Pass one of the model's end tokens, or None.",
+            )
+        mask = check_prompts(prompt_ids, attention_mask, vocabulary)
+        weight = next(model.parameters())
+        network = Cached if use_cache else Uncached
+        super().__init__(
+            network(model, prompt_ids, mask),
+            [vocabulary] * max_new_tokens,
+            end=eos_token_id,
+            temperature=temperature,
+            device=weight.device,
+            dtype=torch.promote_types(weight.dtype, torch.float32),
+            validate_args=validate_args,
+        )
+
+
+class Uncached:
+    """The network of :class:`CausalLM`: all logits in one pass over whole texts."""
+
+    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
+        self.model = model
+        self.texts = Prompted(whole_texts(model), prompts, mask)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.texts.batch_shape
+
+    def check(self, eps: float) -> None:
+        self.texts.check(eps)
+
+    def all_logits(self, x: Int64[Tensor, "*lead t"]) -> Float[Tensor, "*lead t k"]:
+        return self.texts.all_logits(x)
+
+
+class Cached(Uncached):
+    """The same, which draws token by token with the model's cache."""
+
+    context_in_state = True
+
+    def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
+        super().__init__(model, prompts, mask)
+        self.tokens = Prompted(next_tokens(model), prompts, mask)
+
+    def start(self, lead: torch.Size) -> Any:
+        return self.tokens.start(lead)
+
+    def step(self, state: Any, i: int, previous: Tensor | None) -> tuple[Tensor, Any]:
+        return self.tokens.step(state, i, previous)
+
+
+Call = Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]]
+
+
+def whole_texts(model: nn.Module) -> Call:
+    """Return the model as a function of whole texts, in the form that ``Prompted`` calls."""
+
+    def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
+        output = model(tokens, attention_mask=mask.long(), position_ids=positions, use_cache=False)
+        return real_logits(output.logits), ()
+
+    return call
+
+
+def next_tokens(model: nn.Module) -> Call:
+    """Return the model as a function of new tokens and a cache of the earlier ones."""
+
+    def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
+        output = model(
+            tokens,
+            attention_mask=mask.long(),
+            position_ids=positions,
+            past_key_values=None if cache is None else filled_cache(cache),
+            use_cache=True,
+        )
+        return real_logits(output.logits), keys_and_values(output)
+
+    return call
+
+
+def real_logits(logits: Tensor) -> Tensor:
+    """Return the logits in float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def filled_cache(cache: Cache) -> Any:
+    """Return a cache of transformers that holds these keys and values."""
+    try:
+        from transformers import DynamicCache  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise ImportError(
+            "CausalLM: the cache needs transformers 4.56 or later. Install catlog[transformers], "
+            "or pass use_cache=False."
+        ) from None
+    filled = DynamicCache()
+    for layer, (keys, values) in enumerate(cache):
+        filled.update(keys, values, layer)
+    return filled
+
+
+def keys_and_values(output: Any) -> Cache:
+    """Return the keys and values ``[n, heads, T, width]`` of every layer, or raise an error."""
+    layers: Any = getattr(getattr(output, "past_key_values", None), "layers", None) or ()
+    pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
+    is_plain = bool(pairs) and all(
+        isinstance(part, Tensor) and part.dim() == 4 for pair in pairs for part in pair
+    )
+    if not is_plain or any(getattr(layer, "is_sliding", False) for layer in layers):
+        raise ValueError(
+            "CausalLM: `model` must return a cache of keys and values that grows by one token at a "
+            "time (a DynamicCache in `past_key_values`), but it does not. Recurrent, sliding and "
+            "missing caches, and training with gradient checkpointing, are such cases: pass "
+            "use_cache=False."
+        )
+    return tuple((keys, values) for keys, values in pairs)  # type: ignore[misc]
+
+
+def check_model(model: object) -> int:
+    """Return the size of the model's vocabulary, or raise unless it is a causal model."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            "CausalLM: `model` must be a causal language model of transformers, but "
+            f"{type(model).__name__} was given. Load it by AutoModelForCausalLM."
+        )
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            "CausalLM: `model` must be a decoder alone, but it has an encoder. Use "
+            "catlog.Autoregressive with a network of your own."
+        )
+    size = getattr(config, "vocab_size", None)
+    if not isinstance(size, int):
+        raise ValueError(
+            "CausalLM: `model` must have `config.vocab_size`, the number of tokens, but it has "
+            "none. For a network of your own use catlog.Autoregressive with "
+            "catlog.distributions.Prompted."
+        )
+    return size
+
+
+def check_prompts(
+    prompt_ids: object, attention_mask: object, vocabulary: int
+) -> Bool[Tensor, "*batch length"]:
+    """Return the mask as booleans, or raise unless the prompts are padded on the left."""
+    if not isinstance(prompt_ids, Tensor) or prompt_ids.dtype != torch.int64:
+        kind = prompt_ids.dtype if isinstance(prompt_ids, Tensor) else type(prompt_ids).__name__
+        raise TypeError(
+            "CausalLM: `prompt_ids` must be an int64 tensor [*batch, length], but "
+            f"{kind} was given. Use tokenizer(texts, return_tensors='pt', padding=True).input_ids."
+        )
+    if prompt_ids.dim() == 0 or prompt_ids.shape[-1] == 0:
+        raise ValueError(
+            "CausalLM: `prompt_ids` must have at least one token per prompt, but its shape is "
+            f"{tuple(prompt_ids.shape)}. Begin an empty prompt with the model's first token (bos)."
+        )
+    if attention_mask is None:
+        attention_mask = torch.ones_like(prompt_ids)
+    if not isinstance(attention_mask, Tensor) or attention_mask.shape != prompt_ids.shape:
+        shape = (
+            tuple(attention_mask.shape)
+            if isinstance(attention_mask, Tensor)
+            else type(attention_mask).__name__
+        )
+        raise ValueError(
+            "CausalLM: `attention_mask` must have the shape of `prompt_ids`, "
+            f"{tuple(prompt_ids.shape)}, but {shape} was given. Pass the tokeniser's "
+            "attention_mask, or None if no prompt is padded."
+        )
+    mask = attention_mask.bool()
+    if can_inspect(True, mask):
+        if not bool(mask[..., -1].all()) or bool((mask[..., :-1] & ~mask[..., 1:]).any()):
+            raise ValueError(
+                "CausalLM: `prompt_ids` must be padded on the left, but `attention_mask` is 0 "
+                "after a token of a prompt. Set tokenizer.padding_side = 'left'."
+            )
+        if bool(((prompt_ids < 0) | (prompt_ids >= vocabulary)).any()):
+            raise ValueError(
+                f"CausalLM: `prompt_ids` must be from 0 to {vocabulary - 1}, the model's tokens, "
+                "but others were given. Use the model's own tokeniser."
+            )
+    return mask

@@ -1,0 +1,191 @@
+"""`catlog.CausalLM`: against brute force on models with 4 tokens, and its errors.
+
+The models of transformers are made from small configurations, without a download.
+"""
+
+import warnings
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import catlog
+
+TOKENS, LENGTH, END = 4, 3, 2
+PROMPTS = torch.tensor([[0, 0, 1], [3, 1, 0]])
+MASK = torch.tensor([[0, 0, 1], [1, 1, 1]])  # the first prompt has one token
+TEXTS = torch.tensor(list(product(range(TOKENS), repeat=LENGTH)))
+
+
+@pytest.fixture(params=["gpt2", "llama"])
+def model(request: pytest.FixtureRequest) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own imports
+        transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if request.param == "gpt2":
+        config = transformers.GPT2Config(
+            vocab_size=TOKENS, n_positions=16, n_embd=8, n_layer=2, n_head=2, bos_token_id=0,
+            eos_token_id=END, initializer_range=1.0,
+        )  # fmt: skip
+        return transformers.GPT2LMHeadModel(config).double().eval()
+    config = transformers.LlamaConfig(
+        vocab_size=TOKENS, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=16, bos_token_id=0,
+        eos_token_id=END, pad_token_id=0, initializer_range=1.0,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).double().eval()
+
+
+def brute_force(model: Any, prompt: Tensor, text: Tensor, end: int | None) -> Tensor:
+    """Return the log-probability of a text, one token and one pass at a time, without padding."""
+    total = torch.zeros((), dtype=torch.float64)
+    for i, token in enumerate(text.tolist()):
+        known = torch.cat([prompt, text[:i]]).unsqueeze(0)
+        total = total + model(known, use_cache=False).logits[0, -1].log_softmax(-1)[token]
+        if token == end:
+            # All that follows is the end token, with probability 1.
+            return total if (text[i:] == end).all() else total - torch.inf
+    return total
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("end", [END, None])
+def test_log_probabilities_are_those_of_brute_force(
+    model: Any, end: int | None, use_cache: bool
+) -> None:
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, end, use_cache=use_cache)
+    assert q.batch_shape == (2,)
+    assert q.event_shape == (LENGTH,)
+    with torch.no_grad():
+        log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
+        for element, (prompt, mask) in enumerate(zip(PROMPTS, MASK, strict=True)):
+            known = [brute_force(model, prompt[mask.bool()], text, end) for text in TEXTS]
+            torch.testing.assert_close(
+                log_probs[:, element], torch.stack(known), rtol=0, atol=1e-10
+            )
+            assert abs(log_probs[:, element].exp().sum() - 1) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> None:
+    q = catlog.CausalLM(model.to(dtype), PROMPTS, MASK, 8, None)
+    with torch.no_grad():
+        x = q.sample((16,))
+        steps = torch.cat(q.by_steps(x), -2).log_softmax(-1)
+        whole = torch.cat(q.by_all_logits(x), -2).log_softmax(-1)
+    torch.testing.assert_close(steps, whole, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_the_contract_is_kept(model: Any) -> None:
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    q.check(lambda x: (x == 1).double().sum(-1))
+
+
+def test_draws_end_and_have_the_right_frequencies(model: Any) -> None:
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        x = q.sample((4000,))
+        probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1)).exp()
+    has_ended = (x == END).cumsum(-1) > 0
+    assert (x[has_ended] == END).all()
+    number = (x * torch.tensor([16, 4, 1])).sum(-1)
+    for element in range(2):
+        counts = torch.bincount(number[:, element], minlength=len(TEXTS))
+        p = probs[:, element]
+        z = (counts - 4000 * p) / (4000 * p * (1 - p)).sqrt().clamp(min=1)
+        assert z.abs().max() < 6  # 128 counts: one false alarm in some millions
+
+
+def test_gradients_are_those_of_enumeration(model: Any) -> None:
+    weight = next(model.parameters())
+
+    def reward(x: Tensor) -> Tensor:
+        return (x == 1).double().sum(-1) + (x[..., 0] == x[..., -1]).double()
+
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    (gradient,) = torch.autograd.grad(catlog.Exact()(reward, q).sum(), weight)
+    value = torch.zeros((), dtype=torch.float64)
+    for prompt, mask in zip(PROMPTS, MASK, strict=True):
+        for text in TEXTS:
+            log_prob = brute_force(model, prompt[mask.bool()], text, END)
+            if log_prob > -torch.inf:
+                value = value + log_prob.exp() * reward(text)
+    (exact,) = torch.autograd.grad(value, weight)
+    # Llama's normalisation is in float32, whatever the model's dtype.
+    error = 1e-10 if model.config.model_type == "gpt2" else 1e-6
+    torch.testing.assert_close(gradient, exact, rtol=0, atol=error)
+
+
+@pytest.mark.parametrize("E", [catlog.RLOO(4), catlog.CritiCateR(4), catlog.SCateR(1, variables=1)])
+def test_estimators_take_it(model: Any, E: catlog.Estimator) -> None:
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    E(lambda x: (x == 1).double().sum(-1), q).mean().backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
+
+
+def test_dropout_is_refused(model: Any) -> None:
+    if not hasattr(model.config, "attn_pdrop"):
+        pytest.skip("this model has no dropout")
+    model.train()
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END)
+    with pytest.raises(ValueError, match=r"dropout|deterministic"):
+        q.check()
+
+
+class Bigrams(nn.Module):
+    """A model without a cache, which needs no transformers."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        self.table = nn.Embedding(TOKENS, TOKENS, dtype=torch.float64)
+        self.config = SimpleNamespace(**({"vocab_size": TOKENS} | config))
+
+    def forward(self, input_ids: Tensor, **arguments: Any) -> Any:
+        return SimpleNamespace(logits=self.table(input_ids))
+
+
+def test_a_model_without_a_cache() -> None:
+    torch.manual_seed(0)
+    model = Bigrams()
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q.check()
+    with torch.no_grad():
+        log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
+        known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
+    torch.testing.assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
+        catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (TypeError, r"`model`.*AutoModelForCausalLM", {"model": "gpt2"}),
+        (ValueError, r"`model`.*encoder.*Autoregressive", {"model": Bigrams(is_encoder_decoder=1)}),
+        (ValueError, r"`model`.*vocab_size.*Prompted", {"model": nn.Linear(2, 2)}),
+        (TypeError, r"`prompt_ids`.*list.*tokenizer", {"prompt_ids": [[1, 2]]}),
+        (TypeError, r"`prompt_ids`.*float32.*input_ids", {"prompt_ids": PROMPTS.float()}),
+        (ValueError, r"`prompt_ids`.*\(2, 0\).*bos", {"prompt_ids": PROMPTS[:, :0]}),
+        (ValueError, r"`prompt_ids`.*0 to 3.*own tokeniser", {"prompt_ids": PROMPTS + 2}),
+        (ValueError, r"`attention_mask`.*\(2, 3\).*\(2, 2\)", {"attention_mask": MASK[:, 1:]}),
+        (ValueError, r"`prompt_ids`.*padding_side = 'left'", {"attention_mask": MASK.flip(-1)}),
+        (ValueError, r"`max_new_tokens`.*at least 1", {"max_new_tokens": 0}),
+        (ValueError, r"`eos_token_id`.*between 0 and 3.*end tokens", {"eos_token_id": 50256}),
+        (TypeError, r"`eos_token_id`.*\[1, 2\].*one of the model's", {"eos_token_id": [1, 2]}),
+    ],
+)
+def test_errors_name_the_way_out(
+    error: type[Exception], message: str, arguments: dict[str, Any]
+) -> None:
+    usual: dict[str, Any] = {
+        "model": Bigrams(), "prompt_ids": PROMPTS, "attention_mask": MASK, "max_new_tokens": LENGTH,
+        "eos_token_id": END,
+    }  # fmt: skip
+    usual |= {"attention_mask": None} if "prompt_ids" in arguments else {}
+    with pytest.raises(error, match=rf"CausalLM: {message}"):
+        catlog.CausalLM(**(usual | arguments))
