@@ -1,4 +1,5 @@
-r"""
+"""
+"
 An autoencoder of counts
 ========================
 
