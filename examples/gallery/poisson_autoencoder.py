@@ -1,5 +1,4 @@
-"""
-"
+r"""
 An autoencoder of counts
 ========================
 

@@ -303,7 +303,7 @@ def test_every_script_is_tested() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     for script in sorted(SCRIPTS.glob("*.py")):
         assert f'play("{script.stem}")' in tests
-        assert script.read_text(encoding="utf-8").startswith('"""\n')
+        assert script.read_text(encoding="utf-8").startswith(('"""\n', 'r"""\n'))
 
 
 def test_learning_to_explain(play) -> None:  # type: ignore[no-untyped-def]
