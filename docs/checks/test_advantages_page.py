@@ -1,6 +1,7 @@
 """What advantages.md concludes from results/quality/advantages.csv."""
 
 from itertools import product
+from statistics import mean
 
 from measured import advantages
 
@@ -39,3 +40,16 @@ def test_advantages_per_token_gain_little_on_short_texts() -> None:
     for reward, size in product(REWARDS, advantages.SIZES[:-1]):  # at equal tokens
         assert rows[reward, "vineppo", size, "all"]["tokens"] == 6 * size
         assert variance(reward, "rloo", 2 * size) < variance(reward, "vineppo", size)
+
+
+def test_seeds_differ_more_than_methods_when_a_model_learns_to_add() -> None:
+    ends = {method: [curve[-1] for curve in curves] for method, curves in advantages.runs().items()}
+    for name in ("reward", "right"):
+        means = {method: mean(end[name] for end in rows) for method, rows in ends.items()}
+        by_seed = [mean(rows[seed][name] for rows in ends.values()) for seed in range(3)]
+        assert max(means.values()) - min(means.values()) < max(by_seed) - min(by_seed)
+        if name == "reward":
+            assert min(means, key=means.__getitem__) == "vineppo"
+    assert all(150_000 <= end["tokens"] < 151_000 for rows in ends.values() for end in rows)
+    steps = {method: mean(end["step"] for end in rows) for method, rows in ends.items()}
+    assert 0.58 < steps["vineppo"] / steps["rloo"] < 0.63

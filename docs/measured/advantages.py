@@ -1,4 +1,11 @@
-"""The tables of advantages.md, from results/quality/advantages.csv."""
+"""The tables and the figure of advantages.md, from results/quality/advantages.csv and
+arithmetic.csv.
+"""
+
+from pathlib import Path
+from statistics import mean
+
+import matplotlib.pyplot as plt
 
 from . import Row, read, short, table
 
@@ -42,6 +49,58 @@ def variance(rows: dict[tuple[str, str, int, str], Row]) -> str:
     return table(["reward", "estimator", *(f"size {size}" for size in SIZES)], lines)
 
 
+METHODS = ("rloo", "criticater", "vineppo", "grpo")
+
+
+def runs() -> dict[str, list[list[Row]]]:
+    """Return the curves of every method of the arithmetic task, one per seed."""
+    rows = read("quality/arithmetic")
+    seeds = sorted({row["seed"] for row in rows})
+    return {
+        method: [
+            [row for row in rows if (row["method"], row["seed"]) == (method, seed)]
+            for seed in seeds
+        ]
+        for method in METHODS
+    }
+
+
+def arithmetic() -> str:
+    """Return where the runs of every method end."""
+    lines = []
+    for method, curves in runs().items():
+        ends = [curve[-1] for curve in curves]
+        right = ", ".join(f"{end['right']:.2f}" for end in ends)
+        cells = [f"{mean(end[name] for end in ends):.3f}" for name in ("reward", "right")]
+        steps, seconds = (mean(end[name] for end in ends) for name in ("step", "seconds"))
+        lines.append([f"`{method}`", *cells, right, f"{steps:.0f}", f"{seconds:.1f}"])
+    head = ["estimator", "reward", "right", "right, by seed", "steps", "seconds"]
+    return table(head, lines)
+
+
+def picture(path: Path) -> None:
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharex=True)
+    for number, (method, curves) in enumerate(runs().items()):
+        for axes, name in zip(panels, ("reward", "right"), strict=True):
+            for seed, curve in enumerate(curves):
+                points = [row for row in curve if row[name] is not None]
+                axes.plot(
+                    [row["tokens"] / 1000 for row in points],
+                    [row[name] for row in points],
+                    color=f"C{number}",
+                    linewidth=1,
+                    label=method if seed == 0 and axes is panels[0] else None,
+                )
+            axes.set(xlabel="thousand tokens generated", ylabel=name)
+    figure.legend(loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def figures() -> dict[str, object]:
+    return {"arithmetic.png": picture}
+
+
 def values() -> dict[str, object]:
     rows = load()
     scale = {prompt: rows["right or wrong", "grpo", 16, prompt]["scale"] for prompt in PROMPTS}
@@ -49,6 +108,7 @@ def values() -> dict[str, object]:
     return {
         "bias": bias(rows),
         "variance": variance(rows),
+        "arithmetic": arithmetic(),
         "easy": f"{scale['easy']:.1f}",
         "hardest": f"{scale['hardest']:.1f}",
         "gain": f"{critic / rloo:.2f}",

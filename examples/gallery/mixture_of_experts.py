@@ -190,8 +190,8 @@ for bonus in (0.0, BONUS):
         print(f"{title:27} error {error:.3f}, right expert {share:.3f}, {seconds:.1f} s")
 
 # %%
-# Without the bonus, good gradients lead to a bad router: it settles on two experts within some
-# steps. Straight-Through, whose bias keeps more of them in use, gets farther. With the bonus every
+# Without the bonus, good gradients lead to a bad router: it soon settles on one or two experts.
+# Straight-Through, whose bias keeps more of them in use, gets farther. With the bonus every
 # method finds the sectors, and the three whose gradients have little bias are ahead. So first keep
 # the experts in use, then care for the gradient.
 
