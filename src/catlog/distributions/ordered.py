@@ -178,7 +178,7 @@ class Ordered(Distribution):
 
     @property
     def points(self) -> int:
-        """The number of points that :meth:`enumerate_support` returns."""
+        """The number of points that ``enumerate_support`` returns."""
         return prod(self.cardinalities)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:

@@ -22,8 +22,9 @@ class PlackettLuce(Ordered):
         q(x) = \prod_{j=1}^{k} \frac{e^{s_{x_j}}}{\sum_{i \notin \{x_1 \dots x_{j-1}\}} e^{s_i}}
 
     The event is an int64 vector of k different items, the best first. The largest k of the scores
-    plus Gumbel noise, in decreasing order, are a draw (:func:`gumbel_top_k`). The *set* of these
-    items is not a draw of :class:`catlog.Subset`: its probability is a sum over all its orders.
+    plus Gumbel noise, in decreasing order, are a draw (``catlog.distributions.gumbel_top_k``). The
+    *set* of these items is not a draw of :class:`catlog.Subset`: its probability is a sum over all
+    its orders.
 
     Entropy and marginals are exact by enumeration of the d! / (d - k)! rankings, for few items.
 
@@ -114,8 +115,8 @@ def gumbel_top_k(
 ) -> Int64[Tensor, "*lead k"]:
     """Return the k items of the largest score plus Gumbel noise, in decreasing order.
 
-    This is a draw of :class:`PlackettLuce`, not of :class:`catlog.Subset`: among three items with
-    weights 2, 1 and 1, the first is in the set of two with probability 5/6, not 4/5.
+    This is a draw of :class:`catlog.PlackettLuce`, not of :class:`catlog.Subset`: among three items
+    with weights 2, 1 and 1, the first is in the set of two with probability 5/6, not 4/5.
 
     >>> gumbel_top_k(torch.tensor([0.0, 99.0, 200.0]), k=2)
     tensor([2, 1])
