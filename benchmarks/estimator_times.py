@@ -169,7 +169,7 @@ def ratio(first: list[float], second: list[float]) -> float:
 
 def baseline_of(name: str) -> str:
     """Return the row of RLOO with as many evaluations, on the same distribution."""
-    estimator, _, kind = SETTINGS[name]
+    estimator, options, kind = SETTINGS[name]
     E = catlog.ESTIMATORS[estimator](**options)
     count = E.evaluations(Independent(Bernoulli(logits=torch.zeros(VARIABLES)), 1))
     return f"RLOO({count})" if kind == BITS else f"RLOO({count}), chain"
