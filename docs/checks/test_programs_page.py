@@ -4,14 +4,18 @@ from measured import programs, read
 
 
 def test_every_method_of_numbers_was_run_with_three_seeds() -> None:
+    """Methods with restarts at N = 100 only, where the page says after how many epochs."""
     rows = [
         row for row in programs.last_rows(read("programs/programs")) if row["program"] == "numbers"
     ]
     for digits in programs.NUMBERS:
-        for is_method in programs.METHODS.values():
+        for name, is_method in programs.METHODS.items():
             runs = [row for row in rows if row["digits"] == digits and is_method(row)]
+            if "restarts" in name and digits != 100:
+                assert not runs
+                continue
             assert len({row["seed"] for row in runs}) == len(runs) == 3
-            assert all(row["epoch"] == row["epochs"] for row in runs)
+            assert "restarts" in name or all(row["epoch"] == row["epochs"] for row in runs)
 
 
 def test_text_of_the_page_agrees_with_its_numbers() -> None:
