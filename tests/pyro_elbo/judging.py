@@ -20,7 +20,7 @@ Gradients = dict[str, Tensor]
 def gradients(
     elbo: Any, model: Callable[..., Any], guide: Callable[..., Any], *args: Any
 ) -> tuple[Tensor, Gradients]:
-    """Return the ELBO and its gradients in all unconstrained parameters, which start anew."""
+    """Return the ELBO and its gradients in all unconstrained parameters, at their first values."""
     pyro.clear_param_store()
     return _differentiated(-elbo.differentiable_loss(model, guide, *args))
 

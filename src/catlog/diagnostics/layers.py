@@ -138,7 +138,7 @@ def _drawing_by(E: Estimator, generator: torch.Generator) -> Sampler:
 
 
 class _Recorder:
-    """A sampler that draws (or is told the categories) and keeps the draws' log-probabilities.
+    """A sampler that draws, or takes given categories, and keeps the draws' log-probabilities.
 
     Args:
         generator: the source of randomness.

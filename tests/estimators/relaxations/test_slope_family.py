@@ -1,4 +1,4 @@
-"""The straight-through estimators of 2022 to 2026, against their formulas written out anew.
+"""The straight-through estimators of 2022 to 2026, against their formulas, written out again.
 
 Jacobians are built as matrices here, as the authors' code builds them, for every draw of one
 variable. Biases are by enumeration, or by z-tests where Gumbel noise remains after the draw.

@@ -15,7 +15,7 @@ from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms
 from ...tracing import can_inspect
 from ..logit_gradients import leave_one_out
-from .prefix_tree import PrefixTree, prefix_tree
+from .prefix_tree import PrefixTree, prefix_tree, row_numbers
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def beam_search(
             second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
             open_to_change = (second - best).topk(slots, -1).indices
             score = score + best.scatter(-1, open_to_change, 0.0).sum(-1)
-        origin = _rows_like(score)
+        origin = row_numbers(score).expand(score.shape)
         steps = []
         for slot in range(slots):
             variable = open_to_change[..., slot, None, None]
@@ -62,7 +62,7 @@ def beam_search(
             table.gather(0, origin.unsqueeze(-1).expand(*origin.shape, table.shape[-1]))
             for table in (points, favourite, open_to_change)
         )
-        row = _rows_like(score)
+        row = row_numbers(score).expand(score.shape)
         changes = []
         for parent, category in reversed(steps):
             changes.append(category.gather(0, row))
@@ -72,13 +72,6 @@ def beam_search(
         points = points + torch.zeros_like(chosen[..., :1])  # mapped where q is
         points[..., as_index(variables)] = chosen
     return points, score > -torch.inf
-
-
-def _rows_like(score: Float[Tensor, "m *batch"]) -> Int64[Tensor, "m *batch"]:
-    """Return the row number of every entry, mapped by ``vmap`` where the scores are."""
-    rows = torch.arange(len(score), device=score.device)
-    zeros = torch.zeros_like(score, dtype=torch.int64)
-    return zeros + rows.view(-1, *[1] * (score.dim() - 1))
 
 
 @torch.no_grad()

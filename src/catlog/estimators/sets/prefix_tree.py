@@ -46,7 +46,7 @@ class PrefixTree:
 
     @property
     def is_leader(self) -> Bool[Tensor, "m *batch depths"]:
-        return self.leaders == _numbers(self.leaders)
+        return self.leaders == row_numbers(self.leaders)
 
     def by_branch(self, default: float, values: Tensor) -> Float[Tensor, "k m *batch d"]:
         """Return the members' values by category and leader; a branch without members has the
@@ -101,8 +101,8 @@ def prefix_tree(
     return PrefixTree(members, valid.unsqueeze(-1), leaders, branch, k)
 
 
-def _numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
-    """Return the numbers of the members, with as many dimensions as they have."""
+def row_numbers(members: Tensor) -> Int64[Tensor, "m *ones"]:
+    """Return the number of every row, with as many dimensions as ``members`` has."""
     numbers = torch.arange(len(members), device=members.device)
     return numbers.view(-1, *[1] * (members.dim() - 1))
 
@@ -111,7 +111,7 @@ def _leaders_by_pairs(
     members: Int64[Tensor, "m *batch d"], valid: Bool[Tensor, "m *batch"], k: int
 ) -> Int64[Tensor, "m *batch depths"]:
     """Return the leaders from the comparison of every member with the earlier ones."""
-    number = _numbers(members)
+    number = row_numbers(members)
     invalid = ~valid.unsqueeze(-1)
     shape = (*members.shape[1:-1], members.shape[-1] + 1)
     leaders = [torch.zeros(shape, dtype=torch.int64, device=members.device)]
@@ -127,7 +127,7 @@ def _leaders_by_steps(
 ) -> Int64[Tensor, "m *batch depths"]:
     """Return the leaders, variable by variable."""
     m = len(members)
-    number = _numbers(valid)
+    number = row_numbers(valid)
     rank = torch.where(valid, number, m)
     leader = torch.where(valid, rank.amin(0), number)
     leaders = [leader]
@@ -214,7 +214,7 @@ class Steps:
         below = tree.by_branch(m, torch.where(tree.valid, tree.leaders[..., 1:], m))
         child = torch.cat([below, torch.full_like(below[:, :1], m)], 1)
         self.child = child.flatten(0, 1).movedim(-1, 0).contiguous()
-        first = torch.where(tree.valid, _numbers(tree.members), m).squeeze(-1).amin(0)
+        first = torch.where(tree.valid, row_numbers(tree.members), m).squeeze(-1).amin(0)
         self.node = first.expand(draws, *first.shape)
         self.depth = 0
 
