@@ -24,9 +24,11 @@ def can_inspect(validate: bool, *values: Tensor) -> bool:
 
     Looking costs a synchronisation, so it happens in eager mode only, like ``validate_args`` of
     torch.distributions: not under ``torch.compile``, not while a CUDA graph is captured, not inside
-    ``torch.func`` transforms.
+    ``torch.func`` transforms, and not on the "meta" device, which has no numbers.
     """
     if not validate or torch.compiler.is_compiling():
+        return False
+    if any(value.is_meta for value in values):
         return False
     if any(value.is_cuda for value in values) and torch.cuda.is_current_stream_capturing():
         return False

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
+from .integers import integers
+
 
 class Categoricals(Distribution):
     r"""``d`` independent categorical variables with different numbers of categories.
@@ -53,7 +55,7 @@ class Categoricals(Distribution):
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
             padded = logits.masked_fill(
-                category >= torch.tensor(sizes, device=logits.device)[:, None], -torch.inf
+                category >= integers(sizes, logits.device)[:, None], -torch.inf
             )
         else:
             if cardinalities is not None or len(logits) == 0:

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .integers import integers
+
 NOT_DETERMINISTIC = (
     "A network with dropout, or with batch normalisation in training mode, has no definite "
     "probabilities: call its eval()."
@@ -20,7 +22,7 @@ def changed_later(
     >>> changed_later(torch.tensor([[0, 1, 2]]), (2, 2, 4)).tolist()
     [[0, 1, 2], [0, 1, 2], [1, 0, 1], [0, 0, 1], [0, 1, 1]]
     """
-    size = torch.tensor(sizes, device=x.device)
+    size = integers(sizes, x.device)
     variable = torch.arange(len(sizes), device=x.device)
     changed = (x + 1 + variable % (size - 1).clamp(min=1)) % size
     cuts = _cuts(len(sizes)) if cuts is None else cuts

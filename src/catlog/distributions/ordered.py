@@ -17,6 +17,7 @@ from torch.nn.functional import one_hot, pad
 
 from ..tracing import can_inspect
 from .absorbing import rows_of_state
+from .integers import integers
 from .inverse_cdf import ancestral
 from .point_form import PointForm
 
@@ -102,7 +103,7 @@ class Ordered(Distribution):
         if min(sizes) < max(sizes):
             beyond = (
                 torch.arange(max(sizes), device=logits.device)
-                >= torch.tensor(sizes, device=logits.device)[:, None]
+                >= integers(sizes, logits.device)[:, None]
             )
             logits = logits.masked_fill(beyond, -torch.inf)
         log_probs = widened(logits).log_softmax(-1)

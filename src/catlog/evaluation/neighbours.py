@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..distributions.conditionals import without_outputs
 from ..distributions.factors import Factors
+from ..distributions.integers import integers
 from ..estimator import Function
 from ..tracing import can_inspect
 from .evaluate import as_seen, check_finite, evaluate_chunked
@@ -140,7 +141,7 @@ def _evaluated(
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
     if static and min(law.cardinalities) < k:
-        alternatives = torch.tensor(law.cardinalities, device=device) - 1
+        alternatives = integers(law.cardinalities, device) - 1
         moves = sum(law.cardinalities) - law.d
         slot = torch.arange(slots, device=device).repeat_interleave(alternatives, output_size=moves)
         first = (alternatives.cumsum(0) - alternatives).repeat_interleave(
@@ -157,7 +158,7 @@ def _evaluated(
     variable = variable[..., slot]
     current = index[..., slot]
     if min(law.cardinalities) < k:
-        category = (current + offset) % torch.tensor(law.cardinalities, device=device)[variable]
+        category = (current + offset) % integers(law.cardinalities, device)[variable]
     else:
         category = (current + offset) % k
     possible = (

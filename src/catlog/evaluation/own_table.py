@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..distributions.factors import Factors
+from ..distributions.integers import integers
 from ..estimator import Function
 from .evaluate import evaluate
 
@@ -54,10 +55,9 @@ def compare_with_f(
     # The category whose change is largest in some output; changes have the outputs in the batch.
     outputs = tuple(range(current.dim() - law.outputs, current.dim()))
     by_category = changes.abs().amax(outputs, keepdim=True) if outputs else changes.abs()
-    after = (current + 1) % torch.tensor(law.cardinalities, device=x.device)[changed]
-    is_largest = torch.tensor([slot == largest for _, slot in entries], device=x.device).view(
-        -1, *[1] * (current.dim() - 1)
-    )
+    after = (current + 1) % integers(law.cardinalities, x.device)[changed]
+    is_largest = integers([slot for _, slot in entries], x.device) == largest
+    is_largest = is_largest.view(-1, *[1] * (current.dim() - 1))
     category = torch.where(is_largest & (by_category > 0).any(-1), by_category.argmax(-1), after)
     possible = (
         law.possible.flatten(-2)

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..distributions.integers import integers
+
 Convolution = Callable[[Tensor, Tensor], Tensor]
 STEEPEST = 100.0  # the largest tilt; exp(-100) between neighbouring sums is as good as impossible
 SEARCH_STEPS = 24  # narrows the interval to 0.002
@@ -32,10 +34,9 @@ def spread(
     d, k = probs.shape[-2:]
     if weights is None:
         return probs, 0, d * (k - 1)
-    sizes = torch.tensor([abs(weight) for weight in weights], device=probs.device)
-    signs = torch.tensor([weight < 0 for weight in weights], device=probs.device)
+    weight = integers(weights, probs.device)[:, None]
     category = torch.arange(k, device=probs.device)
-    value = torch.where(signs[:, None], k - 1 - category, category) * sizes[:, None]
+    value = torch.where(weight < 0, k - 1 - category, category) * weight.abs()
     width = (k - 1) * max(abs(weight) for weight in weights) + 1
     terms = probs.new_zeros((*probs.shape[:-1], width)).scatter_add(
         -1, value.expand(probs.shape), probs

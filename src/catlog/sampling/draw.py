@@ -14,6 +14,7 @@ from torch import Tensor
 from ..checks import check_count, check_device, check_generator
 from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
+from ..distributions.integers import integers
 from ..distributions.inverse_cdf import inverse_cdf
 from ..estimator import Kind
 from ..tracing import can_inspect
@@ -141,7 +142,7 @@ def _check_form(law: Factors | Conditionals, x: object, step: int) -> Tensor:
 
 def _check_possible(law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> None:
     """Raise if a given point cannot be drawn: its score and its weight would be meaningless."""
-    size = torch.tensor(law.cardinalities, device=index.device)
+    size = integers(law.cardinalities, index.device)
     possible = ((index >= 0) & (index < size)).all(-1)
     if bool(possible.all()):
         with torch.no_grad():

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..distributions.integers import integers
 from ..distributions.inverse_cdf import as_index, inverse_cdf
 from ..distributions.ordered import Ordered, at_least_float32
 from .gumbel import gumbels
@@ -86,7 +87,7 @@ def all_interventions(
             g for g, variable in enumerate(moved_variables, 1) if variable in q.ancestors[block]
         ]
         lead = torch.Size([len(active) * n, *batch])
-        rows = points if len(active) == len(points) else points[active]
+        rows = points if len(active) == len(points) else points[integers(active, points.device)]
         raw, state = q.next_logits(block, rows.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (len(active), n))
         drawn = _drawn(
@@ -97,7 +98,7 @@ def all_interventions(
             points[..., index] = drawn
         elif len(active) > 1:
             block_points = points[..., index]
-            block_points[active] = drawn
+            block_points[integers(active, points.device)] = drawn
             points[..., index] = block_points
         new_groups = []
         for position, variable in enumerate(variables):
@@ -121,7 +122,7 @@ def all_interventions(
             state = q.select_rows(state, torch.cat([kept, copies]))
             previous = points[..., variables[0]].flatten(0, 1)
     moves = (
-        torch.tensor(moved_variables, dtype=torch.int64, device=noise.device)
+        integers(moved_variables, noise.device)
         .view(-1, *[1] * (1 + len(batch)))
         .expand(-1, n, *batch)
     )
@@ -153,11 +154,11 @@ def chosen_interventions(
     groups = m * (k - 1)
     variable = chosen.movedim(-1, 0).repeat_interleave(k - 1, 0)
     offset = torch.arange(1, k, device=device).repeat(m).view(-1, *[1] * (chosen.dim() - 1))
-    sizes = torch.tensor(q.cardinalities, device=device)
+    sizes = integers(q.cardinalities, device)
     is_ancestor = torch.zeros(len(sizes), len(sizes), dtype=torch.bool, device=device)
     for block, variables in enumerate(q.blocks):
         for i in variables:
-            is_ancestor[i, sorted(q.ancestors[block])] = True
+            is_ancestor[i, integers(sorted(q.ancestors[block]), device)] = True
     points = torch.zeros(
         (1 + groups, n, *q.batch_shape, len(sizes)), dtype=torch.int64, device=device
     )
@@ -201,9 +202,8 @@ def _drawn(
         drawn = (log_probs + gumbels(noise[:1, ..., index, : log_probs.shape[-1]])).argmax(-1)
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     if suffix == "independent":
-        drawn = inverse_cdf(
-            log_probs.exp(), (noise if len(active) == len(noise) else noise[active])[..., index]
-        )
+        groups = noise if len(active) == len(noise) else noise[integers(active, noise.device)]
+        drawn = inverse_cdf(log_probs.exp(), groups[..., index])
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     u = noise[:1, ..., index]
     if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF

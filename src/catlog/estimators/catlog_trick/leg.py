@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
 from ...distributions.conditionals import structure, view
+from ...distributions.integers import integers
 from ...estimator import ANY, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
@@ -87,9 +88,9 @@ class LEG:
             moves = [
                 (i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)
             ]
-            pairs = torch.tensor(moves, dtype=torch.int64, device=law.device).view(-1, 2)
-            variable, offset = pairs.unbind(-1)
-            cardinality = torch.tensor(law.cardinalities, device=law.device)[variable]
+            variable = integers([i for i, _ in moves], law.device)
+            offset = integers([offset for _, offset in moves], law.device)
+            cardinality = integers(law.cardinalities, law.device)[variable]
             category = (index[..., variable] + offset) % cardinality
             slot = variable * law.k + category
             flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)

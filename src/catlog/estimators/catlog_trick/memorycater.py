@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from ...checks import check_count, refuse_outputs
 from ...distributions.factors import Factors, factors
+from ...distributions.integers import integers
 from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
@@ -223,8 +224,7 @@ class MemoryCateR(nn.Module):
         points = write_slots(self.points, slots, new)
         values = write_slots(self.values, slots, value[:, : self.size])
         age = write_slots(self.age, slots, self.clock.expand(slots.shape))
-        is_uniform = min(law.cardinalities) == law.k
-        limit = law.k if is_uniform else torch.tensor(law.cardinalities, device=points.device)
+        limit = integers(law.cardinalities, points.device)
         fits = (points[..., : law.d] < limit).all(-1) & (points >= 0).sum(-1).eq(law.d)
         used = (age > 0) & fits  # not the points of another distribution
         weight, rho = fit_critic(encoded(points[..., : law.d], law.k), values.double(), used, law.d)

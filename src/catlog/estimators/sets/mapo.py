@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from ...checks import check_count, check_flag, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
+from ...distributions.integers import integers
 from ...estimator import ANY, Function, Kind, Target, label
 from ...evaluation.learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
@@ -138,9 +139,9 @@ class MAPO(nn.Module):
         )
         (memory,) = frozen(self, self.memory)
         stored, beyond = memory[:, : law.d], memory[:, law.d :]
-        fits = (
-            (stored >= 0) & (stored < torch.tensor(law.cardinalities, device=stored.device))
-        ).all(-1) & (beyond < 0).all(-1)
+        fits = ((stored >= 0) & (stored < integers(law.cardinalities, stored.device))).all(-1) & (
+            beyond < 0
+        ).all(-1)
         lead = (self.size, *[1] * len(law.batch_shape))
         best, _ = beam_search(law, 1, self.validate)
         points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)

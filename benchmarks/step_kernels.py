@@ -1,0 +1,95 @@
+"""Where the time of a captured training step goes on a GPU: its kernels, one after the other.
+
+    python -m benchmarks.step_kernels       # needs a GPU; writes results/speed/step_*_cuda.csv
+    python -m benchmarks.step_kernels --methods ReinMax-8 "SlopeCateR(8, corrections=1)"
+
+The steps are those of `benchmarks.race`. They are timed in turn, 1,500 at a time, and the median of
+five rounds is written to step_times_cuda.csv. Then one step of each is profiled, and its kernels
+are written to step_kernels_cuda.csv: start and duration in microseconds.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from catlog.experiments.dvae import DVAETask
+
+from .race import made, now
+from .tables import RESULTS, Row, Table
+
+METHODS = (
+    "ReinMax-8",
+    "SlopeCateR(8, corrections=1)",
+    "SlopeCateR(8, corrections=2)",
+    "SlopeCateR(8)",
+)
+ROUNDS, STEPS = 5, 1500
+
+
+def step_times(tasks: dict[str, DVAETask], steps: int = STEPS) -> list[Row]:
+    """Return the milliseconds of a step of each task, the median of rounds in turn."""
+    times: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(ROUNDS):
+        for name, task in tasks.items():
+            for i in range(1, 100):
+                task.step(i)
+            begin = now("cuda")
+            for i in range(1, steps + 1):
+                task.step(i)
+            times[name].append(1000 * (now("cuda") - begin) / steps)
+    return [
+        {"method": name, "ms": median(ms), "least": min(ms), "most": max(ms)}
+        for name, ms in times.items()
+    ]
+
+
+def kernels(name: str, task: DVAETask) -> list[Row]:
+    """Return the kernels of the second of three profiled steps."""
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for i in range(1, 4):
+            task.step(i)
+        torch.cuda.synchronize()
+    events = [event for event in trace.events() if event.device_type.name == "CUDA"]
+    events.sort(key=lambda event: event.time_range.start)
+    count = len(events) // 3
+    step = events[count : 2 * count]
+    begin = step[0].time_range.start
+    return [
+        {
+            "method": name,
+            "kernel": number,
+            "start": event.time_range.start - begin,
+            "us": event.time_range.elapsed_us(),
+            "name": event.name[:100],
+        }
+        for number, event in enumerate(step)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--folder", type=Path, default=RESULTS / "speed")
+    args = parser.parse_args()
+    args.data, args.device = "mnist", "cuda"
+    tasks = {name: made(name, 0, args) for name in args.methods}
+    for task in tasks.values():
+        task.step(0)
+    times = Table(args.folder / "step_times_cuda.csv", ("method",), digits=4)
+    for row in step_times(tasks):
+        times.add([row])
+        print(f"{row['method']:35}{row['ms']:.4f} ms ({row['least']:.4f} to {row['most']:.4f})")
+    profiles = Table(args.folder / "step_kernels_cuda.csv", ("method", "kernel"), digits=4)
+    for name, task in tasks.items():
+        rows = kernels(name, task)
+        profiles.add(rows)
+        print(f"{name:35}{len(rows)} kernels, {sum(row['us'] for row in rows):.1f} us of work")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""No estimator copies from the host to the device: a CUDA graph could not capture it.
+
+The device is torch's "meta", which computes shapes only. So there are no values to branch on (which
+would fail, as it should), and real sizes cost nothing. It needs no GPU.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import OneHotCategorical as OneHot
+from torch.overrides import TorchFunctionMode
+
+import catlog
+from catlog.estimator import Kind
+from catlog.estimators import ESTIMATORS
+from catlog.testing.settings import supports
+
+BATCH, DRAWS = 100, 14
+SIZES = {
+    "bits": (200, 2),
+    "one-hot": (20, 10),
+    "index": (20, 10),
+    "mixed": (20, 10),
+    "MarkovChain": (6, 10),
+    "Subset": (6, 2),
+    "PlackettLuce": (6, 2),
+    "LinearChainCRF": (6, 10),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Exact": {},
+    "MAPO": {"size": 7, "samples": 7, "max_variables": 200},
+    "MemoryCateR": {"samples": DRAWS, "max_variables": 200},
+    "SumAndSample": {"top": 13},
+    "UnorderedSet": {"samples": 10},
+}
+
+
+def make(kind: str, logits: Tensor) -> Distribution:
+    if kind == "bits":
+        return Independent(Bernoulli(logits=logits[..., 0]), 1)
+    if kind == "mixed":
+        sizes = [2 + i % 9 for i in range(logits.shape[-2])]
+        return catlog.Categoricals(logits, cardinalities=sizes)
+    if kind == "MarkovChain":
+        return catlog.MarkovChain(
+            logits[:, 0], logits[:, :1].expand(-1, 10, 10), length=len(logits[0])
+        )
+    if kind == "Subset":
+        return catlog.Subset(logits[..., 0], 2)
+    if kind == "PlackettLuce":
+        return catlog.PlackettLuce(logits[..., 0])
+    if kind == "LinearChainCRF":
+        return catlog.LinearChainCRF(logits, logits[:, :1].expand(-1, 10, 10))
+    law = OneHot if kind == "one-hot" else Categorical
+    return Independent(law(logits=logits), 1)
+
+
+class NoHostCopies(TorchFunctionMode):
+    """Raise where a tensor on the device is made or indexed from numbers of the host."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == "meta":
+            raise AssertionError("torch.tensor copies from the host")
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and args[0].is_meta:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(i, list) or (isinstance(i, Tensor) and not i.is_meta) for i in index):
+                raise AssertionError("an index is copied from the host")
+        if func in (Tensor.to, Tensor.copy_) and any(
+            isinstance(value, Tensor) and not value.is_meta and value.dim() for value in args
+        ):
+            raise AssertionError("a tensor of the host is copied")
+        return func(*args, **kwargs)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """OneHotCategorical checks its Categorical, whatever validate_args it is given."""
+    Distribution.set_default_validate_args(False)
+    yield
+    Distribution.set_default_validate_args(__debug__)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", list(SIZES))
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_no_host_copies(name: str, kind: str) -> None:
+    if not supports(ESTIMATORS[name], kind if kind in list(Kind) else "structured"):
+        pytest.skip("not this kind of distribution")
+    if name == "Exact" and kind in ("Subset", "PlackettLuce"):
+        pytest.skip("the host lists their points")
+    d, k = SIZES[kind]
+    if name == "Exact":
+        d = min(d, 8 if k == 2 else 2)
+    with torch.device("meta"):
+        E = ESTIMATORS[name](**SETTINGS.get(name, {"samples": DRAWS}), validate=False)
+        if isinstance(E, nn.Module):
+            E.to("meta")
+        logits = torch.zeros(BATCH, d, k, requires_grad=True)
+        decoder = nn.Linear(d * k if kind == "one-hot" else d, 784)
+    with NoHostCopies():
+
+        def f(x: Tensor) -> Tensor:
+            points = x.flatten(-2) if kind == "one-hot" else x.to(torch.float32)
+            return decoder(points).square().mean(-1)
+
+        E(f, make(kind, logits)).mean().backward()
+    assert logits.grad is not None
+    assert logits.grad.shape == logits.shape
