@@ -147,12 +147,31 @@ def mnist_r(rows: list[Row]) -> str:
     return table(["program", "best published", "IndeCateR, published", *MNIST_R], lines)
 
 
+def wins(rows: list[Row], estimator: str) -> int:
+    """Return on how many programs an estimator's best version is above the best published."""
+    count = 0
+    for program, (best, _) in PUBLISHED_MNIST_R.items():
+        means = []
+        for version in {estimator, f"{estimator}-D"}:
+            runs = [
+                row["accuracy"]
+                for row in rows
+                if (row["program"], row["estimator"]) == (program, version)
+                and not row["double_softmax"]
+            ]
+            means += [100 * mean(runs)] if runs else []
+        count += max(means) > best
+    return count
+
+
 def values() -> dict[str, object]:
     rows = last_rows(read_if_measured("programs/programs"))
     return {
         "numbers": numbers([row for row in rows if row["program"] == "numbers"]),
         "sums": sums([row for row in rows if row["program"] == "sum"]),
         "mnist_r": mnist_r(rows),
+        "mnist_r_wins": wins(rows, "IndeCateR"),
+        "mnist_r_wins_rloo": wins(rows, "RLOO"),
         "sum_64": per_cent([row for row in rows if (row["program"], row["digits"]) == ("sum", 64)]),
     }
 
