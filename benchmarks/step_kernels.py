@@ -1,11 +1,11 @@
 """Where the time of a captured training step goes on a GPU: its kernels, one after the other.
 
-    python -m benchmarks.step_kernels       # needs a GPU; writes results/speed/step_*_cuda.csv
+    python -m benchmarks.step_kernels       # needs a GPU; writes two files in results/speed
     python -m benchmarks.step_kernels --methods ReinMax-8 "SlopeCateR(8, corrections=1)"
 
 The steps are those of `benchmarks.race`. They are timed in turn, 1,500 at a time, and the median of
-five rounds is written to step_times_cuda.csv. Then one step of each is profiled, and its kernels
-are written to step_kernels_cuda.csv: start and duration in microseconds.
+five rounds is written to captured_steps_cuda.csv. Then one step of each is profiled, and
+captured_kernels_cuda.csv has its kernels: start and duration in microseconds.
 """
 
 import argparse
@@ -80,11 +80,11 @@ def main() -> None:
     tasks = {name: made(name, 0, args) for name in args.methods}
     for task in tasks.values():
         task.step(0)
-    times = Table(args.folder / "step_times_cuda.csv", ("method",), digits=4)
+    times = Table(args.folder / "captured_steps_cuda.csv", ("method",), digits=4)
     for row in step_times(tasks):
         times.add([row])
         print(f"{row['method']:35}{row['ms']:.4f} ms ({row['least']:.4f} to {row['most']:.4f})")
-    profiles = Table(args.folder / "step_kernels_cuda.csv", ("method", "kernel"), digits=4)
+    profiles = Table(args.folder / "captured_kernels_cuda.csv", ("method", "kernel"), digits=4)
     for name, task in tasks.items():
         rows = kernels(name, task)
         profiles.add(rows)

@@ -51,6 +51,7 @@ MEASURES = {
     "one-hot": "negated train bound",
     "attention": "train accuracy",
 }
+FRESH_SEEDS = {421, 422, 423}  # of the runs in turn
 NOT_MEASURED = "*Not measured yet.*"
 
 
@@ -219,6 +220,92 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
     return table(head, lines)
 
 
+def steps_to(curve: Curve, target: float) -> float | None:
+    """Return the steps until the target, linear between two measurements."""
+    return reached([{**row, "seconds": row["step"]} for row in curve], target)
+
+
+def mean_or_blank(values: list[float | None], digits: int) -> str:
+    known = [value for value in values if value is not None]
+    return f"{mean(known):,.{digits}f}" if len(known) == len(values) else ""
+
+
+def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
+    """Return a table of the methods that ran with all of the seeds, the first to 97 on top."""
+    lines = []
+    for name, runs in methods.items():
+        chosen = [curve for seed, curve in runs.items() if seed in seeds]
+        if len(chosen) < len(seeds):
+            continue
+        step_ms = mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in chosen)
+        lines.append(
+            (
+                name + ("" if is_unbiased(label_of(name)) else " (biased)"),
+                mean_or_blank([reached(curve) for curve in chosen], 2),
+                mean_or_blank([reached(curve, 97.0) for curve in chosen], 2),
+                mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
+                f"{step_ms:.3f}",
+            )
+        )
+    head = ("method", "seconds to 100", "seconds to 97", "steps to 97", "ms per step")
+    return table(head, sorted(lines, key=lambda line: float(line[2] or "inf")))
+
+
+def many_draws(rows: list[Row]) -> str:
+    """Return a table of the steps that estimators with many draws need."""
+    if not rows:
+        return NOT_MEASURED
+    lines = []
+    for name, runs in curves(rows).items():
+        chosen = list(runs.values())
+        lines.append(
+            (
+                name,
+                mean_or_blank([steps_to(curve, TARGET) for curve in chosen], 0),
+                mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
+                len(chosen),
+            )
+        )
+    return table(("method", "steps to 100", "steps to 97", "seeds"), lines)
+
+
+def kernels() -> str:
+    """Return a table of what the kernels of a step do."""
+    times = {row["method"]: row["ms"] for row in read("speed/captured_steps_cuda")}
+    rows = read("speed/captured_kernels_cuda")
+    lines = []
+    for method, ms in times.items():
+        own = [row for row in rows if row["method"] == method]
+        products = [row for row in own if "gemm" in row["name"] or "splitK" in row["name"]]
+        update = [row for row in own if row["name"].startswith("triton_for")]
+        products_us, update_us = (sum(row["us"] for row in part) for part in (products, update))
+        rest_us = sum(row["us"] for row in own) - products_us - update_us
+        lines.append(
+            (
+                method,
+                f"{ms:.3f}",
+                f"{ms / next(iter(times.values())):.2f}",
+                len(own),
+                f"{products_us:.0f}",
+                f"{rest_us:.0f}",
+                f"{update_us:.0f}",
+            )
+        )
+    head = ("method", "ms per step", "ratio", "kernels", "matrix products, us", "others, us")
+    return table((*head, "Adam, us"), lines)
+
+
+def extra_kernels() -> int:
+    """Return by how many kernels SlopeCateR's step with 6 corrections exceeds ReinMax's."""
+    names = [row["method"] for row in read("speed/captured_kernels_cuda")]
+    return names.count("SlopeCateR(8)") - names.count("ReinMax-8")
+
+
+def mean_steps(runs: dict[int, Curve]) -> str:
+    """Return the mean steps to 97 over the fresh seeds."""
+    return mean_or_blank([steps_to(runs[seed], 97.0) for seed in FRESH_SEEDS], 0)
+
+
 def addition_runs(rows: list[Row]) -> list[Curve]:
     runs: dict[tuple[int, int], Curve] = {}
     for row in rows:
@@ -240,6 +327,12 @@ def values() -> dict[str, object]:
     return {
         "device": rows[0]["device"].replace("NVIDIA ", ""),
         "ranking": ranking(methods),
+        "in_turn": in_turn(methods, FRESH_SEEDS),
+        "kernels": kernels(),
+        "many_draws": many_draws(read_if_measured("speed/race_steps_cuda")),
+        "extra_kernels": extra_kernels(),
+        "slope_steps": mean_steps(methods["SlopeCateR-8, sizes"]),
+        "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
         "winner": winner(ranking_of_all[RACE]),
         "processor": ", ".join(processors) or "a CPU",
         "target_seconds": f"{targets[0]['seconds'] if targets else 25:g}",
