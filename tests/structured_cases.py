@@ -66,7 +66,8 @@ def copies(case: StructuredCase, dims: int = 1) -> StructuredCase:
         return torch.outer(first, second).flatten()
 
     def distribution(theta: Tensor) -> Distribution:
-        return Independent(case.distribution(theta.view(*lead, -1)), dims)
+        apart = theta.reshape(*theta.shape[:-2], *lead, theta.shape[-1])
+        return Independent(case.distribution(apart), dims)
 
     return StructuredCase(
         f"copies of {case.name}" + ("" if dims == 1 else ", two dimensions"),
@@ -137,7 +138,7 @@ def crf(name: str, steps: int, forbidden: tuple[tuple[int, int], ...] = ()) -> S
 
     def distribution(theta: Tensor) -> Distribution:
         unary, pairwise = parts(theta)
-        return catlog.LinearChainCRF(unary, pairwise + rule)
+        return catlog.LinearChainCRF(unary, pairwise + rule.to(theta.dtype))
 
     theta = normals(2 * steps + 4, seed=2)
     few = len(points) < 5
@@ -195,7 +196,7 @@ WEATHER = normals(2, seed=7)
 def known_environment(theta: Tensor) -> Distribution:
     """Return a fixed root, whose table is not learned, and a leaf of three categories."""
     nodes = {
-        "weather": Node([], WEATHER.expand(*theta.shape[:-1], 2), fixed=True),
+        "weather": Node([], WEATHER.to(theta.dtype).expand(*theta.shape[:-1], 2), fixed=True),
         "choice": Node(["weather"], theta.unflatten(-1, (2, 3))),
     }
     return catlog.BayesianNetwork(nodes, theta.shape[:-1])
@@ -323,7 +324,13 @@ def of_numbers(x: Tensor, probs: Tensor) -> Tensor:
     return torch.stack([probs[:, i, x[:, i]] for i in range(x.shape[-1])]).prod(0)
 
 
-def of_bits(probs: Tensor) -> Tensor:
+def of_bits(logits: Tensor) -> Tensor:
+    """Return the products for all points of bits ``[components, d]``."""
+    probs = torch.stack([(-logits).sigmoid(), logits.sigmoid()], -1)
+    return of_numbers(every(*[2] * logits.shape[-1]), probs)
+
+
+def of_bits_by_probs(probs: Tensor) -> Tensor:
     return of_numbers(every(*[2] * probs.shape[-1]), torch.stack([1 - probs, probs], -1))
 
 
@@ -361,14 +368,14 @@ def mixtures() -> Iterator[StructuredCase]:
         (2, 3),
         bits,
         lambda logits: Independent(Bernoulli(logits=logits), 1),
-        lambda logits: of_bits(logits.sigmoid()),
+        of_bits,
     )
     yield mixture(
         "mixture of two bits",
         (2, 2),
         every(2, 2).double(),
         lambda logits: Independent(Bernoulli(logits=logits), 1),
-        lambda logits: of_bits(logits.sigmoid()),
+        of_bits,
         has_copies=True,
     )
     yield mixture(
@@ -376,7 +383,7 @@ def mixtures() -> Iterator[StructuredCase]:
         (2, 3),
         bits,
         lambda logits: Independent(Bernoulli(probs=edged(logits)), 1),
-        lambda logits: of_bits(edged(logits)),
+        lambda logits: of_bits_by_probs(edged(logits)),
         lambda numbers: Categorical(probs=numbers.exp()),
     )
     yield mixture(
@@ -419,7 +426,7 @@ def mixtures() -> Iterator[StructuredCase]:
         lambda logits: of_numbers(every(3, 3), logits.softmax(-1)),
     )
     yield mixture(
-        "mixture of short one-hot vectors",
+        "mixture of one-hot vectors by probabilities",
         (2, 2, 2),
         torch.eye(2).double()[every(2, 2)],
         lambda numbers: Independent(OneHotCategorical(probs=numbers.exp()), 1),
@@ -436,7 +443,7 @@ def mixtures() -> Iterator[StructuredCase]:
 
 
 def multinomial(name: str, n: int, k: int, zeros: tuple[int, ...] = ()) -> StructuredCase:
-    """Return a Multinomial by probabilities, those of ``zeros`` are 0; by logits without zeros."""
+    """Return a Multinomial, in which the categories ``zeros`` are impossible."""
     points = every(*[n + 1] * k)
     points = points[(points.sum(-1) == n) & (points[:, list(zeros)].sum(-1) == 0)]
     coefficient = torch.tensor(
@@ -445,7 +452,9 @@ def multinomial(name: str, n: int, k: int, zeros: tuple[int, ...] = ()) -> Struc
     kept = torch.tensor([0.0 if i in zeros else 1.0 for i in range(k)], dtype=torch.float64)
 
     def distribution(theta: Tensor) -> Distribution:
-        return Multinomial(n, probs=theta.exp() * kept) if zeros else Multinomial(n, logits=theta)
+        if not zeros:
+            return Multinomial(n, logits=theta)
+        return Multinomial(n, logits=theta.masked_fill(kept == 0, -torch.inf))
 
     def probabilities(theta: Tensor) -> Tensor:
         probs = theta.exp() * kept / (theta.exp() * kept).sum()
