@@ -86,18 +86,19 @@ def all_interventions(
             g for g, variable in enumerate(moved_variables, 1) if variable in q.ancestors[block]
         ]
         lead = torch.Size([len(active) * n, *batch])
-        rows = points if len(active) == len(points) else points[active]
+        groups = as_index(tuple(active))
+        rows = points if len(active) == len(points) else points[groups]
         raw, state = q.next_logits(block, rows.flatten(0, 1), state, previous)
         log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (len(active), n))
         drawn = _drawn(
-            log_probs, noise, active, index, suffix, None if x is None else x[..., index]
+            log_probs, noise, groups, index, suffix, None if x is None else x[..., index]
         )
         points[..., index] = drawn[0]
         if len(active) == len(points):
             points[..., index] = drawn
         elif len(active) > 1:
             block_points = points[..., index]
-            block_points[active] = drawn
+            block_points[groups] = drawn
             points[..., index] = block_points
         new_groups = []
         for position, variable in enumerate(variables):
@@ -120,11 +121,8 @@ def all_interventions(
             copies = torch.arange(n, device=noise.device).repeat(counts[variables[0]])
             state = q.select_rows(state, torch.cat([kept, copies]))
             previous = points[..., variables[0]].flatten(0, 1)
-    moves = (
-        torch.tensor(moved_variables, dtype=torch.int64, device=noise.device)
-        .view(-1, *[1] * (1 + len(batch)))
-        .expand(-1, n, *batch)
-    )
+    moves = _moves(moved_variables, noise.device).view(-1, *[1] * (1 + len(batch)))
+    moves = moves.expand(-1, n, *batch)
     no_moves = torch.zeros((0, n, *batch), dtype=noise.dtype, device=noise.device)
     return Interventions(
         points[0],
@@ -133,6 +131,19 @@ def all_interventions(
         torch.cat([no_moves.long(), *category]),
         torch.cat([no_moves, *weight]),
     )
+
+
+def _moves(variables: list[int], device: torch.device) -> Int64[Tensor, "moves"]:
+    """Return the variables of all moves on the device.
+
+    Variables in order, with as many moves each, are made there: a list that is copied to a GPU
+    waits for it.
+    """
+    d = len(set(variables))
+    each = len(variables) // max(d, 1)
+    if d and variables == [i for i in range(d) for _ in range(each)]:
+        return torch.arange(d, device=device).repeat_interleave(each)
+    return torch.tensor(variables, dtype=torch.int64, device=device)
 
 
 def chosen_interventions(
@@ -165,7 +176,7 @@ def chosen_interventions(
     lead = torch.Size([(1 + groups) * n, *q.batch_shape])
     state = q.start(lead) if q.incremental else None
     previous = None
-    all_groups = list(range(1 + groups))
+    all_groups = slice(0, 1 + groups)
     for block, variables in enumerate(q.blocks):
         index = as_index(variables)
         raw, state = q.next_logits(block, points.flatten(0, 1), state, previous)
@@ -191,7 +202,7 @@ def chosen_interventions(
 def _drawn(
     log_probs: Float[Tensor, "active n *batch m k"],
     noise: Tensor,
-    active: list[int],
+    active: slice | list[int],
     index: slice | list[int],
     suffix: Suffix,
     x: Int64[Tensor, "n *batch m"] | None,
@@ -201,9 +212,7 @@ def _drawn(
         drawn = (log_probs + gumbels(noise[:1, ..., index, : log_probs.shape[-1]])).argmax(-1)
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     if suffix == "independent":
-        drawn = inverse_cdf(
-            log_probs.exp(), (noise if len(active) == len(noise) else noise[active])[..., index]
-        )
+        drawn = inverse_cdf(log_probs.exp(), noise[active][..., index])
         return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
     u = noise[:1, ..., index]
     if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
