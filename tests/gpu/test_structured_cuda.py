@@ -179,7 +179,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @each_device
 @each_law
-def test_numbers_equal_the_cpus(name: str, device: str) -> None:
+def test_numbers_are_the_same(name: str, device: str) -> None:
     """Draws from the same uniforms, their log-probabilities, entropy and marginals."""
 
     def result(theta: Tensor) -> list[Tensor]:
@@ -232,7 +232,7 @@ SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), catlog.RAM(2)]
 @each_device
 @pytest.mark.parametrize("E", [*WITH_DRAWS, *SWEEPS, catlog.Exact()], ids=repr)
 @each_law
-def test_a_gradient_equals_the_cpus(name: str, E: catlog.Estimator, device: str) -> None:
+def test_a_gradient_is_the_same(name: str, E: catlog.Estimator, device: str) -> None:
     """With the same draws or noise; the masked subsets of no item have one point alone."""
     q = LAWS[name](logits())
     options: dict[str, Tensor] = {}
