@@ -249,6 +249,20 @@ def test_expand_and_batches(family):
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
 
 
+def test_certain_counts_are_truncated_with_finite_gradients():
+    for make, start in (
+        (lambda p: Binomial(4, probs=p), double(0.0, 1.0, 0.3)),
+        (Geometric, double(1.0, 0.5)),
+        (lambda p: NegativeBinomial(2, probs=p), double(0.0, 0.5)),
+        (lambda rate: Poisson(rate), double(0.0, 2.0)),
+    ):
+        theta = start.clone().requires_grad_()
+        short = truncated(make(theta), categories=5)
+        assert not short.probs.isnan().any()
+        value = Exact()(lambda z: z.double().sum(-1), Independent(short, 1))
+        assert torch.autograd.grad(value, theta)[0].isfinite().all()
+
+
 def test_endless_counts_are_refused():
     for q in (NegativeBinomial(2, logits=double(80.0)), Geometric(logits=torch.tensor([-200.0]))):
         with pytest.raises(ValueError, match="must have finite counts, but a probability is"):

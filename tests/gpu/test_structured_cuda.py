@@ -334,6 +334,8 @@ def test_nothing_waits_for_the_gpu(name: str, E: catlog.Estimator, device: str) 
     """Without a GPU: on torch's meta device, whose tensors have no values to look at."""
     if "sequence" in name:
         pytest.skip("looks which sequences have ended, unless it is captured or compiled")
+    if name == "masked subset":
+        pytest.skip("looks for the largest k, unless it is captured or compiled")
     theta = logits().to("meta" if device == "cpu" else device).requires_grad_()
     q = LAWS[name](theta)
     f = function(q)
