@@ -1,16 +1,18 @@
 """The pictures and tables of structured.md.
 
 Variance relative to RLOO's is from results/quality/structured_variance.csv, everything about
-subsets from results/subset, and the table of counts from results/quality/counts.csv.
+subsets from results/subset, the table of counts from results/quality/counts.csv, and that of coins
+from results/quality/coin_sequences.csv.
 """
 
 from math import log
 from pathlib import Path
+from statistics import mean, stdev
 
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, read, short, table
+from . import Row, read, read_if_measured, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -87,9 +89,8 @@ def subset_errors() -> str:
     return table(["logits", "", *columns], lines)
 
 
-def autoencoder_losses() -> str:
+def autoencoder_losses(rows: list[Row]) -> str:
     """Return the last losses and the seconds of training, means over seeds."""
-    rows = read("subset/autoencoder")
     last = max(row["step"] for row in rows)
     runs = [row for row in rows if row["step"] == last]
     lines = []
@@ -102,6 +103,18 @@ def autoencoder_losses() -> str:
         lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), f"{means[2]:.0f}"])
     head = (f"after {last:.0f} steps", "likeliest code", "a draw", "seeds", "seconds")
     return table(head, lines)
+
+
+def autoencoder_mnist(rows: list[Row]) -> str:
+    """Return the paragraph about all of MNIST, nothing if it was not measured."""
+    if not rows:
+        return ""
+    return (
+        "All of MNIST, 60,000 images, on a GPU (`python -m benchmarks.subset_autoencoder "
+        "--data mnist --device cuda`, `results/subset/autoencoder_mnist.csv`). The models of all "
+        "seeds are trained in one captured step, so seconds are wall time of all together.\n\n"
+        + autoencoder_losses(rows)
+    )
 
 
 def autoencoder_picture(path: Path) -> None:
@@ -123,11 +136,36 @@ def autoencoder_picture(path: Path) -> None:
     plt.close(figure)
 
 
+def coin_rewards(rows: list[Row]) -> str:
+    """Return mean reward, its standard error, and the fraction of exact payments."""
+    lines = []
+    for name in dict.fromkeys(row["estimator"] for row in rows):
+        runs = [row for row in rows if row["estimator"] == name]
+        rewards = [row["reward"] for row in runs]
+        error = stdev(rewards) / len(rewards) ** 0.5
+        exact = mean(row["exact"] for row in runs)
+        lines.append(
+            [
+                name,
+                f"{mean(rewards):.3f} ± {error:.3f}",
+                f"{min(rewards):.3f}",
+                f"{exact:.0%}",
+                len(runs),
+            ]
+        )
+    tokens = f"after {rows[0]['tokens']:,.0f} tokens"
+    return table([tokens, "mean reward", "least of a run", "paid exactly", "seeds"], lines)
+
+
 def values() -> dict[str, object]:
+    coins = read("quality/coin_sequences")
     return {
+        "coin_rewards": coin_rewards(coins),
+        "coin_best": f"{coins[0]['best']:.3f}",
         "subset_times": subset_times(),
         "subset_errors": subset_errors(),
-        "autoencoder_losses": autoencoder_losses(),
+        "autoencoder_losses": autoencoder_losses(read("subset/autoencoder")),
+        "autoencoder_mnist": autoencoder_mnist(read_if_measured("subset/autoencoder_mnist")),
         "counts": counts(read("quality/counts")),
     }
 

@@ -191,7 +191,8 @@ for amount, row, length in zip(AMOUNTS.tolist(), x, cold.lengths(x).tolist(), st
 # At the first policy, RLOO and CritiCateR have less variance per token than SCateR, which pays for
 # a new rest of the sequence at each of its changes. The runs do not rank the three: the two seeds
 # of an estimator differ as much as the estimators, because a policy may settle on payments that
-# are good but not the best.
+# are good but not the best. Fifteen more seeds do not rank them either
+# (``python -m benchmarks.coin_sequences``).
 
 figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for i, (name, results) in enumerate(runs.items()):

@@ -1,11 +1,13 @@
 """The benchmarks of subsets run in their quick modes, and float32 is as precise as they say."""
 
-from math import log
+from math import inf, log
 from pathlib import Path
 
 import torch
-from benchmarks.subset_autoencoder import sum_of_gamma
+from benchmarks.subset_autoencoder import Autoencoder, Training, sum_of_gamma, train
+from benchmarks.tables import Table
 
+import catlog
 from catlog.experiments import records
 from scripts import run
 
@@ -29,6 +31,44 @@ def test_subset_autoencoder(tmp_path: Path) -> None:
     for name in ("RLOO", "CritiCateR", "SIMPLE", "I-MLE"):
         losses = [row["loss"] for row in rows if row["estimator"] == name]
         assert losses[-1] < losses[0]
+
+
+def test_an_interrupted_autoencoder_resumes(tmp_path: Path) -> None:
+    """Two models in one step, stopped after every step, end as those of a whole run."""
+    images = torch.rand(50, 12, generator=torch.Generator().manual_seed(0))
+    results = []
+    for name, deadline in (("whole", inf), ("parts", 0.0)):
+        table = Table(tmp_path / f"{name}.csv", ("estimator", "lr", "seed", "step"))
+        calls = 0
+        while ("RLOO", 0.01, 4, 3) not in table:
+            model = Autoencoder(images.mean(0), 6, 5, 2, [3, 4])
+            torch.manual_seed(3)
+            training = Training("RLOO", catlog.RLOO(2), model, images, images, 0.01, [3, 4])
+            train(training, 3, 1, table, deadline)
+            calls += 1
+        assert calls == (1 if name == "whole" else 3)
+        rows = records.read(tmp_path / f"{name}.csv")
+        results.append([(row["seed"], row["step"], row["loss"]) for row in rows])
+    assert len(results[0]) == 8
+    assert results[0] == results[1]
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_models_of_several_seeds_are_separate() -> None:
+    """Their losses and gradients are those of each model alone."""
+    mean, images = torch.rand(12), torch.rand(2, 7, 12)
+    together = Autoencoder(mean, 6, 5, 2, [3, 4])
+    alone = [Autoencoder(mean, 6, 5, 2, [seed]) for seed in (3, 4)]
+    x = together.code(images).sample((3,))
+    losses = together.loss(x, images) * together.code(images).mean.sum(-1)
+    losses.mean((0, 2)).sum().backward()
+    for i, model in enumerate(alone):
+        part = images[i : i + 1]
+        loss = model.loss(x[:, i : i + 1], part) * model.code(part).mean.sum(-1)
+        torch.testing.assert_close(loss.squeeze(1), losses[:, i])
+        loss.mean().backward()
+        for one, both in zip(model.parameters(), together.parameters(), strict=True):
+            torch.testing.assert_close(one.grad[0], both.grad[i])
 
 
 def test_sums_of_gamma_noise_are_nearly_gumbel() -> None:

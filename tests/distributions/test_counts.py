@@ -164,6 +164,113 @@ def test_certain_counts_have_finite_gradients():
     torch.testing.assert_close(p.grad, double(4.0, 4.0))
 
 
+EXTREME = {
+    "Binomial": (lambda y: Binomial(4, logits=y), double(80.0, -80.0, 0.3)),
+    "Geometric": (lambda y: Geometric(logits=y), double(80.0, 40.0, 2.0)),
+    "NegativeBinomial": (lambda y: NegativeBinomial(2.5, logits=y), double(-80.0, -40.0, 0.3)),
+    "Poisson by its logarithm": (lambda y: Poisson(y.exp()), double(-80.0, -40.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", EXTREME)
+def test_extreme_logits(name, dtype):
+    """Masses of truncated counts by hand, with their gradients, and draws of CountDifferences."""
+    make, start = EXTREME[name]
+    y = start.clone().requires_grad_()
+    z = torch.arange(5, dtype=torch.float64)
+    log_p, log_rest = y.unsqueeze(-1).sigmoid().log(), (-y.unsqueeze(-1)).sigmoid().log()
+    choices = torch.lgamma(z + 2.5) - torch.lgamma(double(2.5)) - torch.lgamma(z + 1)
+    binomial = torch.lgamma(double(5.0)) - torch.lgamma(z + 1) - torch.lgamma(5 - z)
+    log_mass = {
+        "Binomial": binomial + z * log_p + (4 - z) * log_rest,
+        "Geometric": z * log_rest + log_p,
+        "NegativeBinomial": choices + z * log_p + 2.5 * log_rest,
+        "Poisson by its logarithm": z * y.unsqueeze(-1)
+        - y.exp().unsqueeze(-1)
+        - torch.lgamma(z + 1),
+    }[name]
+    leaf = start.to(dtype).requires_grad_()
+    short = truncated(make(leaf), categories=5)
+    tight = (
+        {"rtol": 1e-13, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    )
+    torch.testing.assert_close(short.logits.double(), log_mass.log_softmax(-1), **tight)
+    for count in range(5):
+        got = torch.autograd.grad(short.logits[:, count].sum(), leaf, retain_graph=True)[0]
+        wanted = torch.autograd.grad(
+            log_mass.log_softmax(-1)[:, count].sum(), y, retain_graph=True
+        )[0]
+        torch.testing.assert_close(got.double(), wanted, **tight)
+    q = Independent(make(leaf), 1)
+    again = truncated(q, categories=5).base_dist.logits  # probabilities are cached by now
+    torch.testing.assert_close(again, short.logits, rtol=0, atol=0)
+    value = CountDifferences(50)(lambda z: (z < 2).to(dtype).sum(-1), q)
+    assert value.isfinite()
+    assert torch.autograd.grad(value, leaf)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_extreme_gradients_equal_the_series(name):
+    """The mean over all counts, each one batch element; 80 counts have all the probability."""
+    make, start = EXTREME[name]
+    most = 5 if name == "Binomial" else 80
+    z = torch.arange(most, dtype=torch.float64)
+    for start_value in start:
+        y = start_value.clone().requires_grad_()
+        f = FUNCTIONS["sine"]
+        mass = truncated(make(y), categories=most).probs
+        wanted = torch.autograd.grad(mass @ f(z), y, retain_graph=True)[0]
+        estimate = CountDifferences()(f, make(y.expand(most)), x=z[None])
+        got = torch.autograd.grad((mass.detach() * estimate).sum(), y)[0]
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+@families
+def test_expand_and_batches(family):
+    """A batch equals a loop, and an expanded distribution repeats itself."""
+    start, make = FAMILIES[family]
+    q, wide = Independent(make(start), 1), Independent(make(start), 1).expand([4, 2])
+    assert counts(wide).batch_shape == (4, 2)
+    expected = truncated(q, categories=6).base_dist.logits
+    torch.testing.assert_close(
+        truncated(wide, categories=6).base_dist.logits, expected.expand(4, 2, 3, 6)
+    )
+    x = q.sample((5,)).unsqueeze(1).unsqueeze(1).expand(5, 4, 2, 3)
+    results = []
+    for batch in (True, False):
+        theta = start.clone().requires_grad_()
+        p = Independent(make(theta), 1)
+        points = x if batch else x[:, 0, 0]
+        value = CountDifferences(5)(
+            lambda z: z.square().sum(-1).sin(), p.expand([4, 2]) if batch else p, x=points
+        )
+        results.append([value.mean().detach(), torch.autograd.grad(value.mean(), theta)[0]])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_certain_counts_are_truncated_with_finite_gradients():
+    for make, start in (
+        (lambda p: Binomial(4, probs=p), double(0.0, 1.0, 0.3)),
+        (Geometric, double(1.0, 0.5)),
+        (lambda p: NegativeBinomial(2, probs=p), double(0.0, 0.5)),
+        (lambda rate: Poisson(rate), double(0.0, 2.0)),
+    ):
+        theta = start.clone().requires_grad_()
+        short = truncated(make(theta), categories=5)
+        assert not short.probs.isnan().any()
+        value = Exact()(lambda z: z.double().sum(-1), Independent(short, 1))
+        assert torch.autograd.grad(value, theta)[0].isfinite().all()
+
+
+def test_endless_counts_are_refused():
+    for q in (NegativeBinomial(2, logits=double(80.0)), Geometric(logits=torch.tensor([-200.0]))):
+        with pytest.raises(ValueError, match="must have finite counts, but a probability is"):
+            CountDifferences()(lambda z: z, q)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        CountDifferences()(lambda z: z, Poisson(torch.tensor(torch.inf), validate_args=False))
+
+
 def test_shapes_outputs_chunks_and_generators():
     rate = torch.rand(2, 3, 4, 5) + 0.5
     q = Independent(Poisson(rate.requires_grad_()), 2)

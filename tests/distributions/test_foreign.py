@@ -1,7 +1,9 @@
-"""Distributions that are converted: mixtures, multinomials, torchrl's, and those that users add."""
+"""Distributions that are converted: mixtures, multinomials, torchrl's, and those that users add.
+
+test_every_estimator.py judges the gradients of all estimators on them.
+"""
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 
@@ -25,7 +27,6 @@ from catlog.distributions import Node, component_first, foreign
 from catlog.distributions.conditionals import Conditionals, view
 from catlog.distributions.factors import Factors
 from catlog.sampling.draw import draw
-from catlog.testing.settings import estimators
 
 
 def normals(*shape: int, seed: int = 0) -> Tensor:
@@ -217,78 +218,6 @@ def test_draws_have_the_right_frequencies(case: Case) -> None:
     assert (counts[p == 0] == 0).all()
     expected = 20_000 * p[p > 0]
     assert ((counts[p > 0] - expected).square() / expected).sum() < 92
-
-
-X_ALONE = [
-    E
-    for E in estimators()
-    if "structured" in E.values[0].supports
-    and E.values[0].randomness == ("x",)
-    and E.values[0].target == "expectation"
-    and not isinstance(
-        E.values[0],
-        catlog.SCateR | catlog.RAM | catlog.MAPO | catlog.SumAndSample | catlog.UnorderedSet,
-    )
-]
-
-
-@pytest.mark.parametrize("E", [*X_ALONE, pytest.param(catlog.Exact(), id="Exact")])
-@each_case
-def test_gradients_are_unbiased(case: Case, E: catlog.Estimator) -> None:
-    """All outcomes of the sampler are batch elements; the sum over points is torch's."""
-    weights = normals(case.points[0].numel(), seed=2)
-
-    def f(x: Tensor) -> Tensor:
-        flat = x.double().reshape(*x.shape[: x.dim() - case.points.dim() + 1], -1)
-        return (flat @ weights + (flat.square() @ weights.flip(0)).cos()).sin()
-
-    theta = case.theta.clone().requires_grad_()
-    p = prob(case.distribution(theta), case.points)
-    points, p = case.points[p > 0], p[p > 0]
-    value = (p * f(points)).sum()
-    (expected,) = torch.autograd.grad(value, theta, retain_graph=True)
-    rows = E.rows(case.distribution(case.theta))
-    if isinstance(E, catlog.Exact):
-        total = E(f, case.distribution(theta))
-    else:
-        if len(points) ** rows > 5000:
-            pytest.skip("too many outcomes")
-        choice = torch.tensor(list(product(range(len(points)), repeat=rows))).T
-        weight = p[choice].prod(0).detach()
-        wide = theta.expand(len(weight), *theta.shape)
-        total = (weight * deepcopy(E)(f, case.distribution(wide), x=points[choice])).sum()
-    torch.testing.assert_close(total, value, rtol=0, atol=1e-12)
-    torch.testing.assert_close(torch.autograd.grad(total, theta)[0], expected, rtol=0, atol=1e-12)
-
-
-SETS = [
-    pytest.param(catlog.SumAndSample(top=2), id="SumAndSample"),
-    pytest.param(catlog.UnorderedSet(3), id="UnorderedSet"),
-    pytest.param(catlog.MAPO(size=2), id="MAPO"),
-    pytest.param(catlog.SCateR(2), id="SCateR"),
-    pytest.param(catlog.SCateR(2, variables=1), id="SCateR variables"),
-    pytest.param(catlog.RAM(2), id="RAM"),
-    pytest.param(catlog.VIMCO(2), id="VIMCO"),
-]
-
-
-@pytest.mark.parametrize("E", SETS)
-@each_case
-def test_other_estimators_show_f_possible_points(case: Case, E: catlog.Estimator) -> None:
-    """Exact tests of these are in test_structured.py and test_sets.py; here, the form of points."""
-    theta = case.theta.clone().requires_grad_()
-    q = case.distribution(theta)
-    possible = case.points[prob(q, case.points) > 0]
-
-    def f(x: Tensor) -> Tensor:
-        assert x.dtype == possible.dtype
-        flat = x.reshape(-1, *possible.shape[1:])
-        seen = (flat.unsqueeze(1) == possible).reshape(len(flat), len(possible), -1).all(-1)
-        assert seen.any(1).all()
-        return x.double().reshape(len(x), -1).sum(-1).sin() + 2
-
-    value = deepcopy(E)(f, q, generator=torch.Generator().manual_seed(0))
-    assert torch.autograd.grad(value, theta)[0].isfinite().all()
 
 
 def test_copies_equal_a_network_of_chains() -> None:

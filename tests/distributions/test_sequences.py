@@ -179,6 +179,160 @@ def test_gradients_are_unbiased(E: catlog.Estimator, names: tuple[str, ...]) -> 
     torch.testing.assert_close(torch.autograd.grad(total, parameters), expected, rtol=0, atol=1e-12)
 
 
+# Logits of 80 and -80
+
+
+class Tree(nn.Module):
+    """A network with logits of its own for every prefix, in all three forms.
+
+    The logits are 80 times numbers in [-1, 1], a third of which are 1 or -1. The first token is
+    uniform, with three logits of 80. After token 0 the end is certain to 160 nats.
+    """
+
+    def __init__(self, end: int, length: int = 3, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        numbers = torch.randn(length, K**length, K, dtype=torch.float64, generator=generator)
+        numbers[0] = 1.0
+        numbers[1, 0] = -1.0
+        numbers[1, 0, end] = 1.0
+        self.table = nn.Parameter((80 * numbers.clamp(-1, 1)).to(dtype))
+
+    def start(self, lead: torch.Size) -> Tensor:
+        return torch.zeros(lead, dtype=torch.int64)
+
+    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = state if previous is None else K * state + previous
+        return self.table[i, state], state
+
+    def forward(self, x: Tensor, i: int) -> Tensor:
+        prefix = (x[..., :i] * K ** torch.arange(i).flip(0)).sum(-1)
+        return self.table[i, prefix]
+
+    def all_logits(self, x: Tensor) -> Tensor:
+        return torch.stack([self(x, i) for i in range(x.shape[-1])], -2)
+
+
+def listed(table: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Return all sequences that end, and their log-probabilities, added up token by token."""
+    points, log_probs = [], []
+    for row in product(range(K), repeat=len(table)):
+        stop = row.index(end) if end in row else len(row) - 1
+        if any(token != end for token in row[stop + 1 :]):
+            continue
+        total, prefix = table.new_zeros(()), 0
+        for i, token in enumerate(row[: stop + 1]):
+            logits = table[i, prefix]
+            total = total - (logits - logits[token]).logsumexp(0)
+            prefix = K * prefix + token
+        points.append(row)
+        log_probs.append(total)
+    return torch.tensor(points), torch.stack(log_probs)
+
+
+def extreme_numbers(network: Tree, names: tuple[str, ...], end: int) -> list[Tensor]:
+    """Return log-probabilities, entropy, marginals, and the gradients of each and of a mean.
+
+    All by the library: of every log-probability on its own, and of E[f] by Exact and by RLOO.
+    """
+    q = Autoregressive(Form(network, *names), [K] * 3, end=end, dtype=network.table.dtype)
+    points, _ = listed(network.table.detach(), end)
+    log_probs = q.log_prob(points)
+    everywhere = q.log_prob(q.enumerate_support())
+    assert int((everywhere > -torch.inf).sum()) == len(points)
+    values = torch.linspace(-1, 2, len(points), dtype=network.table.dtype).sin()
+
+    def f(x: Tensor) -> Tensor:
+        return (x.unsqueeze(-2) == points).all(-1).to(values.dtype) @ values
+
+    choice = torch.tensor(list(product(range(len(points)), repeat=2))).T
+    weight = log_probs.detach().exp()[choice].prod(0)
+    rloo = catlog.RLOO(2)(f, q.expand([len(weight)]), x=points[choice])
+    means = [catlog.Exact()(f, q), (weight * rloo).sum()]
+    return numbers_and_gradients(network, log_probs, q.entropy(), q.marginals(), means)
+
+
+def listed_numbers(network: Tree, end: int) -> list[Tensor]:
+    """Return the same by sums over the listed sequences."""
+    points, log_probs = listed(network.table, end)
+    probs = log_probs.exp()
+    values = torch.linspace(-1, 2, len(points), dtype=probs.dtype).sin()
+    marginals = (one_hot(points, K) * probs[:, None, None]).sum(0)
+    means = [probs @ values] * 2
+    entropy = -(probs * log_probs).sum()
+    return numbers_and_gradients(network, log_probs, entropy, marginals, means)
+
+
+def numbers_and_gradients(
+    network: Tree, log_probs: Tensor, entropy: Tensor, marginals: Tensor, means: list[Tensor]
+) -> list[Tensor]:
+    weighted = (marginals.flatten() * torch.arange(marginals.numel())).sum()
+    scalars = [*log_probs, log_probs.exp().sum(), entropy, weighted, *means]
+    gradients = [
+        torch.autograd.grad(value, network.table, retain_graph=True)[0] for value in scalars
+    ]
+    return [
+        value.detach() for value in (log_probs, log_probs.exp(), entropy, marginals, *means)
+    ] + gradients
+
+
+@pytest.mark.parametrize("end", [0, 2])
+@each_form
+def test_extreme_logits_of_sequences_that_end(names: tuple[str, ...], end: int) -> None:
+    """Log-probabilities down to -200, entropy, marginals, means, and the gradients of all."""
+    network = Tree(end)
+    got, wanted = extreme_numbers(network, names, end), listed_numbers(network, end)
+    assert wanted[0].min() < -200
+    for value, exact in zip(got, wanted, strict=True):
+        assert value.isfinite().all()
+        torch.testing.assert_close(value, exact, rtol=1e-13, atol=1e-12)
+    torch.testing.assert_close(got[1].sum().item(), 1.0, rtol=0, atol=1e-12)
+
+
+@each_form
+def test_extreme_logits_in_float32(names: tuple[str, ...]) -> None:
+    """Everything is finite, and as close to float64 as float32 can be."""
+    network = Tree(END, dtype=torch.float32)
+    exact = Tree(END)
+    exact.table.data.copy_(network.table.detach())
+    got = extreme_numbers(network, names, END)
+    for value, wanted in zip(got, listed_numbers(exact, END), strict=True):
+        assert value.dtype == torch.float32
+        assert value.isfinite().all()
+        torch.testing.assert_close(value.double(), wanted, rtol=1e-6, atol=2e-5)
+
+
+def test_extreme_sequences_are_drawn_as_they_should() -> None:
+    """Chi-square at 1e-9; where one token has all the probability, no other is ever drawn."""
+    network = Tree(END)
+    q = Autoregressive(Form(network, "start", "step"), [K] * 3, end=END)
+    points, log_probs = listed(network.table.detach(), END)
+    torch.manual_seed(0)
+    x = q.sample((20_000,))
+    counts = torch.stack([(x == point).all(-1).sum() for point in points]).double()
+    assert counts.sum() == 20_000
+    expected = 20_000 * log_probs.exp()
+    is_rare = expected < 1e-6
+    assert counts[is_rare].sum() == 0
+    counts, expected = counts[~is_rare], expected[~is_rare]
+    statistic = ((counts - expected).square() / expected.clamp(min=1)).sum()
+    half = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
+    assert torch.special.gammaincc(half, statistic / 2) > 1e-9
+
+
+def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: log-probabilities that stop at the logarithm of the smallest float32."""
+    real = Autoregressive.log_conditionals
+
+    def clamped(self: Autoregressive, x: Tensor, validate: bool = True) -> Tensor:
+        log_probs = real(self, x, validate)
+        return torch.where(log_probs > -torch.inf, log_probs.clamp(min=-87.3), log_probs)
+
+    monkeypatch.setattr(Autoregressive, "log_conditionals", clamped)
+    with pytest.raises(AssertionError):
+        test_extreme_logits_of_sequences_that_end(("all_logits",), 0)
+
+
 def test_nothing_after_the_end_is_evaluated() -> None:
     """Steps of a recurrent network count the sequences that they read."""
     network = Recurrent()

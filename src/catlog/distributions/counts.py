@@ -17,9 +17,11 @@ from torch.distributions import (
     OneHotCategorical,
     Poisson,
 )
+from torch.nn.functional import logsigmoid
 
 from ..checks import check_count, check_flag, check_number, check_outputs, check_validate
 from ..tracing import can_inspect
+from .factors import safe_log
 
 MOST_CATEGORIES = 2**16
 
@@ -109,14 +111,22 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
         )
     batch = q.batch_shape + (1,) * outputs
     shape = batch + (prod(q.event_shape),)
+    logs = _logs(base)
     parameter = base.rate if isinstance(base, Poisson) else base.probs
-    if can_inspect(validate, parameter) and bool(parameter.isnan().any()):
-        raise ValueError(f"q: {type(base).__name__} has parameters that are NaN.")
+    if can_inspect(validate, parameter) and not bool(parameter.isfinite().all()):
+        raise ValueError(f"q: {type(base).__name__} has parameters that are NaN or infinite.")
     theta = parameter.reshape(shape)
     theta = theta if theta.dtype in (torch.float32, torch.float64) else theta.float()
+    endless = {Geometric: 0.0, NegativeBinomial: 1.0}.get(type(base))
+    if endless is not None and can_inspect(validate, theta) and bool((theta == endless).any()):
+        raise ValueError(
+            f"q: {type(base).__name__} must have finite counts, but a probability is {endless:g}, "
+            "perhaps by rounding. Keep its logits moderate."
+        )
     size = torch.as_tensor(total, device=theta.device).to(theta.dtype)
     size = size.expand(parameter.shape).reshape(shape)
-    family = FAMILIES[type(base)](theta, size)
+    flat = [log.to(theta.dtype).reshape(shape) for log in logs]
+    family = FAMILIES[type(base)](theta, size, *flat)
     return Counts(
         parameter=theta,
         family=family,
@@ -127,27 +137,51 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
     )
 
 
-def _poisson(rate: Tensor, _: Tensor) -> Family:
+def _logs(q: Poisson | Binomial | Geometric | NegativeBinomial) -> tuple[Tensor, Tensor]:
+    """Return log p and log(1 - p), exact also for logits of +-80; of a rate, its logarithm."""
+    if isinstance(q, Poisson):
+        return safe_log(q.rate), q.rate
+    if _is_given_by_logits(q):
+        logits = q.logits if q.logits.dtype == torch.float64 else q.logits.float()
+        return logsigmoid(logits), logsigmoid(-logits)
+    return safe_log(q.probs), safe_log(1 - q.probs)
+
+
+def _is_given_by_logits(q: Binomial | Geometric | NegativeBinomial) -> bool:
+    """Return whether q was made from logits; torch caches the other form once it is read."""
+    if "probs" not in q.__dict__:
+        return True
+    if torch.compiler.is_compiling():  # where the order of attributes is unknown
+        return False
+    return next(name for name in q.__dict__ if name in ("probs", "logits")) == "logits"
+
+
+def _times(count: Tensor, log: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d K"]:
+    """Return count times log, where 0 times -inf is 0."""
+    return torch.where(count == 0, 0.0, count * log.unsqueeze(-1))
+
+
+def _poisson(rate: Tensor, _: Tensor, log_rate: Tensor, __: Tensor) -> Family:
     fixed = rate.detach()
     return Family(
         weights=torch.ones_like,
         steps=torch.ones_like(fixed),
-        log_mass=lambda k: torch.xlogy(k, rate[..., None]) - rate[..., None] - torch.lgamma(k + 1),
+        log_mass=lambda k: _times(k, log_rate) - rate[..., None] - torch.lgamma(k + 1),
         ratio=lambda k: fixed / (k + 1),
         most=torch.full_like(fixed, torch.inf),
     )
 
 
-def _binomial(probs: Tensor, n: Tensor) -> Family:
+def _binomial(probs: Tensor, n: Tensor, log_p: Tensor, log_rest: Tensor) -> Family:
     fixed = probs.detach()
     is_likely = fixed > 0.5
 
     def log_mass(k: Tensor) -> Tensor:
-        size, p = n[..., None], probs[..., None]
+        size = n[..., None]
         is_possible = k <= size
         rest = torch.where(is_possible, size - k, 0.0)
         choices = torch.lgamma(size + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
-        mass = choices + torch.xlogy(k, p) + torch.xlogy(rest, 1 - p)
+        mass = choices + _times(k, log_p) + _times(rest, log_rest)
         return mass.masked_fill(~is_possible, -torch.inf)
 
     return Family(
@@ -159,24 +193,24 @@ def _binomial(probs: Tensor, n: Tensor) -> Family:
     )
 
 
-def _geometric(probs: Tensor, _: Tensor) -> Family:
+def _geometric(probs: Tensor, _: Tensor, log_p: Tensor, log_rest: Tensor) -> Family:
     fixed = probs.detach()
     return Family(
         weights=lambda z: -(z + 1) / fixed,
         steps=torch.ones_like(fixed),
-        log_mass=lambda k: torch.xlogy(k, 1 - probs[..., None]) + probs[..., None].log(),
+        log_mass=lambda k: _times(k, log_rest) + log_p[..., None],
         ratio=lambda k: (1 - fixed).expand(k.shape),
         most=torch.full_like(fixed, torch.inf),
     )
 
 
-def _negative_binomial(probs: Tensor, r: Tensor) -> Family:
+def _negative_binomial(probs: Tensor, r: Tensor, log_p: Tensor, log_rest: Tensor) -> Family:
     fixed = probs.detach()
 
     def log_mass(k: Tensor) -> Tensor:
-        size, p = r[..., None], probs[..., None]
+        size = r[..., None]
         choices = torch.lgamma(size + k) - torch.lgamma(size) - torch.lgamma(k + 1)
-        return choices + torch.xlogy(k, p) + size * (-p).log1p()
+        return choices + _times(k, log_p) + size * log_rest[..., None]
 
     return Family(
         weights=lambda z: (z + r) / (1 - fixed),
@@ -187,7 +221,7 @@ def _negative_binomial(probs: Tensor, r: Tensor) -> Family:
     )
 
 
-FAMILIES: dict[type[Distribution], Callable[[Tensor, Tensor], Family]] = {
+FAMILIES: dict[type[Distribution], Callable[[Tensor, Tensor, Tensor, Tensor], Family]] = {
     Poisson: _poisson,
     Binomial: _binomial,
     Geometric: _geometric,

@@ -79,7 +79,7 @@ class Factors:
         """log p_i(k); impossible categories have -inf and a zero gradient."""
         if self.given_logits is not None:
             return self.given_logits
-        return _log(self.probs)
+        return safe_log(self.probs)
 
     def flat(self, x: Tensor) -> Tensor:
         """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``, or ``[n, *batch, d, k]``."""
@@ -248,7 +248,9 @@ def _probs_and_logits(
     if can_inspect(validate, clamped) and not bool(clamped.any()):
         return by_logits, logits
     by_probs = _without_impossible(_by_probs(q))
-    return torch.where(clamped, by_probs, by_logits), torch.where(clamped, _log(by_probs), logits)
+    return torch.where(clamped, by_probs, by_logits), torch.where(
+        clamped, safe_log(by_probs), logits
+    )
 
 
 def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
@@ -298,7 +300,7 @@ def _by_logits(
     return logits.softmax(-1), logits
 
 
-def _log(probs: Tensor) -> Tensor:
+def safe_log(probs: Tensor) -> Tensor:
     """Return the logarithm, with no gradient where it is -inf."""
     possible = probs.detach() > 0
     return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)

@@ -46,9 +46,9 @@ class MixtureOfProducts(Ordered):
 
     def __init__(self, mixture: MixtureSameFamily) -> None:
         law = _components(mixture)
-        self.log_probs = torch.where(law.possible, law.log_probs, IMPOSSIBLE)
-        log_weights = _log_weights(mixture).to(law.real)
-        self.log_weights = torch.where(log_weights > -torch.inf, log_weights, IMPOSSIBLE)
+        # By log-probabilities: a probability that underflows to zero is small, not impossible.
+        self.log_probs = _finite(law.log_probs)
+        self.log_weights = _finite(_log_weights(mixture).to(law.real))
         self.cardinalities = law.cardinalities
         self.blocks = tuple((i,) for i in range(law.d))
         self.ancestors = tuple(frozenset(range(i)) for i in range(law.d))
@@ -90,6 +90,10 @@ def _mixed(
     """Return the log-probabilities of categories; impossible ones are -inf and get no gradient."""
     mixed = (log_weights.log_softmax(-1).unsqueeze(-1) + log_probs).logsumexp(-2)
     return mixed.masked_fill(mixed.detach() < IMPOSSIBLE / 2, -torch.inf)
+
+
+def _finite(log_probs: Tensor) -> Tensor:
+    return torch.where(log_probs > -torch.inf, log_probs, IMPOSSIBLE)
 
 
 def component_first(mixture: MixtureSameFamily) -> BayesianNetwork:

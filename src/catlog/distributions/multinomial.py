@@ -38,7 +38,8 @@ class MultinomialCounts(Ordered):
     def __init__(self, multinomial: Multinomial) -> None:
         law = factors(multinomial._categorical, validate=False)
         n, k = multinomial.total_count, law.k
-        self.possible = law.possible.squeeze(-2)
+        # By log-probabilities: a probability that underflows to zero is small, not impossible.
+        self.possible = (law.log_probs > -torch.inf).squeeze(-2)
         # A sum of n of these is finite.
         floor = torch.finfo(law.real).min / (4 * (n + 1))
         self.logits = torch.where(self.possible, law.log_probs.squeeze(-2), floor)

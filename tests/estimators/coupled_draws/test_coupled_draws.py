@@ -7,7 +7,7 @@ expectation of the estimate is a finite sum.
 """
 
 from collections.abc import Callable
-from itertools import pairwise, permutations, product
+from itertools import permutations, product
 from math import prod
 
 import pytest
@@ -22,53 +22,12 @@ from catlog.estimators.coupled_draws.carms import _sticks, _summed_pairs, _weigh
 from catlog.estimators.coupled_draws.coupling import pair_probability
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import MORE_CATEGORIES
+from simplex import Cells, cells
 
 BITS = ("bits", "bits by probs", "bits, two event dims")
 SMALL = tuple(CASES)
 LARGE = tuple(MORE_CATEGORIES)
 ALL_CASES = CASES | MORE_CATEGORIES
-Cells = tuple[Tensor, Tensor]
-
-
-def cells(size: int, forms: list[Tensor]) -> Cells:
-    """Return centres and sizes of the pieces of a simplex cut by the zeros of linear forms."""
-    if size == 2:
-        ends = sorted({0.0, 1.0, *(float(b / (b - a)) for a, b in forms if a * b < 0)})
-        low, high = torch.tensor(list(pairwise(ends)), dtype=torch.float64).T
-        return torch.stack([(low + high) / 2, 1 - (low + high) / 2], -1), high - low
-    pieces = [list(torch.eye(3, dtype=torch.float64))]
-    for form in forms:
-        pieces = [
-            half
-            for piece in pieces
-            for sign in (1, -1)
-            if len(half := _half(piece, sign * form)) > 2
-        ]
-    triangles = [
-        torch.stack([torch.stack([p[0], a, b]) for a, b in pairwise(p[1:])]) for p in pieces
-    ]
-    areas = [fan.det().abs() for fan in triangles]
-    sizes = torch.stack([area.sum() for area in areas])
-    centres = [
-        (area[:, None] * fan.mean(1)).sum(0) / area.sum()
-        for area, fan in zip(areas, triangles, strict=True)
-    ]
-    has_area = sizes > 1e-15
-    return torch.stack(centres)[has_area], sizes[has_area]
-
-
-def _half(piece: list[Tensor], form: Tensor) -> list[Tensor]:
-    """Return the part of a convex polygon where the form is not negative."""
-    heights = [float(corner @ form) for corner in piece]
-    part = []
-    for a, b, at_a, at_b in zip(
-        piece, piece[1:] + piece[:1], heights, heights[1:] + heights[:1], strict=True
-    ):
-        if at_a >= 0:
-            part.append(a)
-        if at_a * at_b < 0:
-            part.append(a + (b - a) * (at_a / (at_a - at_b)))
-    return part
 
 
 def above(size: int, threshold: Tensor) -> list[Tensor]:

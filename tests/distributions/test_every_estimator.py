@@ -1,0 +1,315 @@
+"""Every estimator for dependent variables on every distribution of them, by exact enumeration.
+
+All outcomes of the sampler are batch elements. Weighted by their probabilities and back-propagated
+once, the estimates add up to their expectation. It is compared with a sum over the points, whose
+probabilities come from the definition of the distribution: value, gradient in the parameters of q
+and in a parameter of f, in float64 at 1e-12. f has a random value for every point, and none (NaN)
+for a point that q cannot draw.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+import catlog
+from catlog.distributions import copies, mixture
+from catlog.distributions.conditionals import structure, view
+from catlog.estimator import attach
+from catlog.testing.settings import select
+from samplers import Outcomes, count, entries, outcomes
+from structured_cases import ALONE, COPIES, STRUCTURED_CASES, StructuredCase, normals
+
+MOST_OUTCOMES = 50_000
+SWEEPS = {
+    "SCateR": catlog.SCateR(1),
+    "SCateR(suffix=common)": catlog.SCateR(1, suffix="common"),
+    "SCateR(variables=1)": catlog.SCateR(1, variables=1),
+    "SCateR(variables=1, suffix=common)": catlog.SCateR(1, variables=1, suffix="common"),
+    "RAM": catlog.RAM(1),
+}
+ESTIMATORS = SWEEPS | {
+    label: E
+    for label, E in select().items()
+    if "structured" in E.supports and not isinstance(E, catlog.SCateR | catlog.RAM)
+}
+Moments = tuple[Tensor, Tensor, Tensor]  # a value, its gradients in theta and in f's parameter
+
+
+def function(case: StructuredCase, c: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return f: c times a random number for every point of the case, NaN elsewhere."""
+    flat = case.points[0].numel()
+    base = int(case.points.max()) + 1
+    place = base ** torch.arange(flat)
+    table = torch.full((base**flat,), torch.nan, dtype=torch.float64)
+    numbers = (case.points.reshape(len(case.points), flat).long() * place).sum(-1)
+    table[numbers] = normals(len(case.points), seed=6) + 0.5
+    lead = case.points.dim() - 1
+
+    def f(x: Tensor) -> Tensor:
+        assert x.dtype == case.points.dtype
+        rows = x.reshape(*x.shape[: x.dim() - lead], flat).long()
+        return c * table[(rows * place).sum(-1)]
+
+    return f
+
+
+def leaves(case: StructuredCase) -> tuple[Tensor, Tensor]:
+    c = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    return case.theta.clone().requires_grad_(), c
+
+
+def moments(value: Tensor, theta: Tensor, c: Tensor) -> Moments:
+    gradients = torch.autograd.grad(value, [theta, c], allow_unused=True)
+    in_theta, in_c = (
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip((theta, c), gradients, strict=True)
+    )
+    return value.detach(), in_theta, in_c
+
+
+def exact(E: catlog.Estimator, case: StructuredCase) -> Moments:
+    """Return the sum over all points; for a bound, over all tuples of points."""
+    theta, c = leaves(case)
+    probs, f = case.probabilities(theta), function(case, c)
+    if E.target == "expectation":
+        return moments((probs * f(case.points)).sum(), theta, c)
+    n = E.samples
+    number = torch.cartesian_prod(*[torch.arange(len(probs))] * n).view(-1, n).T
+    bound = f(case.points)[number].exp().mean(0).log()
+    return moments((probs[number].prod(0) * bound).sum(), theta, c)
+
+
+def expectation(E: catlog.Estimator, case: StructuredCase) -> Moments:
+    """Return the sum over all outcomes of the sampler."""
+    theta, c = leaves(case)
+    f, q = function(case, c), case.distribution(theta)
+    if not E.randomness:
+        return moments(E(f, q), theta, c)
+    probs = case.probabilities(case.theta)
+    every = outcomes(E, case.distribution(case.theta), case.points, probs)
+    torch.testing.assert_close(every.weight.sum().item(), 1.0, rtol=0, atol=1e-12)
+    E = prepared(E, every)
+    value = E(f, q.expand([len(every.weight)]), **every.options)
+    return moments((every.weight * value).sum(), theta, c)
+
+
+def prepared(E: catlog.Estimator, every: Outcomes) -> catlog.Estimator:
+    """Return a copy that does not learn, with the memory of the outcomes."""
+    E = deepcopy(E)
+    if isinstance(E, nn.Module):
+        E.eval()
+    if isinstance(E, catlog.MAPO):
+        assert every.memory is not None
+        E.memory[: len(every.memory), : every.memory.shape[-1]] = every.memory
+    return E
+
+
+@cache
+def outcomes_of(label: str, name: str) -> int:
+    E, case = ESTIMATORS[label], STRUCTURED_CASES[name]
+    if not E.randomness:
+        return 1
+    return count(E, case.distribution(case.theta), len(case.points))
+
+
+PAIRS = [
+    pytest.param(E, case, id=f"{case.name}-{label}")
+    for case in STRUCTURED_CASES.values()
+    for label, E in ESTIMATORS.items()
+    if 0 < outcomes_of(label, case.name) <= MOST_OUTCOMES
+]
+
+
+@pytest.mark.parametrize(("E", "case"), PAIRS)
+def test_gradients_are_unbiased(E: catlog.Estimator, case: StructuredCase) -> None:
+    got, wanted = expectation(E, case), exact(E, case)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+TOO_FEW_POINTS = [
+    pytest.param(E, case, id=f"{case.name}-{label}")
+    for case in STRUCTURED_CASES.values()
+    for label, E in ESTIMATORS.items()
+    if outcomes_of(label, case.name) == 0
+]
+
+
+@pytest.mark.parametrize(("E", "case"), TOO_FEW_POINTS)
+def test_sets_of_all_points_are_exact(E: catlog.Estimator, case: StructuredCase) -> None:
+    """Every call has the exact value and gradient, where no point is outside the set."""
+    theta, c = leaves(case)
+    value = deepcopy(E)(function(case, c), case.distribution(theta))
+    torch.testing.assert_close(moments(value, theta, c), exact(E, case), rtol=0, atol=1e-12)
+
+
+def test_every_estimator_is_judged_on_every_distribution() -> None:
+    """In one setting at least; SCateR with both suffixes and all variables."""
+    names = {name for name, cls in catlog.ESTIMATORS.items() if "structured" in cls.supports}
+    assert names == {type(E).__name__ for E in ESTIMATORS.values()}
+    pairs = [parameter.values for parameter in [*PAIRS, *TOO_FEW_POINTS]]
+    judged = {(type(E).__name__, case.name) for E, case in pairs}
+    assert judged == {(name, case) for name in names for case in STRUCTURED_CASES}
+    sweeps = {
+        (label, case)
+        for label, E in SWEEPS.items()
+        for case in STRUCTURED_CASES
+        if getattr(E, "variables", None) is None
+    }
+    assert sweeps <= {(label, case) for label, case in map(labels, PAIRS)}
+
+
+def labels(parameter: Any) -> tuple[str, str]:
+    E, case = parameter.values
+    return next(label for label, other in ESTIMATORS.items() if other is E), case.name
+
+
+ROWS = [catlog.SCateR(3), catlog.SCateR(3, suffix="common", chunk_size=2), catlog.RAM(3)]
+
+
+@pytest.mark.parametrize("E", ROWS, ids=repr)
+@pytest.mark.parametrize("name", STRUCTURED_CASES)
+def test_more_draws_are_a_mean_over_single_draws(E: catlog.Estimator, name: str) -> None:
+    """Three draws of SCateR and RAM, in a batch of two, have the noise of three single draws."""
+    case = STRUCTURED_CASES[name]
+    ordered = structure(view(case.distribution(case.theta)))
+    d, k = len(ordered.cardinalities), max(ordered.cardinalities)
+    is_ram = isinstance(E, catlog.RAM)
+    groups = 1 if is_ram else entries(E, ordered)[0]
+    shape = (groups, 3, 2, d, k) if is_ram else (groups, 3, 2, d)
+    noise = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def result(E: catlog.Estimator, noise: Tensor) -> Moments:
+        theta, c = leaves(case)
+        q = case.distribution(theta).expand([2])
+        value = E(function(case, c), q, noise=noise)
+        return moments(value @ torch.tensor([1.0, -0.3], dtype=torch.float64), theta, c)
+
+    single = catlog.RAM(1) if is_ram else catlog.SCateR(1, suffix=E.suffix)
+    parts = [result(single, noise[:, row : row + 1]) for row in range(3)]
+    wanted = tuple(torch.stack(values).mean(0) for values in zip(*parts, strict=True))
+    torch.testing.assert_close(result(E, noise), wanted, rtol=0, atol=1e-12)
+
+
+# Estimators that cannot take dependent variables
+
+
+REFUSING = {label: E for label, E in select().items() if "structured" not in E.supports}
+
+
+@pytest.mark.parametrize("E", REFUSING.values(), ids=REFUSING.keys())
+def test_other_estimators_refuse_by_name(E: catlog.Estimator) -> None:
+    """IndeCateR and the like need independent variables; the message names q and the remedy."""
+    for name in ("mixture of bits", "copies of mixture of two bits", "copies of short chain"):
+        case = STRUCTURED_CASES[name]
+        q = case.distribution(case.theta)
+        kind = type(structure(view(q))).__name__
+        with pytest.raises(TypeError, match=rf"{kind}.*structured"):
+            deepcopy(E)(lambda x: x.double().flatten(1).sum(-1), q)
+
+
+# Planted bugs: one for each kind of distribution and of sampler
+
+
+def error(E: catlog.Estimator, name: str) -> float:
+    """Return the relative error of the gradient in theta."""
+    case = STRUCTURED_CASES[name]
+    got, wanted = expectation(E, case)[1], exact(E, case)[1]
+    return float((got - wanted).norm() / wanted.norm())
+
+
+ONE_PER_SAMPLER = [
+    catlog.Exact(),
+    catlog.RLOO(2),
+    catlog.LEG(1),
+    catlog.CritiCateR(2),
+    catlog.VIMCO(2),
+    catlog.SCateR(1),
+    catlog.SCateR(1, variables=1),
+    catlog.RAM(1),
+    catlog.UnorderedSet(2),
+    catlog.SumAndSample(2),
+    catlog.MAPO(2),
+]
+
+
+@pytest.mark.parametrize("E", ONE_PER_SAMPLER, ids=repr)
+def test_a_mixture_that_forgets_its_component_is_caught(
+    E: catlog.Estimator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conditionals with the prior weights of the components, in both forms."""
+
+    def step(
+        self: mixture.MixtureOfProducts, state: Tensor, block: int, previous: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        mixed = mixture._mixed(state, self.log_probs[..., block, :])
+        return mixed[..., : self.cardinalities[block]], state
+
+    def raw_logits(self: mixture.MixtureOfProducts, x: Tensor) -> list[Tensor]:
+        weights = self.log_weights.expand(x.shape[:-1] + self.log_weights.shape[-1:])
+        return [
+            mixture._mixed(weights, self.log_probs[..., i, :])[..., :size].unsqueeze(-2)
+            for i, size in enumerate(self.cardinalities)
+        ]
+
+    for name in ("mixture of bits", "mixture of one-hot vectors", "copies of mixture of two bits"):
+        assert error(E, name) < 1e-12
+    monkeypatch.setattr(mixture.MixtureOfProducts, "step", step)
+    monkeypatch.setattr(mixture.MixtureOfProducts, "raw_logits", raw_logits)
+    for name in ("mixture of bits", "mixture of one-hot vectors", "copies of mixture of two bits"):
+        assert error(E, name) > 1e-3
+
+
+@pytest.mark.parametrize("E", ONE_PER_SAMPLER, ids=repr)
+def test_copies_that_share_their_parameters_are_caught(
+    E: catlog.Estimator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second copy gets the logits of the first."""
+    real = copies.Copies._together
+
+    def together(self: copies.Copies, logits: Tensor, lead: torch.Size) -> Tensor:
+        apart = real(self, logits, lead)
+        return apart[..., :1, :, :].expand_as(apart)
+
+    names = ("copies of short chain", "copies of short crf", "copies of mixture of two bits")
+    assert max(error(E, name) for name in names) < 1e-12
+    monkeypatch.setattr(copies.Copies, "_together", together)
+    assert min(error(E, name) for name in names) > 1e-3
+
+
+def test_a_copy_that_does_not_draw_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ancestors, a change of a variable leaves the later ones of its copy as they were."""
+    real = copies.Copies.__init__
+
+    def forgetful(self: copies.Copies, *arguments: Any) -> None:
+        real(self, *arguments)
+        self.ancestors = tuple(frozenset() for _ in self.ancestors)
+
+    monkeypatch.setattr(copies.Copies, "__init__", forgetful)
+    for E in (catlog.SCateR(1), catlog.SCateR(1, variables=1), catlog.RAM(1)):
+        assert error(E, "copies of short chain") > 1e-3
+
+
+class Longer:
+    """An estimator whose gradient is one percent too long."""
+
+    def __init__(self, E: catlog.Estimator) -> None:
+        self.E = E
+        self.randomness = E.randomness
+        self.target = E.target
+
+    def __call__(self, f: Callable[[Tensor], Tensor], q: Distribution, **options: Any) -> Tensor:
+        value = self.E(f, q, **options)
+        return attach(value, 1.01 * value)
+
+
+def test_a_gradient_that_is_too_long_is_caught() -> None:
+    for case in (ALONE[0], COPIES[0]):
+        got, wanted = expectation(Longer(catlog.Exact()), case), exact(catlog.Exact(), case)
+        with pytest.raises(AssertionError):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)

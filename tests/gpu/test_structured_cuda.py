@@ -1,0 +1,515 @@
+"""Structured distributions and counts on a GPU: the numbers of the CPU, gradients, captured steps.
+
+Every test has a device. On the CPU it runs everywhere, and shows that the test itself is right; on
+the GPU only the device differs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import (
+    Bernoulli,
+    Binomial,
+    Categorical,
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    Multinomial,
+    OneHotCategorical,
+    Poisson,
+)
+from torch.overrides import TorchFunctionMode
+
+import catlog
+from catlog.distributions import Node, Prompted, gumbel_top_k, left_padded, truncated
+from catlog.distributions.conditionals import Conditionals, structure, view
+from catlog.functions import Additive, Known, OfSum
+from catlog.sampling.draw import draw
+from catlog.sampling.interventions import noise_shape
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    ),
+]
+each_device = pytest.mark.parametrize("device", DEVICES)
+BATCH = 5
+FALSE_ALARMS = 1e-9  # of a chi-square test
+
+
+class Ending(nn.Module):
+    """A recurrent network with a state, and a context for every batch element."""
+
+    context_in_state = True
+
+    def __init__(self, t: Tensor) -> None:
+        super().__init__()
+        self.t = t
+
+    def start(self, lead: torch.Size) -> tuple[Tensor, Tensor]:
+        zeros = torch.zeros(lead, dtype=self.t.dtype, device=self.t.device)
+        return zeros, self.t.expand(lead + self.t.shape[-2:])
+
+    def step(self, state: Any, i: int, previous: Tensor | None) -> tuple[Tensor, Any]:
+        total, t = state
+        total = total if previous is None else 0.5 * total + previous
+        return t[..., i, :] + total.unsqueeze(-1).tanh() * t[..., i + 1, :], (total, t)
+
+
+def by_sums(t: Tensor) -> Callable[[Tensor, int], Tensor]:
+    """Return a network whose logits depend on the sum of the earlier tokens."""
+    return lambda x, i: t[..., i, :] + x[..., :i].sum(-1, keepdim=True) * t[..., i + 1, :]
+
+
+def autoregressive(network: Any, t: Tensor, **options: Any) -> Distribution:
+    batch = t.shape[:-2]
+    return catlog.Autoregressive(
+        network, [3] * 4, batch, dtype=t.dtype, device=t.device, validate_args=False, **options
+    )
+
+
+def network_of_nodes(t: Tensor) -> Distribution:
+    nodes = {
+        "a": Node([], t[..., 0, :]),
+        "b": Node(["a"], t[..., 1:4, :]),
+        "c": Node([], t[..., 4, :]),
+    }
+    return catlog.BayesianNetwork(nodes, t.shape[:-2])
+
+
+def masked_subset(t: Tensor) -> Distribution:
+    k = torch.arange(BATCH, device=t.device)  # of each batch element
+    mask = torch.arange(6, device=t.device) != 4
+    return catlog.Subset(t[..., :6, 0], k, mask, validate_args=False)
+
+
+def mixture(t: Tensor, components: Distribution) -> Distribution:
+    weights = Categorical(logits=t[..., 8, :2], validate_args=False)
+    return MixtureSameFamily(weights, components, validate_args=False)
+
+
+def independent(base: Distribution) -> Distribution:
+    return Independent(base, 1, validate_args=False)
+
+
+# Of logits [batch, 9, 3].
+LAWS: dict[str, Callable[[Tensor], Distribution]] = {
+    "subset": lambda t: catlog.Subset(t[..., :6, 0], 2, validate_args=False),
+    "masked subset": masked_subset,
+    "ranking": lambda t: catlog.PlackettLuce(t[..., :5, 0], 3, validate_args=False),
+    "crf": lambda t: catlog.LinearChainCRF(t[..., :4, :], t[..., 4:7, :], validate_args=False),
+    "chain": lambda t: catlog.MarkovChain(t[..., 0, :], t[..., 1:4, :], length=4),
+    "network": network_of_nodes,
+    "autoregressive": lambda t: autoregressive(by_sums(t), t),
+    "sequence that ends": lambda t: autoregressive(by_sums(t), t, end=0, temperature=0.7),
+    "sequence with a state": lambda t: autoregressive(Ending(t), t, end=1),
+    "mixture": lambda t: mixture(
+        t, independent(Bernoulli(logits=t[..., :8, 0].unflatten(-1, (2, 4)), validate_args=False))
+    ),
+    "mixture of one-hot vectors": lambda t: mixture(
+        t,
+        independent(
+            OneHotCategorical(logits=t[..., :4, :].unflatten(-2, (2, 2)), validate_args=False)
+        ),
+    ),
+    "multinomial": lambda t: Multinomial(2, logits=t[..., :3, 0], validate_args=False),
+    "copies of chains": lambda t: independent(
+        catlog.MarkovChain(t[..., :2, :], t[..., 2:8, :].unflatten(-2, (2, 3)), length=2)
+    ),
+    "copies of subsets": lambda t: independent(
+        catlog.Subset(t[..., :2, :], 2, validate_args=False)
+    ),
+    "copies of sequences": lambda t: independent(
+        autoregressive(by_sums(t.unflatten(-2, (1, 9))), t.unflatten(-2, (1, 9)), end=0)
+    ),
+}
+each_law = pytest.mark.parametrize("name", LAWS)
+
+
+def logits() -> Tensor:
+    return torch.randn(BATCH, 9, 3, dtype=torch.float64, generator=seeded())
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def function(q: Distribution) -> Callable[[Tensor], Tensor]:
+    """Return f of points of q, in float64."""
+    dims = len(q.event_shape)
+
+    def f(x: Tensor) -> Tensor:
+        flat = x.double().reshape(*x.shape[: x.dim() - dims], -1)
+        scale = torch.linspace(0.5, 1.5, flat.shape[-1], dtype=flat.dtype, device=flat.device)
+        return (flat * scale).sum(-1).sin()
+
+    return f
+
+
+def on_both(device: str, result: Callable[[Tensor], list[Tensor]]) -> None:
+    """Compare what ``result`` makes from logits on the CPU and on the device, with gradients.
+
+    ``result`` gets float64 logits that require a gradient, and returns tensors.
+    """
+    outcomes = []
+    for place in ("cpu", device):
+        theta = logits().to(place).requires_grad_()
+        values = result(theta)
+        assert all(value.device.type == place for value in values)
+        gradients = [
+            torch.autograd.grad(value.sin().sum(), theta, retain_graph=True)[0]
+            for value in values
+            if value.requires_grad
+        ]
+        assert gradients
+        outcomes.append([value.detach().cpu() for value in (*values, *gradients)])
+    for cpu, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(other, cpu, rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make torch's distributions look at no value, also those that they make themselves."""
+    monkeypatch.setattr(Distribution, "_validate_args", False)
+
+
+@each_device
+@each_law
+def test_numbers_are_the_same(name: str, device: str) -> None:
+    """Draws from the same uniforms, their log-probabilities, entropy and marginals."""
+
+    def result(theta: Tensor) -> list[Tensor]:
+        law = view(LAWS[name](theta))
+        assert isinstance(law, Conditionals)
+        u = torch.rand(20, BATCH, law.d, dtype=torch.float64, generator=seeded(1))
+        index = law.q.from_uniforms(u.to(theta.device))
+        return [
+            law.point(index).double(),
+            law.log_prob(index),
+            law.q.entropy(),
+            law.q.marginals(),
+        ]
+
+    on_both(device, result)
+
+
+@each_device
+@each_law
+def test_samples_by_chi_square(name: str, device: str) -> None:
+    """Draws on the device against probabilities of the CPU, of one batch element."""
+    q = LAWS[name](logits())
+    law = view(q)
+    assert isinstance(law, Conditionals)
+    points = law.q.enumerate_support()
+    probs = law.q.log_prob(points).exp()[:, 2]
+    on_device = view(LAWS[name](logits().to(device)))
+    x = on_device.index(draw(on_device, 10_000))[:, 2].cpu()
+    place = 8 ** torch.arange(law.d)  # there are at most six categories
+    codes = (points[:, 2] * place).sum(-1)
+    counts = ((x * place).sum(-1, keepdim=True) == codes).sum(0)
+    assert counts.sum() == len(x)
+    is_rare = probs * len(x) < 5
+    counts = torch.cat([counts[~is_rare], counts[is_rare].sum(0, keepdim=True)])
+    expected = torch.cat([probs[~is_rare], probs[is_rare].sum(0, keepdim=True)]) * len(x)
+    assert not bool(counts[expected == 0].any())
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    half = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
+    statistic = ((counts - expected).square() / expected).sum()
+    assert len(counts) < 2 or torch.special.gammaincc(half, statistic / 2) > FALSE_ALARMS
+    x = LAWS[name](logits().to(device)).sample((3,))
+    assert x.device.type == device
+    assert view(LAWS[name](logits().to(device))).index(x).shape[:2] == (3, BATCH)
+
+
+WITH_DRAWS = [catlog.RLOO(4), catlog.CritiCateR(4), catlog.LEG(2), catlog.UnorderedSet(2)]
+SWEEPS = [catlog.SCateR(2), catlog.SCateR(2, suffix="common"), catlog.RAM(2)]
+
+
+@each_device
+@pytest.mark.parametrize("E", [*WITH_DRAWS, *SWEEPS, catlog.Exact()], ids=repr)
+@each_law
+def test_a_gradient_is_the_same(name: str, E: catlog.Estimator, device: str) -> None:
+    """With the same draws or noise; the masked subsets of no item have one point alone."""
+    q = LAWS[name](logits())
+    options: dict[str, Tensor] = {}
+    if E in SWEEPS:
+        ordered = structure(view(q))
+        suffix = "gumbel" if isinstance(E, catlog.RAM) else E.suffix
+        moves = E.evaluations(q) // E.samples - 1
+        shape = noise_shape(ordered, E.samples, suffix, None, moves)
+        options["noise"] = torch.rand(shape, dtype=torch.float64, generator=seeded(2))
+    elif isinstance(E, catlog.UnorderedSet):
+        if name == "masked subset":
+            pytest.skip("a batch element has one point")
+        options["x"] = different(q)
+    elif E.randomness:
+        options["x"] = draw(view(q), E.rows(q), generator=seeded(2))
+
+    def result(theta: Tensor) -> list[Tensor]:
+        on_device = {key: value.to(theta.device) for key, value in options.items()}
+        law = LAWS[name](theta)
+        return [E(function(law), law, **on_device)]
+
+    on_both(device, result)
+
+
+def different(q: Distribution) -> Tensor:
+    """Return two different points for every batch element."""
+    law = view(q)
+    assert isinstance(law, Conditionals)
+    points = law.q.enumerate_support()
+    best = law.q.log_prob(points).topk(2, 0).indices
+    return law.point(points.gather(0, best.unsqueeze(-1).expand(*best.shape, law.d)))
+
+
+CAPTURED = [  # torch's Multinomial copies its number of draws to the GPU when it is made
+    *((name, catlog.RLOO(4, validate=False)) for name in LAWS if name != "multinomial"),
+    *((name, catlog.CritiCateR(4, validate=False)) for name in ("subset", "ranking", "crf")),
+    *((name, catlog.SCateR(1, validate=False)) for name in ("subset", "crf", "mixture", "chain")),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
+@each_device
+@pytest.mark.parametrize(
+    ("name", "E", "compile"),
+    [
+        *(pytest.param(name, E, False, id=f"{name}-{E!r}-captured") for name, E in CAPTURED),
+        pytest.param("subset", CAPTURED[0][1], True, id="subset-RLOO-compiled"),
+        pytest.param("chain", CAPTURED[-1][1], True, id="chain-SCateR-compiled"),
+    ],
+)
+def test_a_training_step(name: str, E: catlog.Estimator, compile: bool, device: str) -> None:
+    """A whole step, captured on a GPU: it draws again at every replay, and the loss falls."""
+    if compile and device == "cpu":
+        pytest.skip("tests/estimators/test_compile.py compiles on a CPU")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    theta = nn.Parameter(logits().float().to(device))
+    optimiser = torch.optim.Adam([theta], 0.05, capturable=device == "cuda")
+
+    def loss(scale: Tensor) -> Tensor:
+        q = LAWS[name](theta)
+        return scale * E(lambda x: function(q)(x).float(), q)
+
+    step = catlog.compiled_step(loss, optimiser, compile=compile)
+    scale = torch.ones(BATCH, device=device)
+    losses = [step(scale).item() for _ in range(150)]
+    wanted = "compiled, captured" if compile else "captured"
+    assert step.mode == (wanted if device == "cuda" else "eager")
+    assert sum(losses[-20:]) < sum(losses[:20])
+    assert len(set(losses[:20])) > 3
+    assert bool(theta.isfinite().all())
+
+
+class Copied(TorchFunctionMode):
+    """Raise an error where a Python list or number is made a tensor of a device, or indexes one.
+
+    On a GPU that is a copy, which waits.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        index = args[1] if name in ("__getitem__", "__setitem__") else ()
+        parts = index if isinstance(index, tuple) else (index,)
+        is_made = name in ("tensor", "as_tensor") and kwargs.get("device") is not None
+        assert not is_made, "a list is copied to the device"
+        assert not any(isinstance(part, list) for part in parts), "a list is used as an index"
+        return func(*args, **kwargs)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@each_device
+@pytest.mark.parametrize(("name", "E"), CAPTURED, ids=repr)
+def test_nothing_waits_for_the_gpu(name: str, E: catlog.Estimator, device: str) -> None:
+    """Without a GPU: on torch's meta device, whose tensors have no values to look at."""
+    if "sequence" in name:
+        pytest.skip("looks which sequences have ended, unless it is captured or compiled")
+    if name == "masked subset":
+        pytest.skip("looks for the largest k, unless it is captured or compiled")
+    theta = logits().to("meta" if device == "cpu" else device).requires_grad_()
+    q = LAWS[name](theta)
+    f = function(q)
+    if device == "cpu":
+        with Copied():
+            E(f, LAWS[name](theta)).sum().backward()
+        return
+    E(f, q).sum().backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        E(f, LAWS[name](theta)).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@each_device
+def test_simple_and_gumbel_top_k(device: str) -> None:
+    x = LAWS["subset"](logits()).sample((3,))
+
+    def result(theta: Tensor) -> list[Tensor]:
+        q = LAWS["subset"](theta)
+        return [catlog.SIMPLE(3)(lambda x: function(q)(x), q, x=x.to(theta.device))]
+
+    on_both(device, result)
+    scores = logits().to(device)[..., 0].expand(2000, BATCH, 9)
+    chosen = gumbel_top_k(scores, 3)
+    assert chosen.device.type == device
+    assert bool((chosen.sort(-1).values.diff(dim=-1) > 0).all())
+
+
+class Reader(nn.Module):
+    """A recurrent model for Prompted: it reads new tokens and keeps a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token = nn.Embedding(6, 8)
+        self.cell = nn.GRUCell(8, 8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        state = self.out.weight.new_zeros(len(tokens), 8) if state is None else state
+        states = []
+        for i, letter in enumerate(self.token(tokens).unbind(1)):
+            is_real = mask[:, i - tokens.shape[1], None]
+            state = torch.where(is_real, self.cell(letter, state), state)
+            states.append(state)
+        return self.out(torch.stack(states, 1)), state
+
+
+@each_device
+def test_prompts_of_different_lengths(device: str) -> None:
+    """A policy with an end token: the same log-probabilities and gradients for the same texts."""
+    prompts, mask = left_padded([[3], [4, 5, 3], [5, 4]])
+    results = []
+    x = torch.tensor([[[0, 0, 0, 0], [1, 2, 0, 0], [2, 2, 1, 1]]])
+    for place in ("cpu", device):
+        model = Reader().double().to(place)
+        q = catlog.Autoregressive(
+            Prompted(model, prompts.to(place), mask.to(place)), [3] * 4, end=0
+        )
+        texts = q.sample((4,))
+        assert texts.device.type == place
+        assert bool((q.log_prob(texts) > -torch.inf).all())
+        q.check(lambda x: (x == 2).double().sum(-1))
+        value = catlog.RLOO(2)(
+            lambda x: (x == 2).double().sum(-1), q, x=torch.cat([x, x.flip(1)]).to(place)
+        )
+        gradients = torch.autograd.grad(value.sum(), list(model.parameters()), retain_graph=True)
+        catlog.SCateR(2)(lambda x: (x == 2).double().sum(-1), q).sum().backward()
+        numbers = (q.log_prob(x.to(place)), value, *gradients)
+        results.append([number.detach().cpu() for number in numbers])
+    for cpu, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, cpu, rtol=1e-10, atol=1e-12)
+
+
+# Functions that know their mean
+
+
+@each_device
+@pytest.mark.parametrize("digits", [6, 1000])
+def test_the_mean_of_a_sum(digits: int, device: str) -> None:
+    """By products for six digits and by FFT for a thousand; beside IndeCateR for six."""
+    weights = torch.randn(2, digits, 10, dtype=torch.float64, generator=seeded(3))
+    target = 27 if digits == 6 else 4500
+
+    def result(theta: Tensor) -> list[Tensor]:
+        scores = weights.to(theta.device) * theta[:2, :1, :1]
+        q = independent(Categorical(logits=scores, validate_args=False))
+        f = OfSum(lambda s: (s == target).double(), categories=10).to(theta.device)
+        values = [f.expectation(q), catlog.Exact()(f, q)]
+        if digits == 6:
+            x = q_sample(weights, digits).to(theta.device)
+            values.append(catlog.IndeCateR(4)(f, q, x=x))
+        return values
+
+    on_both(device, result)
+
+
+def q_sample(weights: Tensor, digits: int) -> Tensor:
+    return torch.randint(10, (4, len(weights), digits), generator=seeded(4))
+
+
+@each_device
+def test_known_parts(device: str) -> None:
+    """Value, gradient and fitted coefficient equal those of the CPU."""
+    table = torch.randn(8, 2, dtype=torch.float64, generator=seeded(5))
+    x = torch.randint(2, (6, BATCH, 8), generator=seeded(6)).double()
+    coefficients = []
+
+    def result(theta: Tensor) -> list[Tensor]:
+        q = independent(Bernoulli(logits=theta[..., :8, 0], validate_args=False))
+        part = Additive(table.to(theta.device))
+        known = Known(lambda x: part(x) + (3 * x.sum(-1)).sin(), part, coefficient=0.5)
+        known.to(theta.device)
+        values = [catlog.RLOO(6)(known.under(q), q, x=x.to(theta.device)) for _ in range(2)]
+        coefficients.append(known.coefficient.cpu())
+        return values
+
+    on_both(device, result)
+    torch.testing.assert_close(*coefficients, rtol=1e-10, atol=1e-12)
+    assert coefficients[0] != 0.5
+
+
+# Counts
+
+
+COUNTS: dict[str, Callable[[Tensor], Distribution]] = {
+    "Poisson": lambda t: Poisson(t.exp(), validate_args=False),
+    "Binomial": lambda t: Binomial(5, logits=t, validate_args=False),
+}
+
+
+@each_device
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts(name: str, device: str) -> None:
+    """CountDifferences at given counts, and IndeCateR on truncated ones."""
+    x = torch.randint(5, (3, BATCH, 4), generator=seeded(7)).double()
+
+    def f(z: Tensor) -> Tensor:
+        return (z.double().square().sum(-1) + 1).sqrt()
+
+    def result(theta: Tensor) -> list[Tensor]:
+        q = independent(COUNTS[name](theta[..., :4, 0]))
+        short = truncated(q, categories=6)
+        given = x.to(theta.device)
+        return [
+            catlog.CountDifferences(3)(f, q, x=given),
+            catlog.IndeCateR(3)(f, short, x=given.long()),
+        ]
+
+    on_both(device, result)
+    q = independent(COUNTS[name](logits()[..., :4, 0].to(device)))
+    generator = torch.Generator(device).manual_seed(0)
+    values = [catlog.CountDifferences(8)(f, q, generator=generator) for _ in range(2)]
+    assert values[0].device.type == device
+    assert bool((values[0] != values[1]).any())
+
+
+@pytest.mark.usefixtures("unchecked")
+@each_device
+def test_a_captured_step_of_counts(device: str) -> None:
+    theta = nn.Parameter(torch.ones(BATCH, 4, device=device))
+    optimiser = torch.optim.Adam([theta], 0.05, capturable=device == "cuda")
+    E = catlog.CountDifferences(4, validate=False)
+
+    def loss(target: Tensor) -> Tensor:
+        q = independent(Poisson(theta.exp(), validate_args=False))
+        return E(lambda z: (z - target).square().sum(-1), q)
+
+    step = catlog.compiled_step(loss, optimiser, compile=False)
+    target = torch.zeros(4, device=device)
+    losses = [step(target).item() for _ in range(150)]
+    assert step.mode == ("captured" if device == "cuda" else "eager")
+    assert sum(losses[-20:]) < 0.5 * sum(losses[:20])
