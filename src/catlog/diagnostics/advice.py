@@ -16,7 +16,7 @@ from ..estimators import MemoryCateR
 from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
-from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Step
+from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
@@ -62,6 +62,7 @@ def advise(
     budget: int | None = None,
     biased: bool = False,
     loss: Loss | None = None,
+    penalty: Penalty | None = None,
     step: Step | float | None = None,
     fixed: bool = False,
     steps: float = 30,
@@ -104,6 +105,10 @@ def advise(
         loss: What you do with the value, if the loss is no weighted sum of values, such as
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the
             value then counts as well.
+        penalty: What you add to the loss of each batch element, as a function of q that returns one
+            number per element: ``lambda q: kl_divergence(q, prior)``. Without it, the gradient g is
+            that of E[f] alone. It may be much longer than that of your loss: in a trained
+            autoencoder, the two terms nearly cancel, and the same noise hurts more.
         step: Your training step. Either a callable that makes one step with the estimator that it
             gets: it is timed for promising candidates, after one call that is not counted, since it
             may compile. The parameters of q and f are restored, but not the state of your
@@ -139,9 +144,9 @@ def advise(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
     start = clock()
-    task = GradientSampler(f, q, parameters, loss)
+    task = GradientSampler(f, q, parameters, loss, penalty)
     if is_moved := is_degenerate(task):
-        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss)
+        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
     structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
     candidates = [
         _fitted(entry, structure) for entry in (CANDIDATES if candidates is None else candidates)

@@ -1,5 +1,6 @@
 """Measurements of one candidate after another, in limited time."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +47,8 @@ class Pilot:
         batches_are_slow: A repeat in a batch costs about as much as a single step.
         rest_seconds: What the user's step takes beside the estimate and its gradients,
         step_ratio: or its time relative to these, if it is shorter (when it is compiled).
+        fastest_step: The shortest time of the user's step so far.
+        draw_seconds: What a further draw adds to the user's step, if that is compiled.
     """
 
     task: GradientSampler
@@ -64,6 +67,17 @@ class Pilot:
     batches_are_slow: bool = False
     rest_seconds: float | None = None
     step_ratio: float = 1.0
+    fastest_step: float = inf
+    draw_seconds: float = 0.0
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the user's step is shorter than the estimate and its gradients in the pilot.
+
+        Then the times of the pilot say little about those of the user's step: on a GPU, the pilot's
+        steps are spent on launching kernels, which a captured step does not do.
+        """
+        return self.step_ratio < 1
 
     @cached_property
     def plain(self) -> PlainDraws:
@@ -105,6 +119,7 @@ class Pilot:
         cannot_shrink = trial.most_samples is None or trial.samples <= 2
         if (
             cannot_shrink
+            and not self.is_compiled
             and trial.seconds > most_seconds
             and not self._is_reference(trial, trials, time_left)
         ):
@@ -129,6 +144,12 @@ class Pilot:
             trial.times = [seconds * self.step_ratio for seconds in trial.times]
             trial.rest_seconds = self.rest_seconds or 0.0
         return []
+
+    def measure_penalty(self) -> None:
+        """Compute the gradient of what is added to the loss, if anything is."""
+        gradient = self.task.penalty_gradient()
+        if gradient is not None:
+            self.scoring.penalty = self._selected(gradient).double()
 
     def measure_minibatch(self, trials: Sequence[Trial]) -> None:
         """Estimate the noise of the minibatch, with the estimator of the least variance.
@@ -243,6 +264,21 @@ class Pilot:
 
         return min((bound(samples), samples) for samples in self.sizes(trial))
 
+    def hopes_of_compiled(self, trials: Sequence[Trial]) -> list[tuple[float, Trial]]:
+        """Return candidates whose compiled step was not timed, with the score they may have.
+
+        Their steps may be as short as the shortest. The best come first.
+        """
+        measured = [trial for trial in trials if trial.is_measured]
+        counts = Counter(id(trial.candidate) for trial in measured)
+        floor, errors = self.scoring.floor(measured), self.scoring.squared_errors(measured)
+        hopes = [
+            ((floor + errors[trial.name]) * self.fastest_step, trial)
+            for trial in measured
+            if counts[id(trial.candidate)] == 1 and not trial.is_whole and trial.variance < inf
+        ]
+        return sorted(hopes, key=lambda pair: pair[0])
+
     def other_sizes(self, trial: Trial, hope: int) -> list[Trial]:
         """Return trials of the candidate with other draws, of which one is timed.
 
@@ -254,12 +290,12 @@ class Pilot:
             sizes = [size for size in sizes if size < trial.samples]
         if not sizes or trial.variance == inf:
             return []
-        self._use_whole_step(trial)
+        self.use_whole_step(trial)
         other = min(sizes)
         if other > trial.samples or hope > trial.samples:
             other = min(sizes, key=lambda size: abs(size - self._next_size(trial)))
         timed = trial.resized(other, self.task)
-        self._use_whole_step(timed)
+        self.use_whole_step(timed)
         self.run_steps(timed, self._step(timed), 2)
         return [timed, *self._between(trial, timed, [size for size in sizes if size != other])]
 
@@ -275,7 +311,7 @@ class Pilot:
             if trial.skipped is not None or self.time_left(trials) < trial.seconds:
                 continue
             try:
-                self._use_whole_step(trial)
+                self.use_whole_step(trial)
                 old_times.setdefault(trial.name, len(trial.times))
                 self.run_steps(trial, self._step(trial), 1)
             except ERRORS as problem:
@@ -302,7 +338,7 @@ class Pilot:
         steps = self.settings.confirming_steps
         if is_new:
             trial.times = []
-        self._use_whole_step(trial)
+        self.use_whole_step(trial)
         self.run_steps(trial, self._step(trial), steps)
         if not is_late and self.may_have_missed(trial):
             self.run_batched(trial, min(self.settings.rare_repeats, self._batch_limit(trial)))
@@ -331,9 +367,7 @@ class Pilot:
     def run_steps(self, trial: Trial, step: TimedStep, count: int) -> None:
         """Make timed steps and add their gradients; the user's step does not show any."""
         if trial.is_whole and self.whole_step is not None:
-            for _ in range(count):
-                seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
-                trial.times.append(seconds)
+            trial.times += [self._whole_seconds(trial) for _ in range(count)]
             return
         measured = [step() for _ in range(count)]
         if measured:
@@ -406,7 +440,8 @@ class Pilot:
             return
         if self.runs_one_by_one(trial):
             step = self._step(trial)
-            possible = repeats if time_left == inf else int(time_left / trial.seconds)
+            seconds = trial.seconds / self.step_ratio  # these steps are not compiled
+            possible = repeats if time_left == inf else int(time_left / seconds)
             measured = [step() for _ in range(min(repeats, possible))]
             if measured:
                 self.add(trial, torch.stack([gradient for _, gradient in measured]))
@@ -442,14 +477,21 @@ class Pilot:
         second = trials[max(size for size in measured if size <= self._next_size(smallest))]
         few, many = (self._plain_seconds(entry) for entry in (smallest, second))
         per_draw = self._least_seconds(trial) / trial.samples
-        line = Line(smallest.samples, few, second.samples, many, per_draw)
+        is_first = self.rest_seconds is None
         self._look_at_whole_step(smallest, few)
+        few, many, per_draw = (self.step_ratio * value for value in (few, many, per_draw))
+        if self.is_compiled and is_first:
+            self.use_whole_step(smallest)
+            self.use_whole_step(second)
+            few, many = smallest.seconds, second.seconds
+            self.draw_seconds = (many - few) / max(1, second.samples - smallest.samples)
+        per_draw = max(per_draw, self.draw_seconds)
+        line = Line(smallest.samples, few, second.samples, many, per_draw)
         for size in measured:
-            trials[size].expected_seconds = self.step_ratio * line.at(size)
-            trials[size].rest_seconds += self.rest_seconds or 0.0
-        predicted = [
-            largest.resized(size, self.task, self.step_ratio * line.at(size)) for size in more
-        ]
+            trials[size].expected_seconds = line.at(size)
+            if not trials[size].is_whole:
+                trials[size].rest_seconds += self.rest_seconds or 0.0
+        predicted = [largest.resized(size, self.task, line.at(size)) for size in more]
         return [*(entry for entry in trials.values() if entry is not trial), *predicted]
 
     def _plain_seconds(self, trial: Trial) -> float:
@@ -534,7 +576,7 @@ class Pilot:
         self.rest_seconds = max(0.0, whole - seconds)
         self.step_ratio = min(1.0, whole / seconds) if seconds > 0 else 1.0
 
-    def _use_whole_step(self, trial: Trial) -> None:
+    def use_whole_step(self, trial: Trial) -> None:
         """Replace the times of a promising trial by that of the user's step."""
         if self.whole_step is not None and not trial.is_whole:
             seconds = self._seconds_of_whole_step(trial)
@@ -546,9 +588,18 @@ class Pilot:
         """Return the time of the second call. The first may compile; that is not counted."""
         assert self.whole_step is not None
         first = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
-        second = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+        second = self._whole_seconds(trial)
         self.start += max(0.0, first - second)
         return second
+
+    def _whole_seconds(self, trial: Trial) -> float:
+        """Return the time of the user's step."""
+        assert self.whole_step is not None
+        is_on_gpu = self.task.view.device.type == "cuda"
+        count = self.settings.steps_in_a_row if is_on_gpu else 1
+        seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock, count)
+        self.fastest_step = min(self.fastest_step, seconds)
+        return seconds
 
     def _most_seconds(self, trials: Sequence[Trial]) -> float:
         """Return the step time with which an estimator without noise is level with the leader."""
