@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from math import ceil, inf, sqrt
+from math import ceil, inf, log, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -249,16 +249,19 @@ class Pilot:
         """Return a bound below the score with any number of draws, and the number that attains it.
 
         The variance is taken to be inverse to the draws. A further draw takes at least the time of
-        its evaluations, and fewer draws take at least their share of the time.
+        its evaluations, and fewer draws take at least their share of the time. If the step is
+        compiled, draws take as long as those of the first candidate.
         """
         rest = self.scoring.squared_errors(trials)[trial.name] - trial.variance
         floor = self.scoring.floor(trials) + rest
         per_draw = self._least_seconds(trial) / trial.samples
+        if self.is_compiled:
+            per_draw = self.draw_seconds
 
         def bound(samples: int) -> float:
             noise = trial.variance * trial.samples / samples
             seconds = trial.seconds + (samples - trial.samples) * per_draw
-            if samples < trial.samples:
+            if samples < trial.samples and not self.is_compiled:
                 seconds = trial.seconds * samples / trial.samples
             return (floor + noise) * seconds
 
@@ -297,6 +300,10 @@ class Pilot:
         timed = trial.resized(other, self.task)
         self.use_whole_step(timed)
         self.run_steps(timed, self._step(timed), 2)
+        if self.is_compiled:  # a few estimates take less time than compiling did
+            for entry in (trial, timed):
+                needed = self.settings.least_repeats - entry.moments.count
+                self._estimate(entry, needed, inf)
         return [timed, *self._between(trial, timed, [size for size in sizes if size != other])]
 
     def run_round(
@@ -516,7 +523,15 @@ class Pilot:
         few, many = sorted((first, second), key=lambda trial: trial.samples)
         per_draw = self.step_ratio * self._least_seconds(first) / first.samples
         line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
-        return [first.resized(size, self.task, line.at(size)) for size in sizes]
+        nearest = [first if self._is_nearer(first, second, size) else second for size in sizes]
+        pairs = zip(nearest, sizes, strict=True)
+        return [source.resized(size, self.task, line.at(size)) for source, size in pairs]
+
+    def _is_nearer(self, first: Trial, second: Trial, size: int) -> bool:
+        """Return whether the variance with `size` draws is to be predicted from `first`."""
+        if second.moments.count < self.settings.least_repeats:
+            return True
+        return abs(log(size / first.samples)) <= abs(log(size / second.samples))
 
     def _replay(self, trial: Trial) -> None:
         """Add estimates from the shared draws that were not used yet."""

@@ -110,7 +110,40 @@ def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Tri
             finalists.append(leader)
     finalists = _measured(finalists)
     timed = [trial for trial in finalists if pilot.is_timed(trial)]
-    return least_biased(pilot, timed, _measured(trials)) if timed else None
+    if not timed:
+        return None
+    best = least_biased(pilot, timed, _measured(trials))
+    return with_cheap_draws(pilot, best, trials) if pilot.is_compiled else best
+
+
+def with_cheap_draws(pilot: Pilot, best: Trial, trials: Sequence[Trial]) -> Trial:
+    """Return the best candidate with the most draws that are level with it in score and in time.
+
+    Further draws often take little time in a compiled step. They cost no more than this time, and
+    noise hurts more later, when the gradient is smaller.
+    """
+
+    def is_level(trial: Trial) -> bool:
+        scores, times = pilot.scoring.scores(_measured(trials)), pilot.settings.level_times
+        in_score = scores[trial.name] <= times * scores[best.name]
+        return in_score and trial.seconds <= times * best.seconds
+
+    more = [
+        trial
+        for trial in _measured(trials)
+        if trial.candidate is best.candidate and trial.samples > best.samples
+    ]
+    for trial in sorted(more, key=lambda trial: trial.samples, reverse=True):
+        if not is_level(trial):
+            continue
+        try:
+            pilot.confirm(trial, is_late=True, is_new=True)
+        except ERRORS as problem:
+            trial.skipped = first_line(problem)
+            continue
+        if is_level(trial):
+            return trial
+    return best
 
 
 def least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
