@@ -48,7 +48,7 @@ class Pilot:
         rest_seconds: What the user's step takes beside the estimate and its gradients,
         step_ratio: or its time relative to these, if it is shorter (when it is compiled).
         fastest_step: The shortest time of the user's step so far.
-        draw_seconds: What a further draw adds to the user's step, if that is compiled.
+        draw_seconds: What a further plain draw adds to the user's step, if that is compiled.
     """
 
     task: GradientSampler
@@ -68,7 +68,7 @@ class Pilot:
     rest_seconds: float | None = None
     step_ratio: float = 1.0
     fastest_step: float = inf
-    draw_seconds: float = 0.0
+    draw_seconds: float | None = None
 
     @property
     def is_compiled(self) -> bool:
@@ -105,7 +105,8 @@ class Pilot:
         """
         time_left = self.time_left(trials)
         most_seconds = self._most_seconds(trials)
-        if self._least_seconds(trial) > most_seconds or _is_slower_than_skipped(trial, trials):
+        least_seconds = self.step_ratio * self._least_seconds(trial)
+        if least_seconds > most_seconds or _is_slower_than_skipped(trial, trials):
             trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
             return []
         if time_left < self.settings.reserve_steps * self.leader_seconds:
@@ -250,13 +251,13 @@ class Pilot:
 
         The variance is taken to be inverse to the draws. A further draw takes at least the time of
         its evaluations, and fewer draws take at least their share of the time. If the step is
-        compiled, draws take as long as those of the first candidate.
+        compiled, draws take as long as plain ones.
         """
         rest = self.scoring.squared_errors(trials)[trial.name] - trial.variance
         floor = self.scoring.floor(trials) + rest
         per_draw = self._least_seconds(trial) / trial.samples
         if self.is_compiled:
-            per_draw = self.draw_seconds
+            per_draw = self.draw_seconds or 0.0
 
         def bound(samples: int) -> float:
             noise = trial.variance * trial.samples / samples
@@ -484,15 +485,17 @@ class Pilot:
         second = trials[max(size for size in measured if size <= self._next_size(smallest))]
         few, many = (self._plain_seconds(entry) for entry in (smallest, second))
         per_draw = self._least_seconds(trial) / trial.samples
-        is_first = self.rest_seconds is None
         self._look_at_whole_step(smallest, few)
         few, many, per_draw = (self.step_ratio * value for value in (few, many, per_draw))
-        if self.is_compiled and is_first:
+        if self.is_compiled and self.draw_seconds is None:
             self.use_whole_step(smallest)
             self.use_whole_step(second)
             few, many = smallest.seconds, second.seconds
-            self.draw_seconds = (many - few) / max(1, second.samples - smallest.samples)
-        per_draw = max(per_draw, self.draw_seconds)
+            further = max(1, second.samples - smallest.samples)
+            self.draw_seconds = max(0.0, many - few) / further
+        elif self.is_compiled:
+            few = max(few, self.fastest_step)
+        per_draw = max(per_draw, self.draw_seconds or 0.0)
         line = Line(smallest.samples, few, second.samples, many, per_draw)
         for size in measured:
             trials[size].expected_seconds = line.at(size)
