@@ -94,6 +94,10 @@ def advise(
     symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
     the logits.
 
+    The pilot sees f and q as they are now. At the start of training the gradient is often long,
+    and noise that will hurt later seems harmless: train for a few epochs with any estimator, then
+    ask.
+
     Args:
         f, q, parameters: As in :func:`catlog.compare`. Noise of the minibatch is counted if the
             batch of q is computed from shared parameters, as by a network.
@@ -111,9 +115,11 @@ def advise(
             autoencoder, the two terms nearly cancel, and the same noise hurts more.
         step: Your training step. Either a callable that makes one step with the estimator that it
             gets: it is timed for promising candidates, after one call that is not counted, since it
-            may compile. The parameters of q and f are restored, but not the state of your
-            optimiser, so give it one that you do not need. Or the seconds that a step takes beside
-            the estimate and its gradients. None: only these are timed.
+            may compile. If it is shorter than the pilot's own steps, because it is compiled, it
+            alone decides: it is timed for the candidates that may win, and the choice gets further
+            draws if they are nearly free. The parameters of q and f are restored, but not the state
+            of your optimiser, so give it one that you do not need. Or the seconds that a step takes
+            beside the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
         steps: The pilot takes at most about as long as this many training steps,
