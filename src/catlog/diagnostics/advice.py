@@ -111,8 +111,8 @@ def advise(
             value then counts as well.
         penalty: What you add to the loss of each batch element, as a function of q that returns one
             number per element: ``lambda q: kl_divergence(q, prior)``. Without it, the gradient g is
-            that of E[f] alone. It may be much longer than that of your loss: in a trained
-            autoencoder, the two terms nearly cancel, and the same noise hurts more.
+            that of E[f] alone. It may be longer than that of your loss, if the two terms partly
+            cancel, as in an autoencoder; then the same noise hurts more.
         step: Your training step. Either a callable that makes one step with the estimator that it
             gets: it is timed for promising candidates, after one call that is not counted, since it
             may compile. If it is shorter than the pilot's own steps, because it is compiled, it
