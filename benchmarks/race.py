@@ -3,6 +3,7 @@
     python -m benchmarks.race --device cuda     # 15 minutes; writes results/speed/race_cuda.csv
     python -m benchmarks.race --device cuda --methods SlopeCateR-4 GS-S --seeds 0
     python -m benchmarks.race --device cuda --advice new    # what `catlog.advise` picks instead
+    python -m benchmarks.race --device cuda --compile --methods "RLOO(8)"    # fills the caches
 
 Every method trains alone on the device: the same model, start and batches (see `catlog run dvae`),
 the step compiled and captured in a CUDA graph. The clock runs for training steps only. It stops
@@ -13,9 +14,12 @@ or after --limit seconds of training. The file has the curves; its runs are not 
 straight-through Gumbel-Softmax, its temperature lowered from 1 by exp(-0.01) per epoch. Methods may
 also be labels of catlog, such as "IndeCateR(4, draws=latin)".
 
-With --advice nothing is raced: `catlog.advise` picks an estimator at the start of every seed, for
-unbiased estimators only and for all. It times the compiled and captured step of each candidate. Its
-clock stops during set-up. `python -m benchmarks.cpu_races judge` compares the picks with the race.
+With --advice nothing is raced: for every seed, `catlog.advise` picks an estimator, once among
+unbiased estimators only and once among all, after --epochs of training with RLOO(2). It is told the
+divergence that is added to the loss, and it times the compiled and captured step of candidates that
+may win. Its clock stops during set-up. `python -m benchmarks.cpu_races judge` compares the picks
+with the race. With --compile, the steps of the methods are only compiled, which several processes
+can do at once; later processes find the result in torch's caches.
 """
 
 import argparse
@@ -27,6 +31,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from catlog import Estimator
 from catlog.estimator import label
@@ -173,28 +178,60 @@ class CapturedSteps:
     def __call__(self, E: Estimator) -> None:
         name = label(E)
         if name not in self.tasks:
-            begin = now(self.args.device)
-            self.tasks[name] = made(name, 0, self.args)
-            self.tasks[name].step(0)
-            self.setup += now(self.args.device) - begin
+            self.set_up(name)
         self.tasks[name].step(1)
+
+    def set_up(self, method: str) -> None:
+        """Compile and capture the step of a method."""
+        begin = now(self.args.device)
+        self.tasks[method] = made(method, 0, self.args)
+        self.tasks[method].step(0)
+        self.setup += now(self.args.device) - begin
+
+
+def trained(seed: int, args: argparse.Namespace) -> DVAETask:
+    """Return the task after some epochs with RLOO(2)."""
+    task = made("RLOO-S", seed, args)
+    for i in range(args.epochs * task.training.per_epoch):
+        task.step(i)
+    return task
 
 
 def advise(args: argparse.Namespace) -> None:
-    """Write what `catlog.advise` picks at the start of every seed."""
+    """Write what `catlog.advise` picks for every seed."""
     table = Table(args.picks, ("race", "seed", "advice", "biased"), digits=4)
     steps = CapturedSteps(args)
-    for seed, biased in product(args.seeds, (False, True)):
-        if (RACE, seed, args.advice, biased) in table:
+    for seed in args.seeds:
+        permissions = [
+            biased for biased in (False, True) if (RACE, seed, args.advice, biased) not in table
+        ]
+        if not permissions:
             continue
-        task = made("RLOO-S", seed, args)
+        task = trained(seed, args)
         images = task.train[task.training.index(0)]
         q = task.distribution(task.encoder(images), relaxed=False)
         f = task.reconstruction(images, relaxed=False)
         function = (lambda x, f=f: f(x)) if args.without_table else f
-        row = pick(function, q, biased=biased, seed=seed, step=steps, clock=steps.clock)
-        table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
-        print(f"seed {seed}: {row}, set-up of steps {steps.setup:.0f} s so far", flush=True)
+
+        def penalty(q: Any, task: DVAETask = task) -> Tensor:
+            return task.divergence(q.base_dist.logits)
+
+        for biased in permissions:
+            row = pick(
+                function,
+                q,
+                biased=biased,
+                seed=seed,
+                step=steps,
+                penalty=penalty,
+                clock=steps.clock,
+            )
+            table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
+            print(
+                f"seed {seed}: {row}, {len(steps.tasks)} steps set up in {steps.setup:.0f} s: "
+                f"{', '.join(steps.tasks)}",
+                flush=True,
+            )
 
 
 def with_picks(methods: list[str], picks: list[Row]) -> list[str]:
@@ -232,6 +269,10 @@ def main() -> None:
         "--limit", type=float, default=30.0, help="seconds of training after which a run stops"
     )
     parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="epochs before the advice, with RLOO(2)"
+    )
+    parser.add_argument("--compile", action="store_true", help="compile steps, do not race")
     parser.add_argument("--advice", choices=("old", "new"), help="write picks, do not race")
     parser.add_argument(
         "--without-table", action="store_true", help="f is a plain function for the pilot"
@@ -241,6 +282,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.advice is not None:
         advise(args)
+        return
+    if args.compile:
+        steps = CapturedSteps(args)
+        for name in args.methods:
+            steps.set_up(name)
+            print(f"{name}: {steps.setup:.0f} s", flush=True)
         return
     table = Table(
         args.output or RESULTS / "speed" / f"race_{args.device}.csv", ("method", "seed"), digits=6

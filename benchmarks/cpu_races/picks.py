@@ -16,6 +16,7 @@ from .racers import Racer
 from .races import started
 
 Step = Callable[[Estimator], object]
+Penalty = Callable[[Any], torch.Tensor]
 
 
 def pick(
@@ -25,15 +26,17 @@ def pick(
     biased: bool,
     seed: int,
     step: Step | None = None,
+    penalty: Penalty | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Row:
     """Return what `catlog.advise` picks with its default settings.
 
-    The training step is passed to versions that take one.
+    The training step and the penalty are passed to versions that take them.
     """
     settings: dict[str, Any] = {"biased": biased, "seed": seed, "clock": clock}
-    if "step" in signature(catlog.advise).parameters:
-        settings["step"] = step
+    known = signature(catlog.advise).parameters
+    optional = {"step": step, "penalty": penalty}
+    settings |= {name: value for name, value in optional.items() if name in known}
     advice = catlog.advise(f, q, **settings)
     return {
         "biased": biased,

@@ -20,6 +20,7 @@ def options(picks: Path | None = None) -> argparse.Namespace:
         seeds=[101],
         advice="new",
         without_table=False,
+        epochs=0,
         picks=picks,
     )
 
@@ -83,9 +84,11 @@ def test_set_up_is_not_on_the_clock_of_the_pilot(monkeypatch: pytest.MonkeyPatch
 def test_picks_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[bool] = []
 
-    def advised(f: Any, q: Any, *, biased: bool, step: Any, **_: object) -> dict[str, object]:
+    def advised(
+        f: Any, q: Any, *, biased: bool, step: Any, penalty: Any, **_: object
+    ) -> dict[str, object]:
         E: Estimator = ReinMax(2) if biased else RLOO(2)
-        assert E(f, q).shape == (100,)
+        assert E(f, q).shape == penalty(q).shape == (100,)
         step(E)
         asked.append(biased)
         return {"biased": biased, "pick": repr(E), "draws": 2, "pilot_seconds": 0.5}
@@ -97,6 +100,14 @@ def test_picks_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     rows = records.read(tmp_path / "picks.csv")
     assert [(row["race"], row["seed"], row["advice"]) for row in rows] == [("H200", 101, "new")] * 2
     assert [row["pick"] for row in rows] == ["RLOO(2)", "ReinMax(2)"]
+
+
+def test_advice_comes_after_some_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    task = argparse.Namespace(training=argparse.Namespace(per_epoch=3), step=steps.append)
+    monkeypatch.setattr(race, "made", lambda *_: task)
+    assert race.trained(1, argparse.Namespace(epochs=2)) is task
+    assert steps == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("takes_step", [True, False])

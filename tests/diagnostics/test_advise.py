@@ -27,7 +27,7 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.pilot import Line, Pilot
 from catlog.diagnostics.pilot_settings import PilotSettings
 from catlog.diagnostics.plain_draws import PlainDraws
-from catlog.diagnostics.race import least_biased
+from catlog.diagnostics.race import least_biased, with_cheap_draws
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
@@ -197,6 +197,34 @@ def test_minibatch_variance_is_that_of_the_gradients_of_its_elements() -> None:
     assert not separate.shares_parameters  # every element has logits of its own
 
 
+def test_penalty_is_a_part_of_the_gradient() -> None:
+    """Signal and minibatch noise are those of E[f] plus the penalty, by enumeration."""
+    model = Attention()
+    q, parameters = model.q(), list(model.policy.parameters())
+    task = GradientSampler(model.f, q, parameters, penalty=lambda q: -0.1 * q.entropy())
+    rows = []
+    for loss in Exact()(model.f, q) - 0.1 * q.entropy():
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+        rows.append(torch.cat([part.flatten() for part in gradients]))
+    minibatch = 32 * torch.stack(rows).var(0).sum().item()
+    assert task.minibatch_variance(Exact(), 32) == pytest.approx(minibatch, rel=1e-9)
+    pilot = Pilot(task, probe(task, 256, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    pilot.measure_penalty()
+    trial = Trial("Exact()", Exact(), 256, Candidate(Exact()))
+    pilot.add(trial, task.gradients(Exact(), 2)[0])
+    signal = torch.stack(rows).sum(0).square().sum().item()
+    assert pilot.scoring.floor([trial]) == pytest.approx(10 * signal, rel=1e-9)
+
+
+def test_noise_matters_more_where_a_penalty_cancels_the_gradient() -> None:
+    model = Attention()
+    f = Counted(model.f)
+    options = {"candidates": [Candidate(RLOO())], "clock": f.clock}
+    alone = advise(f, model.q(), **options)
+    balanced = advise(f, model.q(), penalty=lambda q: -Exact()(model.f, q), **options)
+    assert balanced.estimator.samples > alone.estimator.samples
+
+
 def test_relaxations_win_if_bias_is_allowed() -> None:
     """A decoder of 20 one-hot variables of 10 categories."""
     generator = torch.Generator().manual_seed(0)
@@ -353,6 +381,74 @@ def test_first_call_of_the_step_may_compile() -> None:
     assert len({id(trial.candidate) for trial in advice.trials}) == 3
     assert advice.step_seconds < 2
     assert advice.seconds > 1000
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_compiled_steps_decide(is_first: bool) -> None:
+    """IndeCateR is slow in the pilot, but its compiled step is as short as that of RLOO."""
+    f, compiled = Counted(quadratic(12)), set[str]()
+
+    def step(E: catlog.Estimator) -> None:
+        f.now += 1e-3 * (1 + 0.05 * E.samples) if repr(E) in compiled else 1000.0
+        compiled.add(repr(E))
+
+    class Slow(IndeCateR):
+        def __call__(self, *arguments: object, **options: object) -> Tensor:
+            f.now += 20.0
+            return super().__call__(*arguments, **options)
+
+    candidates = [Candidate(RLOO()), Candidate(Slow(draws="latin"))]
+    candidates = candidates[:: 1 if is_first else -1]
+    options = {"budget": 64, "seconds": 500, "candidates": candidates}
+    advice = advise(f, bits(12), step=step, clock=f.clock, **options)
+    assert isinstance(advice.estimator, Slow)
+    assert advice.step_seconds < 2e-3
+    assert advice.trials[0].is_whole
+    assert len(compiled) < 10  # not every number of draws is compiled
+
+
+@pytest.mark.parametrize(
+    ("seconds", "noise", "draws"),
+    [
+        ((1.0, 1.2, 1.4), 0.01, 4),
+        ((1.0, 1.1, 1.2), 0.01, 8),
+        ((1.0, 1.3, 1.5), 3.0, 2),  # level in score, not in time
+    ],
+)
+def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, draws: int) -> None:
+    """Of numbers of draws that are level in score and time, the largest is taken."""
+    task = GradientSampler(quadratic(6), bits(6))
+    times = dict(zip((2, 4, 8), seconds, strict=True))
+    now = [0.0]
+
+    def step(E: catlog.Estimator) -> None:
+        now[0] += times[E.samples]
+
+    structure = probe(task, 60, lambda: 0.0)
+    generator = task.generator(0)
+    pilot = Pilot(task, structure, generator, lambda: now[0], 0.0, 30, whole_step=step)
+    candidate, trials = Candidate(RLOO()), []
+    for samples in times:
+        E = RLOO(samples)
+        trial = Trial(repr(E), E, samples, candidate, times=[1.0])
+        numbers = randn(64, 6)
+        trial.add(1 + noise * (numbers - numbers.mean(0)) / samples**0.5)
+        trials.append(trial)
+    pilot.use_whole_step(trials[0])
+    scores = pilot.scoring.scores(trials)
+    assert scores["RLOO(4)"] < 1.25 * scores["RLOO(2)"]
+    assert with_cheap_draws(pilot, trials[0], trials).samples == draws
+
+
+def test_steps_in_a_row_share_their_time() -> None:
+    now = [0.0]
+
+    def step(E: catlog.Estimator) -> None:
+        now[0] += 3.0
+
+    task = GradientSampler(quadratic(6), bits(6))
+    assert task.step_seconds(RLOO(2), step, lambda: now[0], 10) == 3.0
+    assert now[0] == 30.0
 
 
 @pytest.mark.parametrize(("seconds", "name"), [(1.1, "RLOO(2)"), (1.5, "StraightThrough(1)")])
@@ -642,6 +738,11 @@ def test_errors() -> None:
         advise(quadratic(4), bits(4), steps=0)
     with pytest.raises(ValueError, match="`step` must be a callable or seconds of at least 0"):
         advise(quadratic(4), bits(4), step=-1.0)
+    shared = Independent(Bernoulli(logits=randn(3, 4).requires_grad_()), 1)
+    with pytest.raises(
+        ValueError, match=r"of shape \(3,\), but it returned \(\)\. Sum over the var"
+    ):
+        advise(quadratic(4), shared, penalty=lambda q: q.entropy().sum())
     with pytest.raises(
         ValueError,
         match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",

@@ -16,7 +16,7 @@ from ..estimators import MemoryCateR
 from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
-from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Step
+from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
@@ -62,6 +62,7 @@ def advise(
     budget: int | None = None,
     biased: bool = False,
     loss: Loss | None = None,
+    penalty: Penalty | None = None,
     step: Step | float | None = None,
     fixed: bool = False,
     steps: float = 30,
@@ -93,6 +94,10 @@ def advise(
     symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
     the logits.
 
+    The pilot sees f and q as they are now. At the start of training the gradient is often long,
+    and noise that will hurt later seems harmless: train for a few epochs with any estimator, then
+    ask.
+
     Args:
         f, q, parameters: As in :func:`catlog.compare`. Noise of the minibatch is counted if the
             batch of q is computed from shared parameters, as by a network.
@@ -104,11 +109,17 @@ def advise(
         loss: What you do with the value, if the loss is no weighted sum of values, such as
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the
             value then counts as well.
+        penalty: What you add to the loss of each batch element, as a function of q that returns one
+            number per element: ``lambda q: kl_divergence(q, prior)``. Without it, the gradient g is
+            that of E[f] alone. It may be longer than that of your loss, if the two terms partly
+            cancel, as in an autoencoder; then the same noise hurts more.
         step: Your training step. Either a callable that makes one step with the estimator that it
             gets: it is timed for promising candidates, after one call that is not counted, since it
-            may compile. The parameters of q and f are restored, but not the state of your
-            optimiser, so give it one that you do not need. Or the seconds that a step takes beside
-            the estimate and its gradients. None: only these are timed.
+            may compile. If it is shorter than the pilot's own steps, because it is compiled, it
+            alone decides: it is timed for the candidates that may win, and the choice gets further
+            draws if they are nearly free. The parameters of q and f are restored, but not the state
+            of your optimiser, so give it one that you do not need. Or the seconds that a step takes
+            beside the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
         steps: The pilot takes at most about as long as this many training steps,
@@ -139,9 +150,9 @@ def advise(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
     start = clock()
-    task = GradientSampler(f, q, parameters, loss)
+    task = GradientSampler(f, q, parameters, loss, penalty)
     if is_moved := is_degenerate(task):
-        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss)
+        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
     structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
     candidates = [
         _fitted(entry, structure) for entry in (CANDIDATES if candidates is None else candidates)

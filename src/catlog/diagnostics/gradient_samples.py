@@ -22,6 +22,7 @@ from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 DistributionLike = Distribution | Callable[..., Distribution]
 Clock = Callable[[], float]
 Loss = Callable[[Tensor], Tensor]
+Penalty = Callable[[Distribution], Tensor]
 Step = Callable[[Estimator], object]
 
 
@@ -40,6 +41,7 @@ class GradientSampler:
         parameters: Leaves with ``requires_grad``; None: those that q was computed from or, if there
             are none, the logits (or probabilities) of q.
         loss: Applied to every estimate of E[f], element by element, before the sum over the batch.
+        penalty: What is added to the loss of each batch element, as a function of q.
 
     Attributes:
         q: The distribution.
@@ -60,9 +62,11 @@ class GradientSampler:
         q: DistributionLike,
         parameters: Sequence[Tensor] | None = None,
         loss: Loss | None = None,
+        penalty: Penalty | None = None,
     ) -> None:
         self.f = f
         self.loss: Loss = loss or _identity
+        self.penalty = penalty
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
         leaves = None if parameters is None else list(parameters)
@@ -154,8 +158,11 @@ class GradientSampler:
 
         return step
 
-    def step_seconds(self, E: Estimator, whole_step: Step, clock: Clock) -> float:
-        """Return the time of the user's training step, and restore the parameters after it."""
+    def step_seconds(self, E: Estimator, whole_step: Step, clock: Clock, count: int = 1) -> float:
+        """Return the time of the user's training step, and restore the parameters after it.
+
+        It is the mean of `count` steps in a row: a GPU works on one while the next is launched.
+        """
         leaves = (*self.parameters, *self.leaves_of_f)
         values = [leaf.detach().clone() for leaf in leaves]
         gradients = [leaf.grad for leaf in leaves]
@@ -165,9 +172,10 @@ class GradientSampler:
         with _unsafe_preserve_version_counter(leaves):
             self.synchronise()
             start = clock()
-            whole_step(E)
+            for _ in range(count):
+                whole_step(E)
             self.synchronise()
-            seconds = clock() - start
+            seconds = (clock() - start) / count
             with torch.no_grad():
                 for leaf, value in zip(leaves, values, strict=True):
                     leaf.copy_(value)
@@ -224,10 +232,13 @@ class GradientSampler:
         The batch is divided into groups. With B elements, :math:`n_m` of them in group m, and
         :math:`g_m` the mean gradient of its elements, it is
         :math:`\tfrac{B}{M - 1} \sum_m n_m \lVert g_m - \bar g \rVert^2`. The variance of E itself
-        is included.
+        is included, and the gradient of the penalty.
         """
         q = self.make_q(*self.parameters)
-        losses = self.loss(E(self.f, q, generator=generator)).flatten()
+        losses = self.loss(E(self.f, q, generator=generator))
+        if self.penalty is not None:
+            losses = losses + self._penalties(q)
+        losses = losses.flatten()
         count = losses.numel()
         groups = min(groups, count)
         parts = [
@@ -241,6 +252,24 @@ class GradientSampler:
             for part, size in zip(parts, sizes, strict=True)
         )
         return count * spread / (groups - 1)
+
+    def penalty_gradient(self) -> Float[Tensor, "parameters"] | None:
+        """Return the gradient of the penalty, summed over the batch; None without a penalty."""
+        if self.penalty is None:
+            return None
+        penalties = self._penalties(self.make_q(*self.parameters))
+        return _flat(_gradients(penalties, self.parameters, retain=not self.rebuilds_q), 0)
+
+    def _penalties(self, q: Distribution) -> Tensor:
+        assert self.penalty is not None
+        penalties = self.penalty(q)
+        if not isinstance(penalties, Tensor) or penalties.shape != q.batch_shape:
+            given = tuple(penalties.shape) if isinstance(penalties, Tensor) else repr(penalties)
+            raise ValueError(
+                f"penalty: a number per batch element is needed, of shape {tuple(q.batch_shape)}, "
+                f"but it returned {given}. Sum over the variables only."
+            )
+        return penalties
 
     def gradients_at_mean_value(
         self, E: Estimator, repeats: int, generator: torch.Generator | None = None

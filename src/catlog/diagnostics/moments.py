@@ -68,7 +68,12 @@ class Moments:
     @cached_property
     def norm2(self) -> float:
         """The squared norm of the mean, less the noise in it."""
-        return max(0.0, float(self.mean.square().sum()) - self.variance / self.count)
+        return self.shifted_norm2(None)
+
+    def shifted_norm2(self, shift: Float[Tensor, "entries"] | None) -> float:
+        """Return the squared norm of the mean plus a known vector, less the noise in it."""
+        mean = self.mean if shift is None else self.mean + shift
+        return max(0.0, float(mean.square().sum()) - self.variance / self.count)
 
     @cached_property
     def dimensions(self) -> float:

@@ -1,10 +1,11 @@
 """Measurements of one candidate after another, in limited time."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from math import ceil, inf, sqrt
+from math import ceil, inf, log, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,8 @@ class Pilot:
         batches_are_slow: A repeat in a batch costs about as much as a single step.
         rest_seconds: What the user's step takes beside the estimate and its gradients,
         step_ratio: or its time relative to these, if it is shorter (when it is compiled).
+        fastest_step: The shortest time of the user's step so far.
+        draw_seconds: What a further plain draw adds to the user's step, if that is compiled.
     """
 
     task: GradientSampler
@@ -64,6 +67,17 @@ class Pilot:
     batches_are_slow: bool = False
     rest_seconds: float | None = None
     step_ratio: float = 1.0
+    fastest_step: float = inf
+    draw_seconds: float | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the user's step is shorter than the estimate and its gradients in the pilot.
+
+        Then the times of the pilot say little about those of the user's step: on a GPU, the pilot's
+        steps are spent on launching kernels, which a captured step does not do.
+        """
+        return self.step_ratio < 1
 
     @cached_property
     def plain(self) -> PlainDraws:
@@ -91,7 +105,8 @@ class Pilot:
         """
         time_left = self.time_left(trials)
         most_seconds = self._most_seconds(trials)
-        if self._least_seconds(trial) > most_seconds or _is_slower_than_skipped(trial, trials):
+        least_seconds = self.step_ratio * self._least_seconds(trial)
+        if least_seconds > most_seconds or _is_slower_than_skipped(trial, trials):
             trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
             return []
         if time_left < self.settings.reserve_steps * self.leader_seconds:
@@ -105,6 +120,7 @@ class Pilot:
         cannot_shrink = trial.most_samples is None or trial.samples <= 2
         if (
             cannot_shrink
+            and not self.is_compiled
             and trial.seconds > most_seconds
             and not self._is_reference(trial, trials, time_left)
         ):
@@ -129,6 +145,12 @@ class Pilot:
             trial.times = [seconds * self.step_ratio for seconds in trial.times]
             trial.rest_seconds = self.rest_seconds or 0.0
         return []
+
+    def measure_penalty(self) -> None:
+        """Compute the gradient of what is added to the loss, if anything is."""
+        gradient = self.task.penalty_gradient()
+        if gradient is not None:
+            self.scoring.penalty = self._selected(gradient).double()
 
     def measure_minibatch(self, trials: Sequence[Trial]) -> None:
         """Estimate the noise of the minibatch, with the estimator of the least variance.
@@ -228,20 +250,38 @@ class Pilot:
         """Return a bound below the score with any number of draws, and the number that attains it.
 
         The variance is taken to be inverse to the draws. A further draw takes at least the time of
-        its evaluations, and fewer draws take at least their share of the time.
+        its evaluations, and fewer draws take at least their share of the time. If the step is
+        compiled, draws take as long as plain ones.
         """
         rest = self.scoring.squared_errors(trials)[trial.name] - trial.variance
         floor = self.scoring.floor(trials) + rest
         per_draw = self._least_seconds(trial) / trial.samples
+        if self.is_compiled:
+            per_draw = self.draw_seconds or 0.0
 
         def bound(samples: int) -> float:
             noise = trial.variance * trial.samples / samples
             seconds = trial.seconds + (samples - trial.samples) * per_draw
-            if samples < trial.samples:
+            if samples < trial.samples and not self.is_compiled:
                 seconds = trial.seconds * samples / trial.samples
             return (floor + noise) * seconds
 
         return min((bound(samples), samples) for samples in self.sizes(trial))
+
+    def hopes_of_compiled(self, trials: Sequence[Trial]) -> list[tuple[float, Trial]]:
+        """Return candidates whose compiled step was not timed, with the score they may have.
+
+        Their steps may be as short as the shortest. The best come first.
+        """
+        measured = [trial for trial in trials if trial.is_measured]
+        counts = Counter(id(trial.candidate) for trial in measured)
+        floor, errors = self.scoring.floor(measured), self.scoring.squared_errors(measured)
+        hopes = [
+            ((floor + errors[trial.name]) * self.fastest_step, trial)
+            for trial in measured
+            if counts[id(trial.candidate)] == 1 and not trial.is_whole and trial.variance < inf
+        ]
+        return sorted(hopes, key=lambda pair: pair[0])
 
     def other_sizes(self, trial: Trial, hope: int) -> list[Trial]:
         """Return trials of the candidate with other draws, of which one is timed.
@@ -254,13 +294,17 @@ class Pilot:
             sizes = [size for size in sizes if size < trial.samples]
         if not sizes or trial.variance == inf:
             return []
-        self._use_whole_step(trial)
+        self.use_whole_step(trial)
         other = min(sizes)
         if other > trial.samples or hope > trial.samples:
             other = min(sizes, key=lambda size: abs(size - self._next_size(trial)))
         timed = trial.resized(other, self.task)
-        self._use_whole_step(timed)
+        self.use_whole_step(timed)
         self.run_steps(timed, self._step(timed), 2)
+        if self.is_compiled:  # a few estimates take less time than compiling did
+            for entry in (trial, timed):
+                needed = self.settings.least_repeats - entry.moments.count
+                self._estimate(entry, needed, inf)
         return [timed, *self._between(trial, timed, [size for size in sizes if size != other])]
 
     def run_round(
@@ -275,7 +319,7 @@ class Pilot:
             if trial.skipped is not None or self.time_left(trials) < trial.seconds:
                 continue
             try:
-                self._use_whole_step(trial)
+                self.use_whole_step(trial)
                 old_times.setdefault(trial.name, len(trial.times))
                 self.run_steps(trial, self._step(trial), 1)
             except ERRORS as problem:
@@ -302,7 +346,7 @@ class Pilot:
         steps = self.settings.confirming_steps
         if is_new:
             trial.times = []
-        self._use_whole_step(trial)
+        self.use_whole_step(trial)
         self.run_steps(trial, self._step(trial), steps)
         if not is_late and self.may_have_missed(trial):
             self.run_batched(trial, min(self.settings.rare_repeats, self._batch_limit(trial)))
@@ -331,9 +375,7 @@ class Pilot:
     def run_steps(self, trial: Trial, step: TimedStep, count: int) -> None:
         """Make timed steps and add their gradients; the user's step does not show any."""
         if trial.is_whole and self.whole_step is not None:
-            for _ in range(count):
-                seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
-                trial.times.append(seconds)
+            trial.times += [self._whole_seconds(trial) for _ in range(count)]
             return
         measured = [step() for _ in range(count)]
         if measured:
@@ -406,7 +448,8 @@ class Pilot:
             return
         if self.runs_one_by_one(trial):
             step = self._step(trial)
-            possible = repeats if time_left == inf else int(time_left / trial.seconds)
+            seconds = trial.seconds / self.step_ratio  # these steps are not compiled
+            possible = repeats if time_left == inf else int(time_left / seconds)
             measured = [step() for _ in range(min(repeats, possible))]
             if measured:
                 self.add(trial, torch.stack([gradient for _, gradient in measured]))
@@ -442,14 +485,23 @@ class Pilot:
         second = trials[max(size for size in measured if size <= self._next_size(smallest))]
         few, many = (self._plain_seconds(entry) for entry in (smallest, second))
         per_draw = self._least_seconds(trial) / trial.samples
-        line = Line(smallest.samples, few, second.samples, many, per_draw)
         self._look_at_whole_step(smallest, few)
+        few, many, per_draw = (self.step_ratio * value for value in (few, many, per_draw))
+        if self.is_compiled and self.draw_seconds is None:
+            self.use_whole_step(smallest)
+            self.use_whole_step(second)
+            few, many = smallest.seconds, second.seconds
+            further = max(1, second.samples - smallest.samples)
+            self.draw_seconds = max(0.0, many - few) / further
+        elif self.is_compiled:
+            few = max(few, self.fastest_step)
+        per_draw = max(per_draw, self.draw_seconds or 0.0)
+        line = Line(smallest.samples, few, second.samples, many, per_draw)
         for size in measured:
-            trials[size].expected_seconds = self.step_ratio * line.at(size)
-            trials[size].rest_seconds += self.rest_seconds or 0.0
-        predicted = [
-            largest.resized(size, self.task, self.step_ratio * line.at(size)) for size in more
-        ]
+            trials[size].expected_seconds = line.at(size)
+            if not trials[size].is_whole:
+                trials[size].rest_seconds += self.rest_seconds or 0.0
+        predicted = [largest.resized(size, self.task, line.at(size)) for size in more]
         return [*(entry for entry in trials.values() if entry is not trial), *predicted]
 
     def _plain_seconds(self, trial: Trial) -> float:
@@ -474,7 +526,15 @@ class Pilot:
         few, many = sorted((first, second), key=lambda trial: trial.samples)
         per_draw = self.step_ratio * self._least_seconds(first) / first.samples
         line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
-        return [first.resized(size, self.task, line.at(size)) for size in sizes]
+        nearest = [first if self._is_nearer(first, second, size) else second for size in sizes]
+        pairs = zip(nearest, sizes, strict=True)
+        return [source.resized(size, self.task, line.at(size)) for source, size in pairs]
+
+    def _is_nearer(self, first: Trial, second: Trial, size: int) -> bool:
+        """Return whether the variance with `size` draws is to be predicted from `first`."""
+        if second.moments.count < self.settings.least_repeats:
+            return True
+        return abs(log(size / first.samples)) <= abs(log(size / second.samples))
 
     def _replay(self, trial: Trial) -> None:
         """Add estimates from the shared draws that were not used yet."""
@@ -534,7 +594,7 @@ class Pilot:
         self.rest_seconds = max(0.0, whole - seconds)
         self.step_ratio = min(1.0, whole / seconds) if seconds > 0 else 1.0
 
-    def _use_whole_step(self, trial: Trial) -> None:
+    def use_whole_step(self, trial: Trial) -> None:
         """Replace the times of a promising trial by that of the user's step."""
         if self.whole_step is not None and not trial.is_whole:
             seconds = self._seconds_of_whole_step(trial)
@@ -546,9 +606,18 @@ class Pilot:
         """Return the time of the second call. The first may compile; that is not counted."""
         assert self.whole_step is not None
         first = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
-        second = self.task.step_seconds(trial.estimator, self.whole_step, self.clock)
+        second = self._whole_seconds(trial)
         self.start += max(0.0, first - second)
         return second
+
+    def _whole_seconds(self, trial: Trial) -> float:
+        """Return the time of the user's step."""
+        assert self.whole_step is not None
+        is_on_gpu = self.task.view.device.type == "cuda"
+        count = self.settings.steps_in_a_row if is_on_gpu else 1
+        seconds = self.task.step_seconds(trial.estimator, self.whole_step, self.clock, count)
+        self.fastest_step = min(self.fastest_step, seconds)
+        return seconds
 
     def _most_seconds(self, trials: Sequence[Trial]) -> float:
         """Return the step time with which an estimator without noise is level with the leader."""

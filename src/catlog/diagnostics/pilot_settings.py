@@ -50,6 +50,8 @@ class PilotSettings:
         rounds: For every further round, the error to reach and the number of timed steps.
         timing_seconds: The number of timed steps is larger if they take less than this,
         most_timed_steps: up to this many.
+        steps_in_a_row: The user's steps are timed in groups of this many on a GPU, which works on
+            one while the next is launched.
         contenders: The most trials in the first of these rounds; then at most half remain.
         contenders_per_candidate: The most of them that differ in their number of draws only.
         reserve_steps: A candidate is only tried if the time left is this many steps of the leader.
@@ -97,6 +99,7 @@ class PilotSettings:
     rounds: tuple[tuple[float, int], ...] = ((0.2, 2), (0.1, 4))
     timing_seconds: float = 0.05
     most_timed_steps: int = 12
+    steps_in_a_row: int = 10
     contenders: int = 6
     contenders_per_candidate: int = 2
     reserve_steps: float = 3

@@ -16,6 +16,7 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     surely worse than the leader. A candidate that fails, or that there is no time for, has the
     reason in ``skipped``.
     """
+    pilot.measure_penalty()
     for trial in list(trials):
         try:
             trials += pilot.first_measurement(trial, trials)
@@ -26,13 +27,10 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     pilot.sharpen_biases(trials)
     pilot.measure_truth(trials)
     pilot.measure_minibatch(trials)
-    for trial, hope in _promising(pilot, trials):
-        if pilot.time_left(trials) < pilot.settings.reserve_steps * trial.seconds:
-            break
-        try:
-            trials += pilot.other_sizes(trial, hope)
-        except ERRORS as problem:
-            trial.skipped = first_line(problem)
+    if pilot.is_compiled:
+        _time_compiled_steps(pilot, trials)
+    else:
+        _try_other_sizes(pilot, trials)
     remaining = _contenders(pilot, _measured(trials), trials, pilot.settings.contenders)
     finalists = remaining
     for error, timed_steps in pilot.settings.rounds:
@@ -41,6 +39,44 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
             finalists = remaining
             remaining = _contenders(pilot, remaining, trials, (len(remaining) + 1) // 2)
     return finalists
+
+
+def _try_other_sizes(pilot: Pilot, trials: list[Trial]) -> None:
+    """Add trials of promising candidates with other numbers of draws."""
+    for trial, hope in _promising(pilot, trials):
+        if pilot.time_left(trials) < pilot.settings.reserve_steps * trial.seconds:
+            break
+        try:
+            trials += pilot.other_sizes(trial, hope)
+        except ERRORS as problem:
+            trial.skipped = first_line(problem)
+
+
+def _time_compiled_steps(pilot: Pilot, trials: list[Trial]) -> None:
+    """Time the user's compiled step with candidates that may win; the good ones with more draws.
+
+    It may take long to compile, so this ends when no candidate can beat the best of those timed,
+    and most candidates are timed once only.
+    """
+    for _ in range(pilot.settings.sized_candidates):
+        hopes = pilot.hopes_of_compiled(trials)
+        if not hopes or hopes[0][0] > _best_of_timed(pilot, trials):
+            break
+        trial = hopes[0][1]
+        try:
+            pilot.use_whole_step(trial)
+            score = pilot.scoring.scores(_measured(trials))[trial.name]
+            if score <= pilot.settings.hope_times * _best_of_timed(pilot, trials):
+                trials += pilot.other_sizes(trial, pilot.best_hope(trial, _measured(trials))[1])
+        except ERRORS as problem:
+            trial.skipped = first_line(problem)
+
+
+def _best_of_timed(pilot: Pilot, trials: Sequence[Trial]) -> float:
+    """Return the best score of those whose step was timed; infinite if there is none."""
+    measured = _measured(trials)
+    scores = pilot.scoring.scores(measured)
+    return min((scores[trial.name] for trial in measured if trial.is_whole), default=inf)
 
 
 def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Trial | None:
@@ -74,7 +110,40 @@ def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Tri
             finalists.append(leader)
     finalists = _measured(finalists)
     timed = [trial for trial in finalists if pilot.is_timed(trial)]
-    return least_biased(pilot, timed, _measured(trials)) if timed else None
+    if not timed:
+        return None
+    best = least_biased(pilot, timed, _measured(trials))
+    return with_cheap_draws(pilot, best, trials) if pilot.is_compiled else best
+
+
+def with_cheap_draws(pilot: Pilot, best: Trial, trials: Sequence[Trial]) -> Trial:
+    """Return the best candidate with the most draws that are level with it in score and in time.
+
+    Further draws often take little time in a compiled step. They cost no more than this time, and
+    noise hurts more later, when the gradient is smaller.
+    """
+
+    def is_level(trial: Trial) -> bool:
+        scores, times = pilot.scoring.scores(_measured(trials)), pilot.settings.level_times
+        in_score = scores[trial.name] <= times * scores[best.name]
+        return in_score and trial.seconds <= times * best.seconds
+
+    more = [
+        trial
+        for trial in _measured(trials)
+        if trial.candidate is best.candidate and trial.samples > best.samples
+    ]
+    for trial in sorted(more, key=lambda trial: trial.samples, reverse=True):
+        if not is_level(trial):
+            continue
+        try:
+            pilot.confirm(trial, is_late=True, is_new=True)
+        except ERRORS as problem:
+            trial.skipped = first_line(problem)
+            continue
+        if is_level(trial):
+            return trial
+    return best
 
 
 def least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Trial]) -> Trial:

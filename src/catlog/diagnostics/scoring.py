@@ -6,6 +6,7 @@ from math import exp, inf, sqrt
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
@@ -35,11 +36,13 @@ class Scoring:
         settings: The settings of the pilot.
         minibatch: :math:`\sigma^2`; 0 if the distributions of the batch share no parameters.
         truth: The gradient to compare with if a loss makes all estimators biased.
+        penalty: The gradient of what is added to the loss, which is a part of g; None: nothing is.
     """
 
     settings: PilotSettings = DEFAULTS
     minibatch: float = 0.0
     truth: Moments | None = None
+    penalty: Tensor | None = None
     _biases: dict[tuple[int, int, int, int], float] = field(default_factory=dict, repr=False)
 
     def reference(self, trials: Sequence["Trial"]) -> Moments | None:
@@ -56,7 +59,7 @@ class Scoring:
     def floor(self, trials: Sequence["Trial"]) -> float:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
         reference = self.reference(trials)
-        signal = 0.0 if reference is None else reference.norm2
+        signal = 0.0 if reference is None else reference.shifted_norm2(self.penalty)
         return self.settings.momentum_steps * signal + self.minibatch
 
     def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
