@@ -62,6 +62,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",  # all are run; again only when they have changed
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "remove_config_comments": True,
     "show_signature": False,
     "write_computation_times": False,
     "thumbnail_size": (480, 320),
