@@ -37,7 +37,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "notebooks")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # seconds per cell; a cell takes some seconds, on a busy machine minutes
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
@@ -62,6 +62,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",  # all are run; again only when they have changed
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "remove_config_comments": True,
     "show_signature": False,
     "write_computation_times": False,
     "thumbnail_size": (480, 320),

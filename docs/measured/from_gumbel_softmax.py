@@ -14,7 +14,8 @@ def cell(rows: Iterable[Row], estimator: str, steps: int, column: str) -> str:
     (row,) = (row for row in rows if row["estimator"] == estimator and row["steps"] == steps)
     if column == "variance":
         return f"{row['variance']:.2g}"
-    return f"{100 * row['bias']:.0f} ± {100 * row['bias_noise']:.0f} %"
+    text = f"{100 * row['bias']:.0f} ± {100 * row['bias_noise']:.0f} %"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def bound(rows: Iterable[Row], estimator: str) -> str:

@@ -14,6 +14,7 @@ the policy generates.
 # sphinx_gallery_thumbnail_number = 1
 
 import os
+import textwrap
 import time
 from pathlib import Path
 
@@ -106,7 +107,7 @@ class RightPadded(Policy):
 try:
     payments(RightPadded()).check(reward)
 except ValueError as error:
-    print(error)
+    print(textwrap.fill(str(error), 100))
 
 # %%
 # **Variance at equal tokens.** Nothing after an end token is generated or scored, so a sequence

@@ -162,6 +162,36 @@ def test_a_model_without_a_cache() -> None:
         catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
 
 
+@pytest.mark.parametrize("kind", ["sliding", "recurrent"])
+def test_caches_that_do_not_grow_by_a_token(kind: str) -> None:
+    """They are refused, and without the cache the model is a distribution."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own imports
+        transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if kind == "sliding":
+        config = transformers.MistralConfig(
+            vocab_size=TOKENS, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1, sliding_window=2, pad_token_id=0,
+            bos_token_id=0, eos_token_id=END,
+        )  # fmt: skip
+        model = transformers.MistralForCausalLM(config).eval()
+    else:
+        config = transformers.MambaConfig(
+            vocab_size=TOKENS, hidden_size=8, state_size=4, num_hidden_layers=1, pad_token_id=0,
+            bos_token_id=0, eos_token_id=END,
+        )  # fmt: skip
+        model = transformers.MambaForCausalLM(config).eval()
+    prompts = torch.tensor([[3, 1, 0], [0, 1, 1]])  # without padding
+    with pytest.raises(ValueError, match=r"`model` must return a cache of keys.*use_cache=False"):
+        catlog.CausalLM(model, prompts, None, LENGTH, END).sample()
+    q = catlog.CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
+    with torch.no_grad():
+        total = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1)).exp().sum(0)
+    torch.testing.assert_close(total, torch.ones(2), rtol=0, atol=1e-5)
+    assert q.sample((5,)).shape == (5, 2, LENGTH)
+
+
 @pytest.mark.parametrize(
     ("error", "message", "arguments"),
     [

@@ -148,7 +148,64 @@ def test_enumeration_in_the_model_only() -> None:
         bit("x")
         pyro.sample("z", dist.Categorical(P), infer={"enumerate": "parallel"})
 
-    refused(model, bit, "'z'", "enumeration", "TraceEnum_ELBO")
+    refused(model, bit, "'z'", "enumeration", "add it there", "pyro.factor", "TraceEnum_ELBO")
+
+
+def test_ways_out_of_enumeration_in_the_model_only() -> None:
+    """Enumerated in the guide too, or summed out in a factor: the bound is that of Pyro."""
+    p = torch.tensor([0.4, 0.6])
+    mean = torch.tensor([[0.0, 1.0], [2.0, -1.0]])
+    observed = torch.tensor(0.7)
+
+    def enumerated() -> None:
+        x = bit("x").long()
+        z = pyro.sample("z", dist.Categorical(p), infer={"enumerate": "parallel"})
+        pyro.sample("y", dist.Normal(mean[x, z], 1.0), obs=observed)
+
+    def guide() -> None:
+        x = bit("x", enumerate="parallel").long()
+        # The posterior of z, so that both bounds are equal.
+        log_joint = p.log() + dist.Normal(mean[x], 1.0).log_prob(observed)
+        pyro.sample("z", dist.Categorical(logits=log_joint), infer={"enumerate": "parallel"})
+
+    def summed_out() -> None:
+        x = bit("x").long()
+        log_joint = p.log() + dist.Normal(mean[x], 1.0).log_prob(observed)
+        pyro.factor("y", log_joint.logsumexp(-1))
+
+    def enumerated_bit() -> None:
+        bit("x", enumerate="parallel")
+
+    wanted = pyro.infer.TraceEnum_ELBO(max_plate_nesting=0).loss(enumerated, enumerated_bit)
+    for model, q in ((enumerated, guide), (summed_out, bit)):
+        loss = catlog.pyro.ELBO(catlog.Exact()).differentiable_loss(model, q)
+        assert abs(loss.item() - wanted) < 1e-12
+
+
+def test_more_categories_in_the_guide_than_in_the_model() -> None:
+    def model() -> None:
+        pyro.sample("x", dist.Categorical(torch.ones(3)))
+
+    def guide() -> None:
+        pyro.sample("x", dist.Categorical(torch.ones(4)))
+
+    refused(
+        model,
+        guide,
+        "site 'x' has 4 categories in the guide, but 3",
+        "same number",
+        error=ValueError,
+    )
+
+
+def test_batches_without_a_plate() -> None:
+    """The error is Pyro's own."""
+
+    def program() -> None:
+        pyro.sample("x", dist.Bernoulli(P))
+
+    with pytest.raises(ValueError, match=r'(?s)at site "x".*pyro\.plate.*\.to_event'):
+        catlog.pyro.ELBO().differentiable_loss(program, program)
 
 
 def test_latent_sites_that_the_guide_does_not_have() -> None:

@@ -40,7 +40,9 @@ class Categoricals(Distribution):
         if isinstance(logits, Tensor):
             if cardinalities is None:
                 raise ValueError(
-                    "Categoricals: `cardinalities` is needed with one padded tensor of logits."
+                    "Categoricals: `cardinalities` is needed with one padded tensor of logits. "
+                    "Give it or, for logits of all variables side by side, a list of tensors: "
+                    "logits.split(sizes, -1)."
                 )
             sizes = tuple(int(size) for size in cardinalities)
             if (
@@ -51,7 +53,8 @@ class Categoricals(Distribution):
                 raise ValueError(
                     f"Categoricals: `cardinalities` {sizes} does not fit logits of shape "
                     f"{tuple(logits.shape)}: one number from 1 to the last dimension is needed per "
-                    "variable, the dimension before it."
+                    "variable, the dimension before it. Split logits that are side by side: "
+                    f"Categoricals(logits.split({sizes}, -1))."
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
             padded = logits.masked_fill(

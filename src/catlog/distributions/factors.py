@@ -212,13 +212,13 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
     )
 
 
-def relaxable(q: Distribution, law: Factors, owner: str) -> None:
-    """Raise if points of q cannot be relaxed to reals."""
+def relaxable(q: Distribution, law: Factors, owner: str, instead: str = "") -> None:
+    """Raise if points of q cannot be relaxed to reals; the message ends with ``instead``."""
     if law.kind == Kind.INDEX:
         raise TypeError(
             f"{owner} needs points that can be relaxed to real vectors, but {_name(q)} draws "
             "integers. Use OneHotCategorical (with the same logits) and let f read one-hot "
-            "vectors."
+            f"vectors{instead}."
         )
 
 

@@ -5,10 +5,12 @@ A site depends on a group of discrete sites if its log-probability has the rows 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Categorical
 
 from ..distributions.factors import factors
 from ..estimator import Estimator, Kind
@@ -177,7 +179,7 @@ def discover(
     batches = {name: node["fn"].batch_shape for name, node in guide.items()}
     in_guide = _levels("guide", batches, programs.nesting)
     free = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
-    model = _with_rows("model", programs.run_model, programs.nesting, free)
+    model = _with_rows("model", programs.run_model, programs.nesting, free, guide)
     _check_names(model, nodes)
     shapes = {name: log_prob(node).shape for name, node in model.items()}
     in_model = _levels("model", shapes, programs.nesting)
@@ -300,11 +302,19 @@ def _grouped(
 
 
 def _with_rows(
-    program: str, run: Any, nesting: int, values: Mapping[str, Tensor]
+    program: str,
+    run: Any,
+    nesting: int,
+    values: Mapping[str, Tensor],
+    guide: Mapping[str, Node] = MappingProxyType({}),
 ) -> dict[str, Node]:
-    """Run a program with rows, or raise an error that says where it cannot have them."""
+    """Run a program with rows, or raise an error that says where it cannot have them.
+
+    The model also gets the sites of the ``guide``, whose categories it must have.
+    """
     try:
         nodes: dict[str, Node] = run(values)
+        _check_categories(nodes, guide)
         for name, node in nodes.items():
             _check_shape(program, name, node, nesting)
         return nodes
@@ -343,6 +353,21 @@ def _check_shape(program: str, name: str, node: Node, nesting: int) -> None:
                 "(x.sum(-1, keepdim=True)), index from the right (x[..., 0]), and keep leading "
                 "dimensions in reshapes; or use pyro.infer.TraceGraph_ELBO, which draws one value "
                 "at a time."
+            )
+
+
+def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> None:
+    """Raise if a site has more categories in the guide than in the model."""
+    for name in model.keys() & guide.keys():
+        sizes = []
+        for node in (guide[name], model[name]):
+            base = base_distribution(node["fn"])
+            sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
+        in_guide, in_model = sizes
+        if in_guide is not None and in_model is not None and in_guide > in_model:
+            raise ValueError(
+                f"{OWNER}: site {name!r} has {in_guide} categories in the guide, but {in_model} in "
+                "the model. Give it the same number in both."
             )
 
 

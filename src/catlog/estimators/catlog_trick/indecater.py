@@ -144,7 +144,8 @@ class IndeCateR:
         )
         slope = None
         if self.differentiates_f:
-            relaxable(q, law, "IndeCateR(variables=..., control='taylor')")
+            owner = "IndeCateR(variables=..., control='taylor')"
+            relaxable(q, law, owner, instead=", or pass control='none'")
             fx, slope = value_and_slope(f, x, law, validate=self.validate)
         else:
             fx = evaluate(f, x, law, validate=self.validate)

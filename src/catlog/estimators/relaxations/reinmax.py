@@ -100,9 +100,16 @@ def reinmax_mean(
 ) -> Float[Tensor, "n *batch d k"]:
     """Return what ReinMax differentiates in place of the draws with these category numbers."""
     logits = finite_log_probs(law)
-    tempered = (law.log_probs.detach() / temperature).softmax(-1)
-    middle = (is_drawn(law, index) + tempered) / 2
-    return 2 * times_jacobian(middle, logits) - times_jacobian(law.probs.detach(), logits) / 2
+    drawn = is_drawn(law, index).to(law.real)
+    p = law.probs.detach()
+    is_tempered = isinstance(temperature, Tensor) or temperature != 1
+    tempered = (law.log_probs.detach() / temperature).softmax(-1) if is_tempered else p
+    # 2 J((x + p) / 2) = 1/2 sum_k p_k (k - x) (k - x)^T + 1/2 J(p), with k and x one-hot.
+    change = tempered / 2 * (logits - (drawn * logits).sum(-1, keepdim=True))
+    mean = change - drawn * change.sum(-1, keepdim=True)
+    if not is_tempered:
+        return mean
+    return mean + (times_jacobian(tempered, logits) - times_jacobian(p, logits)) / 2
 
 
 def times_jacobian(p: Float[Tensor, "*lead k"], logits: Tensor) -> Float[Tensor, "*lead k"]:

@@ -1,11 +1,12 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Bernoulli, OneHotCategorical
+from torch.distributions import Bernoulli, Categorical
 
 from ...checks import check_flag, check_generator
 from ...distributions.factors import Factors, factors
@@ -101,8 +102,7 @@ def sample(
     if isinstance(estimator, GumbelSoftmax) and x is None and noise is None:
         return _gumbel_softmax(logits, estimator, dim, bits, generator)
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
-    q = (Bernoulli if bits else OneHotCategorical)(logits=last, validate_args=False)
-    law = factors(q, validate=estimator.validate)
+    law = _law(last, bits, estimator.validate)
     given = {"x": _as_points(x, logits, last, dim), "noise": noise}
     for name, value in given.items():
         if value is not None and name not in estimator.randomness:
@@ -114,6 +114,15 @@ def sample(
     points = estimator.points(law, generator=generator, **injected)[0]
     draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
     return draws if last is logits else draws.movedim(-1, dim)
+
+
+def _law(logits: Tensor, bits: bool, validate: bool) -> Factors:
+    """Return Bernoulli variables or one-hot vectors with these logits."""
+    if bits:
+        return factors(Bernoulli(logits=logits, validate_args=False), validate=validate)
+    # torch's OneHotCategorical would check the logits, whatever `validate_args` says.
+    law = factors(Categorical(logits=logits, validate_args=False), validate=validate)
+    return replace(law, kind=Kind.ONE_HOT, event_shape=logits.shape[-1:], dtype=logits.dtype)
 
 
 def _gumbel_softmax(
