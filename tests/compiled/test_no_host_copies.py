@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Geometric,
+    Independent,
+    Poisson,
+)
 from torch.distributions import OneHotCategorical as OneHot
 from torch.overrides import TorchFunctionMode
 
@@ -66,8 +73,11 @@ class NoHostCopies(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == "meta":
-            raise AssertionError("torch.tensor copies from the host")
+        if (
+            func in (torch.tensor, torch.as_tensor)
+            and torch.device(kwargs.get("device") or "cpu").type == "meta"
+        ):
+            raise AssertionError(f"{func.__name__} copies from the host")
         if func in (Tensor.__getitem__, Tensor.__setitem__) and args[0].is_meta:
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(isinstance(i, list) or (isinstance(i, Tensor) and not i.is_meta) for i in index):
@@ -113,3 +123,13 @@ def test_no_host_copies(name: str, kind: str) -> None:
         E(f, make(kind, logits)).mean().backward()
     assert logits.grad is not None
     assert logits.grad.shape == logits.shape
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("law", [Poisson, Geometric])
+def test_counts_without_host_copies(law: type[Distribution]) -> None:
+    probs = torch.full((BATCH, 20), 0.5, device="meta", requires_grad=True)
+    with NoHostCopies():
+        E = catlog.CountDifferences(DRAWS, validate=False)
+        E(lambda x: x.square().sum(-1), Independent(law(probs), 1)).mean().backward()
+    assert probs.grad is not None

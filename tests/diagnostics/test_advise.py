@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 
 import catlog
@@ -753,3 +753,29 @@ def test_errors() -> None:
         match=r"no candidate could be used\. RLOO\(4\): f must return one value per point",
     ):
         advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])
+
+
+@pytest.mark.parametrize("ask", ["advise", "compare"])
+def test_estimators_that_learn_are_moved_to_where_q_is(
+    ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU they would fail otherwise, and be left out."""
+    moves: list[torch.device] = []
+
+    def to(E: nn.Module, device: torch.device) -> nn.Module:
+        moves.append(device)
+        return E
+
+    monkeypatch.setattr(catlog.SlopeCateR, "to", to)
+    logits = torch.zeros(4, requires_grad=True)
+    q = Independent(Bernoulli(logits=logits), 1)
+
+    def f(x: Tensor) -> Tensor:
+        return x.sum(-1).square()
+
+    if ask == "advise":
+        catlog.advise(f, q)
+    else:
+        catlog.compare(f, q, [catlog.SlopeCateR(2)], repeats=2)
+    assert moves
+    assert set(moves) == {logits.device}

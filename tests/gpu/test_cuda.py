@@ -323,3 +323,20 @@ def test_the_papers_decoder_under_autocast(kind: torch.dtype, precision: str | N
         gradients.append(torch.autograd.grad(value.sum(), logits)[0])
     exact, *rounded = gradients
     assert all((gradient - exact).norm() < 0.1 * exact.norm() for gradient in rounded)
+
+
+@pytest.mark.parametrize("ask", ["advise", "compare"])
+def test_estimators_that_learn_are_asked_on_the_gpu(ask: str) -> None:
+    logits = torch.zeros(8, 20, device="cuda", requires_grad=True)
+    q = Independent(Bernoulli(logits=logits), 1)
+    weights = torch.linspace(-1, 1, 20, device="cuda")
+
+    def f(x: Tensor) -> Tensor:
+        return (x * weights).sum(-1).sin()
+
+    if ask == "advise":
+        advice = catlog.advise(f, q)
+        assert any(trial.name.startswith("SlopeCateR") for trial in advice.trials)
+    else:
+        rows = catlog.compare(f, q, [catlog.SlopeCateR(2), catlog.DoubleCV(2)], repeats=4).rows
+        assert len(rows) == 2

@@ -111,7 +111,9 @@ def test_compiles_as_one_graph(device: str, E: catlog.Estimator, bits: bool) -> 
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-12)
     logits = numbers(5, 4, device=device).requires_grad_()
     draws = torch.stack([compiled(logits, {})[1].detach() for _ in range(20)])
-    assert bool(((draws == 0) | (draws == 1)).all())
+    # Inductor may compute x + (y - y) with a fused multiply-add, which leaves a rounding error.
+    torch.testing.assert_close(draws, draws.round(), rtol=0, atol=1e-15)
+    assert set(draws.round().abs().unique().tolist()) == {0.0, 1.0}
     assert bool((draws != draws[0]).any())
 
 

@@ -28,6 +28,7 @@ from .reference import (
 )
 from .sizing import (
     joined_reasons,
+    on_device,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -326,6 +327,7 @@ def _entries(
             if isinstance(sized, str):
                 skipped[name] = sized
                 continue
+            sized = on_device(sized, task.view.device)
             has_own_name = name not in (label(E), type(E).__name__)
             entry = Entry(sized, task.evaluations(sized))
             entries[name if has_own_name else label(sized)] = entry

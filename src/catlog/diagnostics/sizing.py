@@ -7,6 +7,8 @@ from functools import cache
 from math import inf
 from typing import Any, cast
 
+import torch
+from torch import nn
 from torch.distributions import Distribution
 
 from ..estimator import RELAXABLE, Estimator, Kind
@@ -43,6 +45,11 @@ def with_samples(E: Estimator, samples: int) -> Estimator:
     copy = deepcopy(E)
     copy.samples = samples  # type: ignore[attr-defined]
     return copy
+
+
+def on_device(E: Estimator, device: torch.device) -> Estimator:
+    """Return E; if it learns, a copy that keeps what it learns on the device."""
+    return cast(Estimator, deepcopy(E).to(device)) if isinstance(E, nn.Module) else E
 
 
 def why_over_budget(

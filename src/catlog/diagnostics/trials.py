@@ -16,6 +16,7 @@ from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
 from .sizing import (
     joined_reasons,
+    on_device,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -200,7 +201,7 @@ def shortlist(
                 largest = within_budget(E, task.q, budget, cost)
                 first = cost(E) if candidate.expensive else settings.first_evaluations
                 E = within_budget(E, task.q, min(budget, first), cost, True)
-                E = E if hasattr(E, "samples") else deepcopy(E)
+                E = on_device(E if hasattr(E, "samples") else deepcopy(E), task.view.device)
                 name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, task.evaluations(E), candidate, settings)
                 trial.most_samples = most

@@ -123,7 +123,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
             f"q: {type(base).__name__} must have finite counts, but a probability is {endless:g}, "
             "perhaps by rounding. Keep its logits moderate."
         )
-    size = torch.as_tensor(total, device=theta.device).to(theta.dtype)
+    size = total.to(theta) if isinstance(total, Tensor) else theta.new_full((), total)
     size = size.expand(parameter.shape).reshape(shape)
     flat = [log.to(theta.dtype).reshape(shape) for log in logs]
     family = FAMILIES[type(base)](theta, size, *flat)
