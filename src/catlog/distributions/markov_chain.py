@@ -146,7 +146,7 @@ class MarkovChain(Ordered):
 
 
 def lookup(
-    table: Float[Tensor, "*batch states k"], index: Int64[Tensor, "n *batch"]
+    table: Float[Tensor, "*#batch states k"], index: Int64[Tensor, "n *batch"]
 ) -> Float[Tensor, "n *batch k"]:
     """Return the rows of a (batched) table at ``index``."""
     if table.dim() == 2:
