@@ -13,7 +13,7 @@ from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, Function, Kind, Target, label
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import is_drawn, mean_through, straight_through, to_point
+from .relaxation import drawn_categories, is_drawn, mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,15 @@ class ReinMax:
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
         x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
-        mean = reinmax_mean(law, law.index(x), self.temperature)
+        mean = reinmax_mean(law, drawn_categories(law, x), self.temperature)
         return straight_through(law, x, to_point(law, mean))
 
 
 def reinmax_mean(
-    law: Factors, index: Int64[Tensor, "n *batch d"], temperature: float | Tensor
+    law: Factors, drawn: Float[Tensor, "n *batch d k"], temperature: float | Tensor
 ) -> Float[Tensor, "n *batch d k"]:
-    """Return what ReinMax differentiates in place of the draws with these category numbers."""
+    """Return what ReinMax differentiates in place of the draws (1 at their categories, else 0)."""
     logits = finite_log_probs(law)
-    drawn = is_drawn(law, index).to(law.real)
     p = law.probs.detach()
     is_tempered = isinstance(temperature, Tensor) or temperature != 1
     tempered = (law.log_probs.detach() / temperature).softmax(-1) if is_tempered else p

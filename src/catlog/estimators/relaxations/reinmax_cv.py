@@ -16,7 +16,7 @@ from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import rand
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, reinmax_mean
-from .relaxation import mean_through, straight_through, to_point
+from .relaxation import drawn_categories, mean_through, straight_through, to_point
 
 
 @dataclass(frozen=True)
@@ -125,5 +125,6 @@ class ReinMaxCV:
         change = logits - logits.detach()
         rao = ((z + change) / self.temperature).softmax(-1).mean(0)
         drawn = ((torch.where(possible, centre, 0.0) + h + change) / self.temperature).softmax(-1)
-        mean = reinmax_mean(law, index, 1.0) + self.control_weight * (rao - drawn)
-        return straight_through(law, x, to_point(law, mean))
+        mean = reinmax_mean(law, drawn_categories(law, x), 1.0)
+        controlled = mean + self.control_weight * (rao - drawn)
+        return straight_through(law, x, to_point(law, controlled))

@@ -83,6 +83,12 @@ def is_drawn(law: Factors, index: Int64[Tensor, "n *batch d"]) -> Bool[Tensor, "
     return index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
 
 
+def drawn_categories(law: Factors, x: Tensor) -> Float[Tensor, "n *batch d k"]:
+    """Return for points x of bits or one-hot vectors 1 for the categories drawn, else 0."""
+    flat = law.flat(x).to(law.real)
+    return torch.stack([1 - flat, flat], -1) if law.kind == Kind.BITS else flat
+
+
 def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n *batch_event"]:
     """Return the points x exactly, with the derivative of ``mean``."""
     return x + (mean - mean.detach()).to(law.dtype)
