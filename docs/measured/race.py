@@ -306,6 +306,22 @@ def mean_steps(runs: dict[int, Curve]) -> str:
     return mean_or_blank([steps_to(runs[seed], 97.0) for seed in FRESH_SEEDS], 0)
 
 
+def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
+    """Return how soon the exact gradient would reach 97, by the run with the most draws."""
+    names = ("exact_steps", "exact_at_reinmax", "exact_at_slope")
+    names += ("reinmax_8_steps", "reinmax_16_steps", "reinmax_8_seconds")
+    if not rows:
+        return dict.fromkeys(names, "?")
+    exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
+    steps = steps_to(exact, 97.0) or inf
+    eight, sixteen = methods["ReinMax-8"][421], methods["ReinMax(16)"][421]
+    slope = methods["SlopeCateR-8, sizes"][421]
+    at_reinmax, at_slope = (steps * run[-1]["seconds"] / run[-1]["step"] for run in (eight, slope))
+    shown = (steps_to(eight, 97.0) or inf, steps_to(sixteen, 97.0) or inf)
+    texts = (f"{steps:,.0f}", f"{at_reinmax:.1f}", f"{at_slope:.1f}", *(f"{n:,.0f}" for n in shown))
+    return dict(zip(names, (*texts, f"{reached(eight, 97.0) or inf:.1f}"), strict=True))
+
+
 def addition_runs(rows: list[Row]) -> list[Curve]:
     runs: dict[tuple[int, int], Curve] = {}
     for row in rows:
@@ -331,6 +347,7 @@ def values() -> dict[str, object]:
         "kernels": kernels(),
         "many_draws": many_draws(read_if_measured("speed/race_steps_cuda")),
         "extra_kernels": extra_kernels(),
+        **limit(methods, read_if_measured("speed/race_steps_cuda")),
         "slope_steps": mean_steps(methods["SlopeCateR-8, sizes"]),
         "reinmax_steps": mean_steps(methods["ReinMax(16)"]),
         "winner": winner(ranking_of_all[RACE]),
