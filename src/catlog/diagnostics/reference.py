@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from .moments import Moments
 KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
 
 
+@runtime_checkable
 class MeasuredGradient(Protocol):
     """A gradient with standard errors, one tensor per parameter."""
 

@@ -36,7 +36,7 @@ class MarkovChain(Ordered):
         initial: Float[Tensor, "*batch k"],
         transition: Tensor,
         length: int | None = None,
-        emission: Float[Tensor, "*batch k o"] | None = None,
+        emission: Float[Tensor, "*emission_batch k o"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if initial.dim() == 0 or transition.dim() < 2:
@@ -146,8 +146,8 @@ class MarkovChain(Ordered):
 
 
 def lookup(
-    table: Float[Tensor, "*batch states k"], index: Int64[Tensor, "n *batch"]
-) -> Float[Tensor, "n *batch k"]:
+    table: Float[Tensor, "*table_batch states k"], index: Int64[Tensor, "*lead"]
+) -> Float[Tensor, "*lead k"]:
     """Return the rows of a (batched) table at ``index``."""
     if table.dim() == 2:
         return table[index]
