@@ -15,6 +15,8 @@ from catlog import (
     IndeCateR,
     MarkovChain,
     Reinforce,
+    advise,
+    compare,
     log_expectation,
 )
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
@@ -254,3 +256,27 @@ def test_bad_arguments_are_named():
     q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
         RLOO(2)(Known(lambda x: x, part).under(q), q)
+
+
+def test_compare_and_advise_subtract_the_part():
+    """A part that is f itself leaves no variance, whoever draws."""
+    part = Additive(randn(3, 2))
+    logits = randn(3, seed=1).requires_grad_()
+    q = Independent(Bernoulli(logits=logits), 1)
+    settings = {"repeats": 20, "rounds": 1, "progress": False}
+    plain, known = (
+        compare(f, q, [RLOO(2)], **settings).rows[0] for f in (lambda x: part(x), Known(part, part))
+    )
+    assert plain.variance > 1e-3
+    assert known.variance < 1e-25 * plain.variance
+    assert known.bias < 1e-12
+    made = compare(
+        Known(part, part),
+        lambda logits: Independent(Bernoulli(logits=logits), 1),
+        [RLOO(2)],
+        [logits],
+        **settings,
+    )
+    assert made.rows[0].variance < 1e-25 * plain.variance
+    advice = advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
+    assert advice.trials

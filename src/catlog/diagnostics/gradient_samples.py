@@ -16,6 +16,7 @@ from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
 from ..evaluation.known_mean import known_mean
+from ..functions.known import Known
 from ..sampling.draw import draw
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 
@@ -34,7 +35,7 @@ class GradientSampler:
     depends on the parameters, repeats run in a loop.
 
     Args:
-        f: The function.
+        f: The function, or a :class:`catlog.functions.Known`: then estimators get ``f.under(q)``.
         q: A distribution, or a callable that builds it from ``parameters``, with a new graph at
             every call.
         parameters: Leaves with ``requires_grad``; None: those that q was computed from or, if there
@@ -42,6 +43,7 @@ class GradientSampler:
         loss: Applied to every estimate of E[f], element by element, before the sum over the batch.
 
     Attributes:
+        f: The function as an estimator gets it.
         q: The distribution.
         view: The distribution as estimators see it.
         kind: The kind of distribution, as estimators name it.
@@ -61,7 +63,7 @@ class GradientSampler:
         parameters: Sequence[Tensor] | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.f = f
+        self.given_f = f
         self.loss: Loss = loss or _identity
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
@@ -82,11 +84,12 @@ class GradientSampler:
             self.make_q = q
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
+        self.f = self._function(self.q)
         self.view = view(self.q)
         self.kind = kind_of(self.q)
         self.own_parameter = None if isinstance(self.q, Ordered) else parameter_of(self.q)
         with torch.no_grad():
-            self.knows_mean = known_mean(f, self.q, self.view) is not None
+            self.knows_mean = known_mean(self.f, self.q, self.view) is not None
         leaves_of_f = self._leaves_of_f()
         self.leaves_of_f = [leaf for leaf in leaves_of_f if not _is_among(leaf, leaves)]
         self.f_is_independent = len(self.leaves_of_f) == len(leaves_of_f)
@@ -126,7 +129,7 @@ class GradientSampler:
         """Return estimates to differentiate in E's own parameters; a single one without batches."""
         if self.vectorised:
             return self._batched(E, repeats, generator)[0]
-        return E(self.f, self.make_q(*self.parameters), generator=generator)
+        return self._estimate(E, generator)
 
     def timer(
         self,
@@ -146,7 +149,7 @@ class GradientSampler:
         def step() -> tuple[float, Tensor]:
             self.synchronise()
             start = clock()
-            value = self.loss(E(self.f, self.make_q(*self.parameters), generator=generator))
+            value = self.loss(self._estimate(E, generator))
             gradients = _gradients(value, leaves, retain=not self.rebuilds_q)
             self.synchronise()
             seconds = clock() - start
@@ -226,8 +229,7 @@ class GradientSampler:
         :math:`\tfrac{B}{M - 1} \sum_m n_m \lVert g_m - \bar g \rVert^2`. The variance of E itself
         is included.
         """
-        q = self.make_q(*self.parameters)
-        losses = self.loss(E(self.f, q, generator=generator)).flatten()
+        losses = self.loss(self._estimate(E, generator)).flatten()
         count = losses.numel()
         groups = min(groups, count)
         parts = [
@@ -249,9 +251,7 @@ class GradientSampler:
 
         The derivative of the loss is taken at the mean of all repeats.
         """
-        estimates = [
-            E(self.f, self.make_q(*self.parameters), generator=generator) for _ in range(repeats)
-        ]
+        estimates = [self._estimate(E, generator) for _ in range(repeats)]
         mean = torch.stack([estimate.detach() for estimate in estimates]).mean(0).requires_grad_()
         (slope,) = torch.autograd.grad(self.loss(mean).sum(), mean)
         rows = [_gradients(estimate, self.parameters, slope, True) for estimate in estimates]
@@ -266,9 +266,18 @@ class GradientSampler:
             return None
         return self._gradient(Exact(limit=limit))
 
+    def _function(self, q: Distribution) -> Function:
+        """Return f as an estimator gets it for this q."""
+        return self.given_f.under(q) if isinstance(self.given_f, Known) else self.given_f
+
+    def _estimate(self, E: Estimator, generator: torch.Generator | None) -> Float[Tensor, "*batch"]:
+        """Return one estimate of E[f], from q with a new graph if a callable makes it."""
+        q = self.make_q(*self.parameters)
+        return E(self._function(q), q, generator=generator)
+
     def _gradient(self, E: Estimator, generator: torch.Generator | None = None) -> Tensor:
         """Return one estimate in the parameters."""
-        value = self.loss(E(self.f, self.make_q(*self.parameters), generator=generator))
+        value = self.loss(self._estimate(E, generator))
         return _flat(_gradients(value, self.parameters, retain=not self.rebuilds_q), 0)
 
     def _batched(

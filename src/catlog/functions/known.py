@@ -25,6 +25,8 @@ class Known(nn.Module):
 
     ``E(known.under(q), q)``
 
+    :func:`catlog.compare` and :func:`catlog.advise` take ``known`` itself.
+
     The estimate is unbiased if E is, whatever c is. c is the regression coefficient of f on g over
     the points of *earlier* calls (within each batch element, in training mode); ``under`` reads it
     before anything is drawn. It is saved in ``state_dict``. Estimators that sum g out anyway gain
