@@ -131,7 +131,7 @@ class Estimator(Protocol):
     ) -> Float[Tensor, "*batch_outputs"]: ...
 
 
-def label(E: Estimator) -> str:
+def label(E: object) -> str:
     """Return the name of an estimator, its number of draws and the settings away from the defaults.
 
     It is the ``__repr__`` of every estimator. Coefficients that an estimator learns are left out.
@@ -152,6 +152,30 @@ def label(E: Estimator) -> str:
         elif isinstance(value, bool | int | str) and value != parameter.default:
             settings.append(f"{name}={value}")
     return f"{type(E).__name__}({', '.join(settings)})"
+
+
+class FromDraws:
+    """Defaults for estimators of E[f] that evaluate f once at each of ``samples`` draws of q.
+
+    A class adds what is its own: ``unbiased``, ``supports``, ``differentiates_f``, ``reference``
+    and ``__call__``. It overrides what differs.
+    """
+
+    samples: int
+    target: ClassVar[Target] = "expectation"
+    many_outputs: ClassVar[bool] = True
+
+    __repr__ = label
+
+    @property
+    def randomness(self) -> tuple[str, ...]:
+        return ("x",)
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
 
 
 def attach(

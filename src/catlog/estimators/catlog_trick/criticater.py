@@ -11,14 +11,14 @@ from torch.distributions import Distribution
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
 from ...distributions.inverse_cdf import as_index
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from .cross_fitting import regression
 
 
-@dataclass(frozen=True)
-class CritiCateR:
+@dataclass(frozen=True, repr=False)
+class CritiCateR(FromDraws):
     r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on
     the residual.
 
@@ -69,15 +69,10 @@ class CritiCateR:
     ridge: float = 3.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -89,12 +84,6 @@ class CritiCateR:
         )
         check_count("CritiCateR", "folds", self.folds, least=2)
         check_positive("CritiCateR", "ridge", self.ridge)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -10,13 +10,13 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
 from ...distributions.conditionals import structure, view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
 
 
-@dataclass(frozen=True)
-class LEG:
+@dataclass(frozen=True, repr=False)
+class LEG(FromDraws):
     r"""Local expectation gradients: each variable is summed out given *all* others, weighted by its
     conditional probabilities given them.
 
@@ -47,22 +47,14 @@ class LEG:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("LEG", "samples", self.samples)
         check_chunk_size("LEG", self.chunk_size)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         law = view(q, validate=False)

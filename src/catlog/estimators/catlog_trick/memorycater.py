@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ...checks import check_count, refuse_outputs
 from ...distributions.factors import Factors, factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import base_draws
@@ -31,7 +31,7 @@ from .shrinkage import shrunk_coefficients
 DECAY = 0.95  # of alpha's and beta's running fit: about the last 20 calls count
 
 
-class MemoryCateR(nn.Module):
+class MemoryCateR(FromDraws, nn.Module):
     r"""A critic h fitted to earlier evaluations of f and integrated exactly, and RLOO on the
     residual f - h.
 
@@ -84,15 +84,11 @@ class MemoryCateR(nn.Module):
     (True, 8)
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "this library"
-
-    __repr__ = label
 
     def __init__(
         self,
@@ -136,12 +132,6 @@ class MemoryCateR(nn.Module):
         self.rho: Tensor
         self.gram: Tensor
         self.excess: Tensor
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count
-from ...estimator import ANY, Function, Kind, Target, label
+from ...estimator import ANY, FromDraws, Function, Kind
 from .scater import SCateR
 
 
-@dataclass(frozen=True)
-class RAM:
+@dataclass(frozen=True, repr=False)
+class RAM(FromDraws):
     r"""The CatLog-Derivative trick with common Gumbel noise: one variable at a time is summed over,
     the noise of the others is held fixed.
 
@@ -45,15 +45,10 @@ class RAM:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Tokui & Sato 2017"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("RAM", "samples", self.samples)
@@ -64,9 +59,6 @@ class RAM:
         return SCateR(
             self.samples, suffix="gumbel", chunk_size=self.chunk_size, validate=self.validate
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self._scater.evaluations(q)

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ...checks import check_choice, check_count, check_generator, check_uniforms
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
 from ...sampling.interventions import (
@@ -27,8 +27,8 @@ from ...sampling.randomness import rand
 from ...sampling.subsets import deal_variables
 
 
-@dataclass(frozen=True)
-class SCateR:
+@dataclass(frozen=True, repr=False)
+class SCateR(FromDraws):
     r"""The CatLog-Derivative trick for dependent variables: one variable at a time is summed over
     given the earlier ones, and the variables that depend on it are resampled for each category.
 
@@ -74,14 +74,10 @@ class SCateR:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "De Smet et al. 2023"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("SCateR", "samples", self.samples)
@@ -95,9 +91,6 @@ class SCateR:
     @property
     def randomness(self) -> tuple[str, ...]:
         return ("x",) if self.variables is None else ("x", "chosen")
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples * (1 + self._moves(view(q, validate=False)))

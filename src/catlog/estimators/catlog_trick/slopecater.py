@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label, once
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate_through
 from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
@@ -26,7 +26,7 @@ from .slope_predictions import (
 from .slope_statistics import Coefficients, SlopeScales
 
 
-class SlopeCateR(nn.Module):
+class SlopeCateR(FromDraws, nn.Module):
     r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums
     over a few variables.
 
@@ -85,15 +85,11 @@ class SlopeCateR(nn.Module):
     torch.Size([3])
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "start")
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "this library; Liu et al. 2023"
-
-    __repr__ = label
 
     def __init__(
         self,
@@ -119,9 +115,6 @@ class SlopeCateR(nn.Module):
         self.validate = validate
         self.coefficients = Coefficients()
         self.sizes = SlopeScales(slope_entries)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import (
@@ -22,7 +22,7 @@ from ..logit_gradients import (
 )
 
 
-class DoubleCV(nn.Module):
+class DoubleCV(FromDraws, nn.Module):
     r"""RLOO with a linear control variate, from derivatives of f, in the value and the baseline of
     each draw.
 
@@ -57,15 +57,11 @@ class DoubleCV(nn.Module):
     tensor([1., 0.])
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Titsias & Shi 2022"
-
-    __repr__ = label
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()
@@ -80,12 +76,6 @@ class DoubleCV(nn.Module):
         self.samples = samples
         self.validate = validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,

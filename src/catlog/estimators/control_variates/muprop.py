@@ -10,15 +10,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...sampling.draw import base_draws
 from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
 from ..relaxations.relaxation import to_point
 
 
-@dataclass(frozen=True)
-class MuProp:
+@dataclass(frozen=True, repr=False)
+class MuProp(FromDraws):
     r"""The gradient of f's first-order Taylor expansion at the mean of q, exactly, and REINFORCE on
     the residual.
 
@@ -49,21 +49,14 @@ class MuProp:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Gu et al. 2016"
 
-    __repr__ = label
-
     def __post_init__(self) -> None:
         check_count("MuProp", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples + 1

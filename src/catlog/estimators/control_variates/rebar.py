@@ -10,13 +10,13 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
 from ..logit_gradients import logit_surrogate, squared_norm
 from ..relaxations.relaxation import RelaxedDraws, relaxed, relaxed_draws
 
 
-class REBAR(nn.Module):
+class REBAR(FromDraws, nn.Module):
     r"""REINFORCE with f at a relaxed draw as control variate, whose gradient is added back
     pathwise.
 
@@ -60,15 +60,12 @@ class REBAR(nn.Module):
     (True, True)
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Tucker et al. 2017"
-
-    __repr__ = label
 
     def __init__(
         self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True
@@ -81,9 +78,6 @@ class REBAR(nn.Module):
         self.validate = validate
         self.eta = nn.Parameter(torch.tensor(float(eta)))
         self.log_temperature = nn.Parameter(torch.tensor(log(temperature)))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples

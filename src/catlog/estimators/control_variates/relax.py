@@ -9,14 +9,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_grad
 from ...evaluation.networks import call_network
 from ..logit_gradients import logit_surrogate, squared_norm
 from ..relaxations.relaxation import relaxed, relaxed_draws
 
 
-class RELAX(nn.Module):
+class RELAX(FromDraws, nn.Module):
     r"""REINFORCE with a network of the relaxed draw as control variate, whose gradient is added
     back pathwise.
 
@@ -55,15 +55,12 @@ class RELAX(nn.Module):
     torch.Size([8, 3])
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Grathwohl et al. 2018"
-
-    __repr__ = label
 
     def __init__(
         self,
@@ -80,12 +77,6 @@ class RELAX(nn.Module):
         self.network = network
         self.temperature = temperature
         self.validate = validate
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,

@@ -9,14 +9,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out, logit_surrogate, squared_norm
 
 
-class RODEO(nn.Module):
+class RODEO(FromDraws, nn.Module):
     r"""RLOO with two control variates of mean zero, made by a Stein operator from values and
     derivatives of f.
 
@@ -59,15 +59,11 @@ class RODEO(nn.Module):
     (True, True)
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Shi et al. 2022"
-
-    __repr__ = label
 
     def __init__(
         self,
@@ -93,12 +89,6 @@ class RODEO(nn.Module):
         self.validate = validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
         self.beta = nn.Parameter(torch.tensor(float(beta)))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,

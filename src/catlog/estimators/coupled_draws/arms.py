@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import leave_one_out, logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
 
 
-@dataclass(frozen=True)
-class ARMS:
+@dataclass(frozen=True, repr=False)
+class ARMS(FromDraws):
     r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their
     dependence.
 
@@ -53,15 +53,11 @@ class ARMS:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -71,12 +67,6 @@ class ARMS:
             least=2,
             hint="One draw has no others to compare with: use Reinforce.",
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
 
 
-@dataclass(frozen=True)
-class ARSM:
+@dataclass(frozen=True, repr=False)
+class ARSM(FromDraws):
     r"""ARM for categorical variables: f at the arg-min categories after swapping pairs of noise
     components, weighted by the noise.
 
@@ -54,21 +54,14 @@ class ARSM:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Yin et al. 2019"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("ARSM", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k

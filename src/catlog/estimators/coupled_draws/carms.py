@@ -11,14 +11,14 @@ from torch.nn.functional import pad
 
 from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
 
 
-@dataclass(frozen=True)
-class CARMS:
+@dataclass(frozen=True, repr=False)
+class CARMS(FromDraws):
     r"""ARMS for categorical variables: leave-one-out REINFORCE on negatively dependent draws, each
     pair with a weight that corrects for the dependence.
 
@@ -61,15 +61,11 @@ class CARMS:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -79,12 +75,6 @@ class CARMS:
             least=2,
             hint="One draw has no others to compare with: use Reinforce.",
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

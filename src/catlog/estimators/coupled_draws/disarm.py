@@ -10,15 +10,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
 
 
-@dataclass(frozen=True)
-class DisARM:
+@dataclass(frozen=True, repr=False)
+class DisARM(FromDraws):
     r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair
     differs.
 
@@ -53,21 +53,14 @@ class DisARM:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Dong et al. 2020; Yin et al. 2020"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DisARM", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples

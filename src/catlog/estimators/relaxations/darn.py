@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import Factors, bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, label
+from ...estimator import BITS, FromDraws, Function, Kind
 from ...sampling.draw import base_draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import mean_through, straight_through
 
 
-@dataclass(frozen=True)
-class DARN:
+@dataclass(frozen=True, repr=False)
+class DARN(FromDraws):
     r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
@@ -53,25 +53,14 @@ class DARN:
     order: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Gregor et al. 2014"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DARN", "samples", self.samples)
         check_count("DARN", "order", self.order, most=2)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

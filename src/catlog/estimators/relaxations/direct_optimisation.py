@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_count, check_number, refuse_outputs
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
 from ...sampling.draw import base_draws
@@ -18,8 +18,8 @@ from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
 from ..logit_gradients import logit_surrogate
 
 
-@dataclass(frozen=True)
-class DirectOptimisation:
+@dataclass(frozen=True, repr=False)
+class DirectOptimisation(FromDraws):
     r"""Difference between the sample and the sample obtained, with the same noise, after f has been
     added to the logits.
 
@@ -63,15 +63,12 @@ class DirectOptimisation:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Lorberbom et al. 2019"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("DirectOptimisation", "samples", self.samples)
@@ -82,9 +79,6 @@ class DirectOptimisation:
                 "was given."
             )
         check_chunk_size("DirectOptimisation", self.chunk_size)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         law = factors(q, validate=False)

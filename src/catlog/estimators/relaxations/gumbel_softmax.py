@@ -10,15 +10,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_flag, check_generator, check_temperature, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.gumbel import gumbels, logistics
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
 
 
-@dataclass(frozen=True)
-class GumbelSoftmax:
+@dataclass(frozen=True, repr=False)
+class GumbelSoftmax(FromDraws):
     r"""The gradient of f through a continuous relaxation of the draw.
 
     .. math::
@@ -59,26 +59,16 @@ class GumbelSoftmax:
     hard: bool = False
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("GumbelSoftmax", "samples", self.samples)
         check_temperature("GumbelSoftmax", self.temperature)
         check_flag("GumbelSoftmax", "hard", self.hard)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -10,15 +10,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
 from ..logit_gradients import by_category, logit_surrogate
 
 
-@dataclass(frozen=True)
-class IMLE:
+@dataclass(frozen=True, repr=False)
+class IMLE(FromDraws):
     r"""Difference between the sample and the sample obtained, with the same noise, after one
     gradient step on the logits.
 
@@ -60,7 +60,6 @@ class IMLE:
     step: float = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
@@ -68,17 +67,9 @@ class IMLE:
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Niepert et al. 2021"
 
-    __repr__ = label
-
     def __post_init__(self) -> None:
         check_count("IMLE", "samples", self.samples)
         check_positive("IMLE", "step", self.step)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

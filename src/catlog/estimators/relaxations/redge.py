@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_generator, check_number, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...sampling.gumbel import gumbels
 from ...sampling.randomness import rand
 from .relaxation import mean_through, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class ReDGE:
+@dataclass(frozen=True, repr=False)
+class ReDGE(FromDraws):
     r"""Straight-through at the mean that a diffusion model of the categories predicts.
 
     .. math::
@@ -60,15 +60,11 @@ class ReDGE:
     last_time: float = 0.5
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Gourevitch et al. 2026"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("ReDGE", "samples", self.samples)
@@ -79,12 +75,6 @@ class ReDGE:
                 "ReDGE: `last_time` must be above 0, but 0 was given. Give a small number, as 0.1, "
                 "for relaxed draws that are almost one-hot."
             )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -6,21 +6,20 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ...checks import check_count, check_number, check_temperature, check_uniforms
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE, Kind
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import rand
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, reinmax_mean
-from .relaxation import mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class ReinMaxCV:
+@dataclass(frozen=True, repr=False)
+class ReinMaxCV(MeanThroughDraws):
     r"""ReinMax, plus a control variate: Gumbel-Rao less Gumbel-Softmax at the midpoint.
 
     .. math::
@@ -62,42 +61,17 @@ class ReinMaxCV:
     control_weight: float = 0.5
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Wang & Bui 2026"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("ReinMaxCV", "samples", self.samples)
         check_count("ReinMaxCV", "noise_samples", self.noise_samples)
         check_temperature("ReinMaxCV", self.temperature)
         check_number("ReinMaxCV", "control_weight", self.control_weight)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "ReinMaxCV")
-        points = self.points(law, x=x, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
 
     def points(
         self,

@@ -12,14 +12,14 @@ from ...checks import check_count
 from ...distributions.conditionals import view
 from ...distributions.factors import factors, relaxable
 from ...distributions.subset import Subset
-from ...estimator import RELAXABLE, Function, Kind, Target, label, once
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.draw import base_draws
 from .relaxation import mean_through, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class SIMPLE:
+@dataclass(frozen=True, repr=False)
+class SIMPLE(FromDraws):
     r"""The derivative of f at exact draws of a :class:`catlog.Subset`, used as the derivative of f
     in the exact marginals.
 
@@ -48,24 +48,13 @@ class SIMPLE:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = False
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Ahmed et al. 2023"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("SIMPLE", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import score_in_logits
 
 
-@dataclass(frozen=True)
-class BBVI:
+@dataclass(frozen=True, repr=False)
+class BBVI(FromDraws):
     r"""REINFORCE with an optimal baseline for every logit, estimated from the other draws.
 
     .. math::
@@ -56,15 +56,10 @@ class BBVI:
     samples: int = 4
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Ranganath et al. 2014"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -74,12 +69,6 @@ class BBVI:
             least=2,
             hint="One draw has no others to leave out: use Reinforce.",
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 from ...checks import check_context, check_count, check_network, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
 from ...sampling.draw import base_draws
 from ..logit_gradients import score_in_logits, squared_norm
 
 
-class NVIL(nn.Module):
+class NVIL(FromDraws, nn.Module):
     r"""REINFORCE with a learned baseline: a constant c, and a network C of the context of each
     batch element.
 
@@ -55,15 +55,11 @@ class NVIL(nn.Module):
     True
     """
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Mnih & Gregor 2014"
-
-    __repr__ = label
 
     def __init__(
         self, samples: int = 1, network: nn.Module | None = None, validate: bool = True
@@ -75,12 +71,6 @@ class NVIL(nn.Module):
         self.network = network
         self.validate = validate
         self.centre = nn.Parameter(torch.zeros(()))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,

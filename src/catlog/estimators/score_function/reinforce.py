@@ -11,14 +11,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_baseline, check_count, check_number
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
+from ...estimator import ANY, FromDraws, Function, Kind, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import base_draws
 
 
-@dataclass(frozen=True)
-class Reinforce:
+@dataclass(frozen=True, repr=False)
+class Reinforce(FromDraws):
     r"""The score-function estimator: f at each draw times the gradient of the draw's
     log-probability.
 
@@ -46,26 +46,15 @@ class Reinforce:
     baseline: float | Callable[[Tensor], Tensor] = 0.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Williams 1992"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count("Reinforce", "samples", self.samples)
         if not callable(self.baseline):
             check_number("Reinforce", "baseline", self.baseline, kind="a number or a callable")
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

@@ -10,14 +10,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
+from ...estimator import ANY, FromDraws, Function, Kind, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
 
 
-@dataclass(frozen=True)
-class RLOO:
+@dataclass(frozen=True, repr=False)
+class RLOO(FromDraws):
     r"""REINFORCE whose baseline for each draw is the mean of the other draws.
 
     .. math::
@@ -52,15 +52,10 @@ class RLOO:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -70,12 +65,6 @@ class RLOO:
             least=2,
             hint="One draw has no others to leave out: use Reinforce.",
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

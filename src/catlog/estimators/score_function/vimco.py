@@ -11,14 +11,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, refuse_outputs
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws
 from ..logit_gradients import leave_one_out
 
 
-@dataclass(frozen=True)
-class VIMCO:
+@dataclass(frozen=True, repr=False)
+class VIMCO(FromDraws):
     r"""REINFORCE for the importance-weighted bound, with a leave-one-out baseline for each draw.
 
     **It does not estimate E[f] but the bound** that N draws give. f returns the *log-weight*
@@ -58,11 +58,8 @@ class VIMCO:
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Mnih & Rezende 2016"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -72,12 +69,6 @@ class VIMCO:
             least=2,
             hint="The bound of one draw is E[f]: use Reinforce.",
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,

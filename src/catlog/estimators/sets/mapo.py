@@ -12,12 +12,12 @@ from torch.nn.functional import pad
 from ...checks import check_count, check_flag, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, label
+from ...estimator import ANY, FromDraws, Function, Kind
 from ...evaluation.learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
 
 
-class MAPO(nn.Module):
+class MAPO(FromDraws, nn.Module):
     r"""An exact sum over a memory M of the best points so far, and REINFORCE with N draws from
     outside it.
 
@@ -54,15 +54,11 @@ class MAPO(nn.Module):
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
 
-    target: ClassVar[Target] = "expectation"
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
     many_outputs: ClassVar[bool] = False
     draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Liang et al. 2018"
-
-    __repr__ = label
 
     def __init__(
         self,
@@ -90,9 +86,6 @@ class MAPO(nn.Module):
     @property
     def unbiased(self) -> bool:
         return self.clip == 0
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self.size + self.samples

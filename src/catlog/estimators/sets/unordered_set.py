@@ -11,15 +11,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, categories, uniforms
 from ...tracing import can_inspect
 from .likely_and_rest import probability_outside, remaining_probability, sample_outside, tree_of
 
 
-@dataclass(frozen=True)
-class UnorderedSet:
+@dataclass(frozen=True, repr=False)
+class UnorderedSet(FromDraws):
     r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
 
     .. math::
@@ -54,16 +54,11 @@ class UnorderedSet:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
     draws_are_dependent: ClassVar[bool] = True
     reference: ClassVar[str] = "Kool et al. 2020"
-
-    __repr__ = label
 
     def __post_init__(self) -> None:
         check_count(
@@ -81,12 +76,6 @@ class UnorderedSet:
             most=10,
             hint="The weights need 2^samples sums: use RLOO.",
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
