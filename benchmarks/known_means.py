@@ -17,7 +17,6 @@ is the squared distance of both means over its expectation if they are equal: ab
   indicator of the sum.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 from math import sqrt
@@ -33,6 +32,7 @@ from catlog.diagnostics.moments import Moments
 from catlog.estimator import Function
 from catlog.functions import Known, OfSum, ising
 
+from .command_line import argument_parser
 from .tables import RESULTS, Row, Table, show
 
 
@@ -167,9 +167,7 @@ def noise_rows(repeats: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[6, 16, 100, 1000])
     parser.add_argument("--timings", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=2000)

@@ -9,7 +9,6 @@ probabilities times means, for this one problem. Both sides run in turn; medians
 beside what the process held before (CPU: of the resident set, looked at twice per millisecond).
 """
 
-import argparse
 import multiprocessing
 import resource
 import threading
@@ -25,6 +24,7 @@ from torch.distributions import Categorical, Independent
 import catlog
 from catlog.functions import DigitsOfSum
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 
@@ -109,15 +109,12 @@ def resident_bytes() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--places", type=int, default=100)
     parser.add_argument("--batch", type=int, default=5)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     f, logits = problem(args.device, args.places, args.batch)

@@ -7,10 +7,8 @@ A step is the draw and the gradient of a weighted sum of it. In every round all 
 `ratio` is the median over rounds of the time relative to F.gumbel_softmax in the same round.
 """
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -20,6 +18,7 @@ from torch.nn import functional as F
 import catlog
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 SHAPES = [(32, 10), (100, 20, 10), (100, 200, 10)]
@@ -80,12 +79,9 @@ def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(args.output or RESULTS / "speed" / f"sample_{args.device}.csv", ("shape",))

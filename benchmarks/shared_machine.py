@@ -11,7 +11,6 @@ formula's time over this one's, with as many threads. `load` is the machine's lo
 the loops start. With other work on the machine the rows are busier than they say.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,6 +27,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import catlog
 
+from .command_line import table_parser
 from .speed.literal import literal_indecater
 from .tables import RESULTS, Row, Table, show
 
@@ -101,14 +100,11 @@ def measure(busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__, output=RESULTS / "speed" / "shared_machine.csv")
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 1], help="numbers of loops")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--variables", type=int, default=200)
-    parser.add_argument("--output", type=Path, default=RESULTS / "speed" / "shared_machine.csv")
     options = parser.parse_args()
     table = Table(options.output, ("busy", "threads", "method"))
     for busy in options.busy:

@@ -16,10 +16,8 @@ log-probability, divided by k, and of the marginals; the relative error, in norm
 a weighted sum of the marginals.
 """
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,6 +27,7 @@ from torch.nn.functional import pad
 import catlog
 from catlog.distributions import gumbel_top_k
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 IMPOSSIBLE = -1e30
@@ -166,12 +165,8 @@ def stability(d: int, k: int, batch: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, for the tests")
+    parser = table_parser(__doc__, quick="tiny sizes, for the tests")
     parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--output", type=Path, help="the folder of the CSV files")
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (30, 5, 4) if args.quick else (1000, 50, 100)
