@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .checks import check_count
+
 Function = Callable[[Tensor], Tensor]
 
 Target = Literal["expectation", "bound"]
@@ -162,10 +164,20 @@ class FromDraws:
     """
 
     samples: int
+    validate: bool
     target: ClassVar[Target] = "expectation"
     many_outputs: ClassVar[bool] = True
+    least_samples: ClassVar[int] = 1
+    too_few: ClassVar[str] = ""  # what to do instead of drawing fewer, for an error
 
     __repr__ = label
+
+    def __post_init__(self) -> None:
+        self.check_draws("samples", self.samples)
+
+    def check_draws(self, name: str, count: object) -> None:
+        """Raise unless a number of draws is large enough."""
+        check_count(type(self).__name__, name, count, self.least_samples, hint=self.too_few)
 
     @property
     def randomness(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count, check_device, check_generator
+from ..checks import check_chunk_size, check_device, check_generator
 from ..distributions.counts import Counts, counts
 from ..estimator import FromDraws, Function, Kind, attach
 from ..evaluation.evaluate import evaluate, evaluate_chunked
@@ -69,7 +69,7 @@ class CountDifferences(FromDraws):
     reference: ClassVar[str] = "Cong et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("CountDifferences", "samples", self.samples)
+        super().__post_init__()
         check_chunk_size("CountDifferences", self.chunk_size)
 
     def evaluations(self, q: Distribution) -> int:

@@ -13,7 +13,7 @@ from ...distributions.conditionals import structure, view
 from ...distributions.inverse_cdf import as_index
 from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from .cross_fitting import regression
 
 
@@ -72,16 +72,12 @@ class CritiCateR(FromDraws):
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "The critic is fitted to the other draws."
     reference: ClassVar[str] = "this library; Cheng et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count(
-            "CritiCateR",
-            "samples",
-            self.samples,
-            least=2,
-            hint="The critic is fitted to the other draws.",
-        )
+        super().__post_init__()
         check_count("CritiCateR", "folds", self.folds, least=2)
         check_positive("CritiCateR", "ridge", self.ridge)
 
@@ -96,16 +92,7 @@ class CritiCateR(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="CritiCateR",
-            hint="The critic is fitted to the other draws.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         log_probs = ordered.log_conditionals(

@@ -86,7 +86,7 @@ class IndeCateR(FromDraws):
     reference: ClassVar[str] = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
-        check_count("IndeCateR", "samples", self.samples)
+        super().__post_init__()
         check_flag("IndeCateR", "per_variable", self.per_variable)
         check_choice("IndeCateR", "draws", self.draws, DRAWS)
         check_choice("IndeCateR", "control", self.control, ("taylor", "none"))

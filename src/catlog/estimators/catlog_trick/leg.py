@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count
+from ...checks import check_chunk_size
 from ...distributions.conditionals import structure, view
 from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,7 +53,7 @@ class LEG(FromDraws):
     reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
 
     def __post_init__(self) -> None:
-        check_count("LEG", "samples", self.samples)
+        super().__post_init__()
         check_chunk_size("LEG", self.chunk_size)
 
     def evaluations(self, q: Distribution) -> int:
@@ -71,7 +71,7 @@ class LEG(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         fx = evaluate(f, x, law, validate=self.validate)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable

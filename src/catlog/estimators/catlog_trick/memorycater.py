@@ -15,7 +15,7 @@ from ...distributions.factors import Factors, factors
 from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
 from .kernel_critic import (
     calibration_equations,
@@ -88,6 +88,8 @@ class MemoryCateR(FromDraws, nn.Module):
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     many_outputs: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to leave out."
     reference: ClassVar[str] = "this library"
 
     def __init__(
@@ -99,9 +101,7 @@ class MemoryCateR(FromDraws, nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count(
-            "MemoryCateR", "samples", samples, least=2, hint="One draw has no others to leave out."
-        )
+        self.check_draws("samples", samples)
         for name, count in (("size", size), ("critics", critics), ("max_variables", max_variables)):
             check_count("MemoryCateR", name, count)
         self.samples = samples
@@ -145,16 +145,7 @@ class MemoryCateR(FromDraws, nn.Module):
         refuse_outputs("MemoryCateR", outputs, "it remembers one value per point")
         law = factors(q, validate=self.validate)
         self._check(law)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="MemoryCateR",
-            hint="One draw has no others to leave out.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.

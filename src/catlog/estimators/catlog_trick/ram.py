@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count
+from ...checks import check_chunk_size
 from ...estimator import ANY, FromDraws, Function, Kind
 from .scater import SCateR
 
@@ -51,7 +51,7 @@ class RAM(FromDraws):
     reference: ClassVar[str] = "Tokui & Sato 2017"
 
     def __post_init__(self) -> None:
-        check_count("RAM", "samples", self.samples)
+        super().__post_init__()
         check_chunk_size("RAM", self.chunk_size)
 
     @property

@@ -80,7 +80,7 @@ class SCateR(FromDraws):
     reference: ClassVar[str] = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
-        check_count("SCateR", "samples", self.samples)
+        super().__post_init__()
         check_choice("SCateR", "suffix", self.suffix, SUFFIXES)
         for name in ("variables", "categories", "chunk_size"):
             if getattr(self, name) is not None:

@@ -101,7 +101,7 @@ class SlopeCateR(FromDraws, nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count("SlopeCateR", "samples", samples)
+        self.check_draws("samples", samples)
         if corrections is not None:
             check_count("SlopeCateR", "corrections", corrections)
         check_choice("SlopeCateR", "draws", draws, DRAWS)

@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, refuse_outputs
+from ...checks import check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_slope
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import (
     by_category,
     leave_one_out,
@@ -61,17 +61,13 @@ class DoubleCV(FromDraws, nn.Module):
     supports: ClassVar[frozenset[Kind]] = RELAXABLE
     differentiates_f: ClassVar[bool] = True
     many_outputs: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to leave out: use MuProp."
     reference: ClassVar[str] = "Titsias & Shi 2022"
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()
-        check_count(
-            "DoubleCV",
-            "samples",
-            samples,
-            least=2,
-            hint="One draw has no others to leave out: use MuProp.",
-        )
+        self.check_draws("samples", samples)
         check_number("DoubleCV", "alpha", alpha)
         self.samples = samples
         self.validate = validate
@@ -89,16 +85,7 @@ class DoubleCV(FromDraws, nn.Module):
         refuse_outputs("DoubleCV", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "DoubleCV")
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="DoubleCV",
-            hint="One draw has no others to leave out: use MuProp.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         slope = by_category(law, slope)
         score = score_in_logits(law, law.index(x))[1]

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, refuse_outputs
+from ...checks import refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
 from ..relaxations.relaxation import to_point
 
@@ -55,9 +55,6 @@ class MuProp(FromDraws):
     many_outputs: ClassVar[bool] = False
     reference: ClassVar[str] = "Gu et al. 2016"
 
-    def __post_init__(self) -> None:
-        check_count("MuProp", "samples", self.samples)
-
     def evaluations(self, q: Distribution) -> int:
         return self.samples + 1
 
@@ -73,7 +70,7 @@ class MuProp(FromDraws):
         refuse_outputs("MuProp", outputs, "it needs the slopes of every output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "MuProp")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         mean = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)

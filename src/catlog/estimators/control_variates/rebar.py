@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, check_positive, refuse_outputs
+from ...checks import check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
@@ -71,7 +71,7 @@ class REBAR(FromDraws, nn.Module):
         self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True
     ) -> None:
         super().__init__()
-        check_count("REBAR", "samples", samples)
+        self.check_draws("samples", samples)
         check_number("REBAR", "eta", eta)
         check_positive("REBAR", "temperature", temperature)
         self.samples = samples

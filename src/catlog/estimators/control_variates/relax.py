@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_network, check_positive, refuse_outputs
+from ...checks import check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_grad
@@ -70,7 +70,7 @@ class RELAX(FromDraws, nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count("RELAX", "samples", samples)
+        self.check_draws("samples", samples)
         check_network("RELAX", network)
         check_positive("RELAX", "temperature", temperature)
         self.samples = samples

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_network, check_number, refuse_outputs
+from ...checks import check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out, logit_surrogate, squared_norm
 
 
@@ -63,6 +63,8 @@ class RODEO(FromDraws, nn.Module):
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = True
     many_outputs: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to leave out: use MuProp."
     reference: ClassVar[str] = "Shi et al. 2022"
 
     def __init__(
@@ -74,13 +76,7 @@ class RODEO(FromDraws, nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count(
-            "RODEO",
-            "samples",
-            samples,
-            least=2,
-            hint="One draw has no others to leave out: use MuProp.",
-        )
+        self.check_draws("samples", samples)
         check_number("RODEO", "alpha", alpha)
         check_number("RODEO", "beta", beta)
         check_network("RODEO", network)
@@ -102,16 +98,7 @@ class RODEO(FromDraws, nn.Module):
         refuse_outputs("RODEO", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="RODEO",
-            hint="One draw has no others to leave out: use MuProp.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         bits = law.flat(x).to(law.real)
         score = bits - law.probs.detach()[..., 1]

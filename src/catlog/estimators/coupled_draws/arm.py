@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
@@ -56,9 +55,6 @@ class ARM(FromDraws):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Yin & Zhou 2019"
-
-    def __post_init__(self) -> None:
-        check_count("ARM", "samples", self.samples)
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
@@ -57,16 +56,9 @@ class ARMS(FromDraws):
     supports: ClassVar[frozenset[Kind]] = BITS
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to compare with: use Reinforce."
     reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
-
-    def __post_init__(self) -> None:
-        check_count(
-            "ARMS",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to compare with: use Reinforce.",
-        )
 
     def __call__(
         self,

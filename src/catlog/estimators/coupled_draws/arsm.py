@@ -8,7 +8,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import factors
 from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
@@ -59,9 +58,6 @@ class ARSM(FromDraws):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Yin et al. 2019"
-
-    def __post_init__(self) -> None:
-        check_count("ARSM", "samples", self.samples)
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_count
 from ...distributions.factors import factors
 from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
@@ -65,16 +64,9 @@ class CARMS(FromDraws):
     supports: ClassVar[frozenset[Kind]] = INDEPENDENT
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to compare with: use Reinforce."
     reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
-
-    def __post_init__(self) -> None:
-        check_count(
-            "CARMS",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to compare with: use Reinforce.",
-        )
 
     def __call__(
         self,

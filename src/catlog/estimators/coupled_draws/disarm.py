@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
@@ -58,9 +57,6 @@ class DisARM(FromDraws):
     differentiates_f: ClassVar[bool] = False
     randomness: ClassVar[tuple[str, ...]] = ("noise",)
     reference: ClassVar[str] = "Dong et al. 2020; Yin et al. 2020"
-
-    def __post_init__(self) -> None:
-        check_count("DisARM", "samples", self.samples)
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count
+from ...checks import check_choice
 from ...distributions.factors import factors
 from ...distributions.inverse_cdf import inverse_cdf
 from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
@@ -62,7 +62,7 @@ class DisARMTree(FromDraws):
     reference: ClassVar[str] = "Dong et al. 2021"
 
     def __post_init__(self) -> None:
-        check_count("DisARMTree", "samples", self.samples)
+        super().__post_init__()
         check_choice("DisARMTree", "tree", self.tree, get_args(Tree))
 
     def evaluations(self, q: Distribution) -> int:

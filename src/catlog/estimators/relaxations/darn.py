@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ...checks import check_count
 from ...distributions.factors import Factors, bits_only, factors
 from ...estimator import BITS, FromDraws, Function, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import mean_through, straight_through
 
@@ -59,7 +59,7 @@ class DARN(FromDraws):
     reference: ClassVar[str] = "Gregor et al. 2014"
 
     def __post_init__(self) -> None:
-        check_count("DARN", "samples", self.samples)
+        super().__post_init__()
         check_count("DARN", "order", self.order, most=2)
 
     def __call__(
@@ -79,7 +79,7 @@ class DARN(FromDraws):
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
         # The weight of f' in the derivative in the bit's logit.

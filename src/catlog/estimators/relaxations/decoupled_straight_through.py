@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...checks import check_count, check_temperature
+from ...checks import check_temperature
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, straight_through, to_point
@@ -64,7 +64,7 @@ class DecoupledStraightThrough(MeanThroughDraws):
     reference: ClassVar[str] = "Shah et al. 2024"
 
     def __post_init__(self) -> None:
-        check_count("DecoupledStraightThrough", "samples", self.samples)
+        super().__post_init__()
         for name in ("forward_temperature", "backward_temperature"):
             check_temperature("DecoupledStraightThrough", getattr(self, name), name)
 
@@ -79,7 +79,7 @@ class DecoupledStraightThrough(MeanThroughDraws):
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
         log_forward = (law.log_probs.detach() / self.forward_temperature).log_softmax(-1)
         forward = replace(law, probs=log_forward.exp(), given_logits=log_forward)
-        x = base_draws(forward, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, forward, x, generator)
         z = gumbels_given_argmax(
             forward, forward.index(x), noise, (), generator=generator, validate=self.validate
         )

@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count, check_number, refuse_outputs
+from ...checks import check_chunk_size, check_number, refuse_outputs
 from ...distributions.factors import factors
 from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
 from ..logit_gradients import logit_surrogate
 
@@ -71,7 +71,7 @@ class DirectOptimisation(FromDraws):
     reference: ClassVar[str] = "Lorberbom et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("DirectOptimisation", "samples", self.samples)
+        super().__post_init__()
         check_number("DirectOptimisation", "epsilon", self.epsilon)
         if self.epsilon == 0:
             raise ValueError(
@@ -96,7 +96,7 @@ class DirectOptimisation(FromDraws):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("DirectOptimisation", outputs, "its perturbed point depends on f's values")
         law = factors(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)

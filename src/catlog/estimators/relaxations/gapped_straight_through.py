@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...checks import check_count, check_number, check_temperature
+from ...checks import check_number, check_temperature
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
 
@@ -60,7 +60,7 @@ class GappedStraightThrough(MeanThroughDraws):
     reference: ClassVar[str] = "Fan et al. 2022"
 
     def __post_init__(self) -> None:
-        check_count("GappedStraightThrough", "samples", self.samples)
+        super().__post_init__()
         check_temperature("GappedStraightThrough", self.temperature)
         if self.gap is not None:
             check_number("GappedStraightThrough", "gap", self.gap, least=0)
@@ -69,7 +69,7 @@ class GappedStraightThrough(MeanThroughDraws):
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)

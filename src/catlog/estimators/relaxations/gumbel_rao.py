@@ -10,7 +10,7 @@ from torch import Tensor
 from ...checks import check_count, check_temperature, check_uniforms
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
@@ -63,7 +63,7 @@ class GumbelRao(MeanThroughDraws):
     reference: ClassVar[str] = "Paulus et al. 2021"
 
     def __post_init__(self) -> None:
-        check_count("GumbelRao", "samples", self.samples)
+        super().__post_init__()
         check_count("GumbelRao", "noise_samples", self.noise_samples)
         check_temperature("GumbelRao", self.temperature)
 
@@ -76,7 +76,7 @@ class GumbelRao(MeanThroughDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         logits = finite_log_probs(law)
         if law.k == 2 and not _is_learned(self.temperature):

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_flag, check_generator, check_temperature, check_uniforms
+from ...checks import check_flag, check_generator, check_temperature, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
@@ -66,7 +66,7 @@ class GumbelSoftmax(FromDraws):
     reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
 
     def __post_init__(self) -> None:
-        check_count("GumbelSoftmax", "samples", self.samples)
+        super().__post_init__()
         check_temperature("GumbelSoftmax", self.temperature)
         check_flag("GumbelSoftmax", "hard", self.hard)
 

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_positive, refuse_outputs
+from ...checks import check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import value_and_slope
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
 from ..logit_gradients import by_category, logit_surrogate
 
@@ -68,7 +68,7 @@ class IMLE(FromDraws):
     reference: ClassVar[str] = "Niepert et al. 2021"
 
     def __post_init__(self) -> None:
-        check_count("IMLE", "samples", self.samples)
+        super().__post_init__()
         check_positive("IMLE", "step", self.step)
 
     def __call__(
@@ -84,7 +84,7 @@ class IMLE(FromDraws):
         refuse_outputs("IMLE", outputs, "its perturbed point depends on the slope of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "IMLE")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...checks import check_count, check_number
+from ...checks import check_number
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .reinmax import times_jacobian
 from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
@@ -60,14 +60,14 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     reference: ClassVar[str] = "Hooper & Shekhovtsov 2026"
 
     def __post_init__(self) -> None:
-        check_count("MinimumVarianceStraightThrough", "samples", self.samples)
+        super().__post_init__()
         check_number("MinimumVarianceStraightThrough", "bias_weight", self.bias_weight, least=0)
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         drawn = is_drawn(law, law.index(x))
         p, w = law.probs.detach(), self.bias_weight
         slope = times_jacobian(p, finite_log_probs(law))

@@ -67,7 +67,7 @@ class ReDGE(FromDraws):
     reference: ClassVar[str] = "Gourevitch et al. 2026"
 
     def __post_init__(self) -> None:
-        check_count("ReDGE", "samples", self.samples)
+        super().__post_init__()
         check_count("ReDGE", "steps", self.steps)
         check_number("ReDGE", "last_time", self.last_time, least=0, most=1, closed=True)
         if self.last_time == 0:

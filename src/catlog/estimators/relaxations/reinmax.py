@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ...checks import check_count, check_temperature
+from ...checks import check_temperature
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
 
@@ -58,14 +58,14 @@ class ReinMax(MeanThroughDraws):
     reference: ClassVar[str] = "Liu et al. 2023"
 
     def __post_init__(self) -> None:
-        check_count("ReinMax", "samples", self.samples)
+        super().__post_init__()
         check_temperature("ReinMax", self.temperature)
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         mean = reinmax_mean(law, law.index(x), self.temperature)
         return straight_through(law, x, to_point(law, mean))
 

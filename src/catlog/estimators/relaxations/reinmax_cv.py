@@ -10,7 +10,7 @@ from torch import Tensor
 from ...checks import check_count, check_number, check_temperature, check_uniforms
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import rand
 from ..logit_gradients import finite_log_probs
@@ -68,7 +68,7 @@ class ReinMaxCV(MeanThroughDraws):
     reference: ClassVar[str] = "Wang & Bui 2026"
 
     def __post_init__(self) -> None:
-        check_count("ReinMaxCV", "samples", self.samples)
+        super().__post_init__()
         check_count("ReinMaxCV", "noise_samples", self.noise_samples)
         check_temperature("ReinMaxCV", self.temperature)
         check_number("ReinMaxCV", "control_weight", self.control_weight)
@@ -82,7 +82,7 @@ class ReinMaxCV(MeanThroughDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         shape = (1 + self.noise_samples, *index.shape, law.k)
         if noise is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...checks import check_count, check_temperature
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, times_jacobian
@@ -63,7 +63,7 @@ class ReinMaxRao(MeanThroughDraws):
     reference: ClassVar[str] = "Wang & Bui 2026"
 
     def __post_init__(self) -> None:
-        check_count("ReinMaxRao", "samples", self.samples)
+        super().__post_init__()
         check_count("ReinMaxRao", "noise_samples", self.noise_samples)
         check_temperature("ReinMaxRao", self.temperature)
 
@@ -76,7 +76,7 @@ class ReinMaxRao(MeanThroughDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         z = gumbels_given_argmax(
             midpoint(law, index), index, noise, (self.noise_samples,), generator, self.validate

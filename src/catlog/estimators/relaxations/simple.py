@@ -8,13 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.conditionals import view
 from ...distributions.factors import factors, relaxable
 from ...distributions.subset import Subset
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate_through
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from .relaxation import mean_through, straight_through, to_point
 
 
@@ -53,9 +52,6 @@ class SIMPLE(FromDraws):
     differentiates_f: ClassVar[bool] = True
     reference: ClassVar[str] = "Ahmed et al. 2023"
 
-    def __post_init__(self) -> None:
-        check_count("SIMPLE", "samples", self.samples)
-
     def __call__(
         self,
         f: Function,
@@ -68,12 +64,12 @@ class SIMPLE(FromDraws):
         if not isinstance(q, Subset):
             law = factors(q, outputs=outputs, validate=self.validate)
             relaxable(q, law, "SIMPLE")
-            x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+            x = draws_for(self, law, x, generator)
             return mean_through(
                 f, law, straight_through(law, x, to_point(law, law.probs)), self.validate
             )
         subset = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(subset, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, subset, x, generator)
         mean = q.mean.reshape(subset.batch_shape + subset.event_shape)
         points = x.to(mean.dtype) + (mean - mean.detach())
         return once(evaluate_through(f, points, subset, validate=self.validate).mean(0))

@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...checks import check_count
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE, Kind
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
@@ -47,12 +46,9 @@ class StraightThrough(MeanThroughDraws):
     differentiates_f: ClassVar[bool] = True
     reference: ClassVar[str] = "Bengio et al. 2013"
 
-    def __post_init__(self) -> None:
-        check_count("StraightThrough", "samples", self.samples)
-
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         return straight_through(law, x, to_point(law, law.probs))

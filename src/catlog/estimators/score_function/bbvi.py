@@ -8,11 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import score_in_logits
 
 
@@ -59,16 +58,9 @@ class BBVI(FromDraws):
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to leave out: use Reinforce."
     reference: ClassVar[str] = "Ranganath et al. 2014"
-
-    def __post_init__(self) -> None:
-        check_count(
-            "BBVI",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to leave out: use Reinforce.",
-        )
 
     def __call__(
         self,
@@ -80,16 +72,7 @@ class BBVI(FromDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="BBVI",
-            hint="One draw has no others to leave out: use Reinforce.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))

@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_context, check_count, check_network, refuse_outputs
+from ...checks import check_context, check_network, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import score_in_logits, squared_norm
 
 
@@ -65,7 +65,7 @@ class NVIL(FromDraws, nn.Module):
         self, samples: int = 1, network: nn.Module | None = None, validate: bool = True
     ) -> None:
         super().__init__()
-        check_count("NVIL", "samples", samples)
+        self.check_draws("samples", samples)
         check_network("NVIL", network)
         self.samples = samples
         self.network = network
@@ -84,7 +84,7 @@ class NVIL(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("NVIL", outputs, "it learns one baseline of f")
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))
         signal = fx.detach() - self._baseline(law, context).to(fx.dtype)

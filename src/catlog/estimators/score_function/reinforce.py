@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_baseline, check_count, check_number
+from ...checks import check_baseline, check_number
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, Kind, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +52,7 @@ class Reinforce(FromDraws):
     reference: ClassVar[str] = "Williams 1992"
 
     def __post_init__(self) -> None:
-        check_count("Reinforce", "samples", self.samples)
+        super().__post_init__()
         if not callable(self.baseline):
             check_number("Reinforce", "baseline", self.baseline, kind="a number or a callable")
 
@@ -66,7 +66,7 @@ class Reinforce(FromDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = (
             check_baseline(self.baseline(fx.detach()), fx)

@@ -8,11 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, Kind, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
 
 
@@ -55,16 +54,9 @@ class RLOO(FromDraws):
     unbiased: ClassVar[bool] = True
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to leave out: use Reinforce."
     reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
-
-    def __post_init__(self) -> None:
-        check_count(
-            "RLOO",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to leave out: use Reinforce.",
-        )
 
     def __call__(
         self,
@@ -76,16 +68,7 @@ class RLOO(FromDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="RLOO",
-            hint="One draw has no others to leave out: use Reinforce.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = leave_one_out(fx.detach())
         ratio = likelihood_ratio(law.log_prob(law.index(x)))

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, refuse_outputs
+from ...checks import refuse_outputs
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, Kind, Target, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
 
 
@@ -59,16 +59,9 @@ class VIMCO(FromDraws):
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     many_outputs: ClassVar[bool] = False
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "The bound of one draw is E[f]: use Reinforce."
     reference: ClassVar[str] = "Mnih & Rezende 2016"
-
-    def __post_init__(self) -> None:
-        check_count(
-            "VIMCO",
-            "samples",
-            self.samples,
-            least=2,
-            hint="The bound of one draw is E[f]: use Reinforce.",
-        )
 
     def __call__(
         self,
@@ -81,16 +74,7 @@ class VIMCO(FromDraws):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("VIMCO", outputs, "its bound is not linear in f")
         law = view(q, validate=self.validate)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="VIMCO",
-            hint="The bound of one draw is E[f]: use Reinforce.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         n = x.shape[0]
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)

@@ -61,7 +61,7 @@ class SumAndSample(FromDraws):
         check_count(
             "SumAndSample", "top", self.top, hint="Without points to sum use RLOO or Reinforce."
         )
-        check_count("SumAndSample", "samples", self.samples)
+        super().__post_init__()
 
     def evaluations(self, q: Distribution) -> int:
         return min(self.top, prod(view(q, validate=False).cardinalities)) + self.samples

@@ -13,7 +13,7 @@ from ...checks import check_count
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws, categories, uniforms
+from ...sampling.draw import categories, draws_for, uniforms
 from ...tracing import can_inspect
 from .likely_and_rest import probability_outside, remaining_probability, sample_outside, tree_of
 
@@ -58,24 +58,14 @@ class UnorderedSet(FromDraws):
     supports: ClassVar[frozenset[Kind]] = ANY
     differentiates_f: ClassVar[bool] = False
     draws_are_dependent: ClassVar[bool] = True
+    least_samples: ClassVar[int] = 2
+    too_few: ClassVar[str] = "One draw has no others to leave out: use Reinforce."
     reference: ClassVar[str] = "Kool et al. 2020"
 
-    def __post_init__(self) -> None:
-        check_count(
-            "UnorderedSet",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to leave out: use Reinforce.",
-        )
-        check_count(
-            "UnorderedSet",
-            "samples",
-            self.samples,
-            least=2,
-            most=10,
-            hint="The weights need 2^samples sums: use RLOO.",
-        )
+    def check_draws(self, name: str, count: object) -> None:
+        super().check_draws(name, count)
+        hint = "The weights need 2^samples sums: use RLOO."
+        check_count("UnorderedSet", name, count, least=2, most=10, hint=hint)
 
     def __call__(
         self,
@@ -100,16 +90,7 @@ class UnorderedSet(FromDraws):
                 drawn, _ = sample_outside(law, index, None, u[row : row + 1], self.validate)
                 index = torch.cat([index, drawn])
         else:
-            x = base_draws(
-                law,
-                x,
-                self.samples,
-                least=2,
-                most=10,
-                owner="UnorderedSet",
-                generator=generator,
-                validate=self.validate,
-            )
+            x = draws_for(self, law, x, generator)
             index = law.index(x)
         tree = tree_of(law, index)
         is_new = tree.is_new
