@@ -259,7 +259,7 @@ def test_bad_arguments_are_named():
 
 
 def test_compare_and_advise_subtract_the_part():
-    """A part that is f itself leaves no variance, whoever draws."""
+    """A part that is f itself leaves no variance."""
     part = Additive(randn(3, 2))
     logits = randn(3, seed=1).requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)

@@ -167,7 +167,7 @@ def _words(points: Int64[Tensor, "rows d"], k: int) -> Int64[Tensor, "rows words
     """Return points as few numbers, equal where the points are, to compare them quickly.
 
     A number holds as many variables as fit into 62 bits. Points with other categories than these k
-    are not told apart; they are not valid.
+    are not distinguished; they are not valid.
 
     >>> _words(torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1]]), k=2)
     tensor([[25],
