@@ -336,7 +336,7 @@ def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> 
         values.append([row["value"] for row in curve])
         axes.plot(seconds, values[-1], line, color=colour, linewidth=1.8, label=entry.method)
     if values:
-        # From the value that half of the curves pass early on, so that the ends can be distinguished.
+        # From the value that half of the curves pass early on, so that the ends are distinct.
         early = median(line[min(2, len(line) - 1)] for line in values if line)
         beyond = target + 0.08 * (target - early)
         axes.set_ylim(*sorted((early, beyond)))

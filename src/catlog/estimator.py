@@ -159,7 +159,7 @@ def label(E: object) -> str:
 class FromDraws:
     """Defaults for estimators of E[f] that evaluate f once at each of ``samples`` draws of q.
 
-    A class adds what is its own: ``unbiased``, ``supports``, ``differentiates_f``, ``reference``
+    A subclass adds ``unbiased``, ``supports``, ``differentiates_f``, ``reference``
     and ``__call__``. It overrides what differs.
     """
 

@@ -213,7 +213,7 @@ class GradientSampler:
     def shares_parameters(self) -> bool:
         """Whether the distributions of the batch depend on the same parameters.
 
-        If the parameters are the logits, the batch is no sample of anything.
+        If the parameters are the logits, the batch is not a sample of a larger data set.
         """
         shapes = [parameter.shape for parameter in self.parameters]
         own_shape = None if self.own_parameter is None else self.own_parameter.shape

@@ -100,7 +100,7 @@ def mean_through(
 class MeanThroughDraws(FromDraws, ABC):
     """The mean of f at draws of independent variables, differentiated through the draws.
 
-    A class adds ``points``: the draws, with the derivative that makes the method.
+    A subclass adds ``points``: the draws, with the derivative that defines the method.
     """
 
     validate: bool
