@@ -71,15 +71,8 @@ class ARM(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "ARM", "ARSM")
-        u = coupling_noise(
-            "ARM",
-            law,
-            (self.samples, *law.batch_shape, law.d),
-            x,
-            noise,
-            generator,
-            validate=self.validate,
-        )
+        shape = (self.samples, *law.batch_shape, law.d)
+        u = coupling_noise(self, law, shape, x, noise, generator)
         index = torch.cat([categories(law, u), categories(law, 1 - u)])
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         values, anti_values = fx.detach().chunk(2)

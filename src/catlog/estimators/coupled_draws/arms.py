@@ -73,16 +73,8 @@ class ARMS(FromDraws):
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "ARMS", "CARMS")
         n = self.samples
-        noise = coupling_noise(
-            "ARMS",
-            law,
-            (n, *law.batch_shape, law.d),
-            x,
-            noise,
-            generator,
-            simplex=0,
-            validate=self.validate,
-        )
+        shape = (n, *law.batch_shape, law.d)
+        noise = coupling_noise(self, law, shape, x, noise, generator, simplex=0)
         rare, category = law.probs.detach().min(-1)
         b = torch.where(antithetic_events(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)

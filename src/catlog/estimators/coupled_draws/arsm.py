@@ -76,9 +76,7 @@ class ARSM(FromDraws):
         law = factors(q, outputs=outputs, validate=self.validate)
         n, k = self.samples, law.k
         shape = (n, *law.batch_shape, law.d, k)
-        pi = coupling_noise(
-            "ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate
-        )
+        pi = coupling_noise(self, law, shape, x, noise, generator, simplex=-1)
         order, which = _swaps(k, law.device)
         scaled = pi[..., order] / law.probs.detach().unsqueeze(-2)
         category = scaled.argmin(-1)  # [n, *batch, d, swaps]

@@ -80,16 +80,7 @@ class CARMS(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
-        noise = coupling_noise(
-            "CARMS",
-            law,
-            (*shape, law.k - 1),
-            x,
-            noise,
-            generator,
-            simplex=0,
-            validate=self.validate,
-        )
+        noise = coupling_noise(self, law, (*shape, law.k - 1), x, noise, generator, simplex=0)
         order, stick = _sticks(law.probs.detach())
         passes = ~antithetic_events(noise, stick)
         rank = (passes if law.k == 2 else passes.long().cumprod(-1)).sum(-1)

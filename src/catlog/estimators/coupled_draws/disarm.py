@@ -73,15 +73,8 @@ class DisARM(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "DisARM", "DisARMTree")
-        u = coupling_noise(
-            "DisARM",
-            law,
-            (self.samples, *law.batch_shape, law.d),
-            x,
-            noise,
-            generator,
-            validate=self.validate,
-        )
+        shape = (self.samples, *law.batch_shape, law.d)
+        u = coupling_noise(self, law, shape, x, noise, generator)
         b, anti = categories(law, u), categories(law, 1 - u)
         fx = evaluate(f, law.point(torch.cat([b, anti])), law, validate=self.validate)
         values, anti_values = fx.detach().chunk(2)

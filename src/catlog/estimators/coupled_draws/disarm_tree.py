@@ -80,7 +80,7 @@ class DisARMTree(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
-        u = coupling_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
+        u = coupling_noise(self, law, shape, x, noise, generator)
         probs = law.probs.detach()
         order = torch.arange(law.k, device=law.device).expand(probs.shape)
         if self.tree == "stick":
