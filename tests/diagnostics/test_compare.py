@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, log, sqrt
 from pathlib import Path
@@ -558,6 +558,15 @@ def test_table_shows_everything_where_there_is_space() -> None:
         assert "IndeCateR(9, draws=latin, variables=4)" in lines[2]
         assert "lack of space" not in text
         assert "Left out: ARSM: it is not for many many" in text
+
+
+def test_estimators_left_out_for_one_reason_share_a_line() -> None:
+    skipped = {"ARM": "it is slow", "VIMCO": "it is a bound", "ARMS": "it is slow"}
+    lines = replace(example(), skipped=skipped).table().split("\n")
+    assert lines[-2:] == [
+        "Left out: ARM, ARMS, each because it is slow.",
+        "Left out: VIMCO: it is a bound.",
+    ]
 
 
 def test_text_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
