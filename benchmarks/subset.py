@@ -29,6 +29,7 @@ from catlog.distributions import gumbel_top_k
 
 from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
+from .turns import median_ratio, seconds_in_turns
 
 IMPOSSIBLE = -1e30
 
@@ -104,16 +105,8 @@ def speed(d: int, k: int, batch: int, repeats: int) -> list[Row]:
     }
     rows = []
     for what, calls in work.items():
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for call in calls.values():
-            call()
-        for _ in range(repeats):
-            for name, call in calls.items():
-                begin = time.process_time()
-                call()
-                times[name].append(1000 * (time.process_time() - begin))
+        times = seconds_in_turns(calls, repeats, clock=time.process_time)
         for name, measured in times.items():
-            ratios = [a / b for a, b in zip(measured, times["Subset"], strict=True)]
             rows.append(
                 {
                     "what": what,
@@ -121,8 +114,8 @@ def speed(d: int, k: int, batch: int, repeats: int) -> list[Row]:
                     "d": d,
                     "k": k,
                     "batch": batch,
-                    "ms": median(measured),
-                    "ratio": median(ratios),
+                    "ms": 1000 * median(measured),
+                    "ratio": median_ratio(measured, times["Subset"]),
                     "repeats": repeats,
                 }
             )
