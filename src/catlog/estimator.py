@@ -165,6 +165,8 @@ class FromDraws:
 
     samples: int
     validate: bool
+    supports: ClassVar[frozenset[Kind]]
+    reference: ClassVar[str]
     target: ClassVar[Target] = "expectation"
     many_outputs: ClassVar[bool] = True
     least_samples: ClassVar[int] = 1

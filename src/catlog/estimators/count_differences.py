@@ -1,7 +1,6 @@
 """The gradient for counts, from differences of f."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -63,10 +62,10 @@ class CountDifferences(FromDraws):
     chunk_size: int | None = None
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = frozenset({Kind.COUNTS})
-    differentiates_f: ClassVar[bool] = False
-    reference: ClassVar[str] = "Cong et al. 2019"
+    unbiased = True
+    supports = frozenset({Kind.COUNTS})
+    differentiates_f = False
+    reference = "Cong et al. 2019"
 
     def __post_init__(self) -> None:
         super().__post_init__()

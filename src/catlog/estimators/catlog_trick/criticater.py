@@ -1,7 +1,6 @@
 """CritiCateR: the CatLog-Derivative trick on a fitted critic, REINFORCE on the residual."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
 from ...distributions.inverse_cdf import as_index
-from ...estimator import ANY, FromDraws, Function, Kind, attach
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
 from .cross_fitting import regression
@@ -69,12 +68,12 @@ class CritiCateR(FromDraws):
     ridge: float = 3.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "The critic is fitted to the other draws."
-    reference: ClassVar[str] = "this library; Cheng et al. 2019"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    least_samples = 2
+    too_few = "The critic is fitted to the other draws."
+    reference = "this library; Cheng et al. 2019"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """IndeCateR: the CatLog-Derivative trick for independent variables."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -81,9 +81,9 @@ class IndeCateR(FromDraws):
     chunk_size: int | None = None
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    reference: ClassVar[str] = "De Smet et al. 2023"
+    unbiased = True
+    supports = INDEPENDENT
+    reference = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
         super().__post_init__()

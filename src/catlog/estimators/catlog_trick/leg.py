@@ -1,7 +1,6 @@
 """LEG: local expectation gradients."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size
 from ...distributions.conditionals import structure, view
-from ...estimator import ANY, FromDraws, Function, Kind, attach
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
 from ...sampling.draw import draws_for
 
@@ -47,10 +46,10 @@ class LEG(FromDraws):
     chunk_size: int | None = None
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "Titsias & Lázaro-Gredilla 2015"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,6 @@
 
 from itertools import accumulate
 from operator import mul
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -12,7 +11,7 @@ from torch.nn.functional import pad
 
 from ...checks import check_count, refuse_outputs
 from ...distributions.factors import Factors, factors
-from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import draws_for
@@ -84,13 +83,13 @@ class MemoryCateR(FromDraws, nn.Module):
     (True, 8)
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    many_outputs: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to leave out."
-    reference: ClassVar[str] = "this library"
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    many_outputs = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out."
+    reference = "this library"
 
     def __init__(
         self,

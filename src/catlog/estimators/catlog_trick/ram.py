@@ -1,7 +1,6 @@
 """RAM: reparameterisation with Gumbel noise, each variable summed out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size
-from ...estimator import ANY, FromDraws, Function, Kind
+from ...estimator import ANY, FromDraws, Function
 from .scater import SCateR
 
 
@@ -45,10 +44,10 @@ class RAM(FromDraws):
     chunk_size: int | None = None
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    reference: ClassVar[str] = "Tokui & Sato 2017"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "Tokui & Sato 2017"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """SCateR: the CatLog-Derivative trick for dependent variables."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 from ...checks import check_choice, check_count, check_generator, check_uniforms
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, FromDraws, Function, Kind, attach
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
 from ...sampling.interventions import (
@@ -74,10 +73,10 @@ class SCateR(FromDraws):
     chunk_size: int | None = None
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    reference: ClassVar[str] = "De Smet et al. 2023"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
         super().__post_init__()

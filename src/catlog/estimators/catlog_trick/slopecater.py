@@ -1,7 +1,6 @@
 """SlopeCateR: gradients predicted from derivatives of f, with exact corrections."""
 
 from math import ceil
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count, check_number, check_uniforms
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
+from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
 from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
@@ -85,11 +84,11 @@ class SlopeCateR(FromDraws, nn.Module):
     torch.Size([3])
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "start")
-    reference: ClassVar[str] = "this library; Liu et al. 2023"
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "start")
+    reference = "this library; Liu et al. 2023"
 
     def __init__(
         self,

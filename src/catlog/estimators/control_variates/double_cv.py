@@ -1,7 +1,5 @@
 """Double control variates."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,7 +7,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import draws_for
 from ..logit_gradients import (
@@ -57,13 +55,13 @@ class DoubleCV(FromDraws, nn.Module):
     tensor([1., 0.])
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    many_outputs: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to leave out: use MuProp."
-    reference: ClassVar[str] = "Titsias & Shi 2022"
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    many_outputs = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use MuProp."
+    reference = "Titsias & Shi 2022"
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()

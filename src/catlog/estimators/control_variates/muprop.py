@@ -1,7 +1,6 @@
 """MuProp: REINFORCE on the residual of a first-order expansion at the mean."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...sampling.draw import draws_for
 from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
@@ -49,11 +48,11 @@ class MuProp(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Gu et al. 2016"
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    many_outputs = False
+    reference = "Gu et al. 2016"
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples + 1

@@ -1,7 +1,6 @@
 """REBAR: f at a relaxed draw as a control variate."""
 
 from math import log
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
 from ..logit_gradients import logit_surrogate, squared_norm
 from ..relaxations.relaxation import RelaxedDraws, relaxed, relaxed_draws
@@ -60,12 +59,12 @@ class REBAR(FromDraws, nn.Module):
     (True, True)
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Tucker et al. 2017"
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Tucker et al. 2017"
 
     def __init__(
         self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True

@@ -1,7 +1,5 @@
 """RELAX: a learned network as a control variate."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,7 +7,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_grad
 from ...evaluation.networks import call_network
 from ..logit_gradients import logit_surrogate, squared_norm
@@ -55,12 +53,12 @@ class RELAX(FromDraws, nn.Module):
     torch.Size([8, 3])
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Grathwohl et al. 2018"
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = False
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Grathwohl et al. 2018"
 
     def __init__(
         self,

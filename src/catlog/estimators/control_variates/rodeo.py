@@ -1,7 +1,5 @@
 """RODEO: control variates from a discrete Stein operator."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,7 +7,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, Kind, attach
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import draws_for
@@ -59,13 +57,13 @@ class RODEO(FromDraws, nn.Module):
     (True, True)
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = True
-    many_outputs: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to leave out: use MuProp."
-    reference: ClassVar[str] = "Shi et al. 2022"
+    unbiased = True
+    supports = BITS
+    differentiates_f = True
+    many_outputs = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use MuProp."
+    reference = "Shi et al. 2022"
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """ARMS: any number of mutually antithetic draws of bits."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, Kind, attach
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import leave_one_out, logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
@@ -52,13 +51,13 @@ class ARMS(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to compare with: use Reinforce."
-    reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
+    unbiased = True
+    supports = BITS
+    differentiates_f = False
+    randomness = ("noise",)
+    least_samples = 2
+    too_few = "One draw has no others to compare with: use Reinforce."
+    reference = "Dimitriev & Zhou 2021a"
 
     def __call__(
         self,

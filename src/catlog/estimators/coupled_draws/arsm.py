@@ -1,7 +1,6 @@
 """ARSM: augment, REINFORCE, swap, merge."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
@@ -53,11 +52,11 @@ class ARSM(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    reference: ClassVar[str] = "Yin et al. 2019"
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Yin et al. 2019"
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k

@@ -1,7 +1,6 @@
 """CARMS: any number of mutually antithetic draws of categorical variables."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
@@ -60,13 +59,13 @@ class CARMS(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to compare with: use Reinforce."
-    reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("noise",)
+    least_samples = 2
+    too_few = "One draw has no others to compare with: use Reinforce."
+    reference = "Dimitriev & Zhou 2021b"
 
     def __call__(
         self,

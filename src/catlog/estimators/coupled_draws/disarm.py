@@ -1,7 +1,6 @@
 """DisARM, also known as U2G: ARM with its noise integrated out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, Kind, attach
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
 from ..logit_gradients import logit_surrogate
@@ -52,11 +51,11 @@ class DisARM(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    reference: ClassVar[str] = "Dong et al. 2020; Yin et al. 2020"
+    unbiased = True
+    supports = BITS
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Dong et al. 2020; Yin et al. 2020"
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples

@@ -1,7 +1,7 @@
 """DisARM for categorical variables, written as trees of bits."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ...checks import check_choice
 from ...distributions.factors import factors
 from ...distributions.inverse_cdf import inverse_cdf
-from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
@@ -55,11 +55,11 @@ class DisARMTree(FromDraws):
     tree: Tree = "balanced"
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    reference: ClassVar[str] = "Dong et al. 2021"
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Dong et al. 2021"
 
     def __post_init__(self) -> None:
         super().__post_init__()

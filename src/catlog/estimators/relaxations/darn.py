@@ -1,7 +1,6 @@
 """DARN's estimators for bits, of first and second order."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import Factors, bits_only, factors
-from ...estimator import BITS, FromDraws, Function, Kind
+from ...estimator import BITS, FromDraws, Function
 from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import mean_through, straight_through
@@ -53,10 +52,10 @@ class DARN(FromDraws):
     order: int = 2
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = True
-    reference: ClassVar[str] = "Gregor et al. 2014"
+    unbiased = False
+    supports = BITS
+    differentiates_f = True
+    reference = "Gregor et al. 2014"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """Direct optimisation through the perturbed argmax."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_number, refuse_outputs
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
 from ...sampling.draw import draws_for
@@ -63,12 +62,12 @@ class DirectOptimisation(FromDraws):
     chunk_size: int | None = None
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Lorberbom et al. 2019"
+    unbiased = False
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Lorberbom et al. 2019"
 
     def __post_init__(self) -> None:
         super().__post_init__()

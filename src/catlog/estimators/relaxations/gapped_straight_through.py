@@ -1,7 +1,6 @@
 """The gapped straight-through estimator."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_number, check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
@@ -54,10 +53,10 @@ class GappedStraightThrough(MeanThroughDraws):
     gap: float | None = 1.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    reference: ClassVar[str] = "Fan et al. 2022"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Fan et al. 2022"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """Gumbel-Rao: straight-through Gumbel-Softmax with its noise averaged out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_count, check_temperature, check_uniforms
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
@@ -56,11 +55,11 @@ class GumbelRao(MeanThroughDraws):
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    reference: ClassVar[str] = "Paulus et al. 2021"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Paulus et al. 2021"
 
     def __post_init__(self) -> None:
         super().__post_init__()

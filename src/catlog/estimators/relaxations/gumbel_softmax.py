@@ -1,7 +1,6 @@
 """Gumbel-Softmax (Concrete), soft and straight-through."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -59,11 +58,11 @@ class GumbelSoftmax(FromDraws):
     hard: bool = False
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("noise",)
+    reference = "Jang et al. 2017; Maddison et al. 2017"
 
     def __post_init__(self) -> None:
         super().__post_init__()

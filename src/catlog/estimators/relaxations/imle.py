@@ -1,7 +1,6 @@
 """I-MLE: implicit maximum likelihood with perturb-and-MAP."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, attach
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
@@ -60,12 +59,12 @@ class IMLE(FromDraws):
     step: float = 1.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Niepert et al. 2021"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Niepert et al. 2021"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """The straight-through estimator of least variance for a given bias on quadratic functions."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_number
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .reinmax import times_jacobian
@@ -54,10 +53,10 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     bias_weight: float = 100.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    reference: ClassVar[str] = "Hooper & Shekhovtsov 2026"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Hooper & Shekhovtsov 2026"
 
     def __post_init__(self) -> None:
         super().__post_init__()

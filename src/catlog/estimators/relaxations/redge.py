@@ -1,7 +1,6 @@
 """ReDGE: straight-through at the end of a denoising path."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +9,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count, check_generator, check_number, check_uniforms
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, Kind
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...sampling.gumbel import gumbels
 from ...sampling.randomness import rand
 from .relaxation import mean_through, straight_through, to_point
@@ -60,11 +59,11 @@ class ReDGE(FromDraws):
     last_time: float = 0.5
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    reference: ClassVar[str] = "Gourevitch et al. 2026"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("noise",)
+    reference = "Gourevitch et al. 2026"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """ReinMax: straight-through of second order."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
@@ -52,10 +51,10 @@ class ReinMax(MeanThroughDraws):
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    reference: ClassVar[str] = "Liu et al. 2023"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Liu et al. 2023"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """ReinMax-CV: ReinMax with a difference of Gumbel-Rao and Gumbel-Softmax."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_count, check_number, check_temperature, check_uniforms
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import rand
@@ -61,11 +60,11 @@ class ReinMaxCV(MeanThroughDraws):
     control_weight: float = 0.5
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    reference: ClassVar[str] = "Wang & Bui 2026"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Wang & Bui 2026"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """ReinMax-Rao: ReinMax with Gumbel-Rao's derivative at its midpoint."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
@@ -56,11 +55,11 @@ class ReinMaxRao(MeanThroughDraws):
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    reference: ClassVar[str] = "Wang & Bui 2026"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Wang & Bui 2026"
 
     def __post_init__(self) -> None:
         super().__post_init__()

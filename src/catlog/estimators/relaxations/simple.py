@@ -1,7 +1,6 @@
 """SIMPLE: straight-through by exact marginals, for subsets."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 from ...distributions.conditionals import view
 from ...distributions.factors import factors, relaxable
 from ...distributions.subset import Subset
-from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
+from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.draw import draws_for
 from .relaxation import mean_through, straight_through, to_point
@@ -47,10 +46,10 @@ class SIMPLE(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    reference: ClassVar[str] = "Ahmed et al. 2023"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Ahmed et al. 2023"
 
     def __call__(
         self,

@@ -1,14 +1,13 @@
 """The straight-through estimator."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE, Kind
+from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from .relaxation import MeanThroughDraws, straight_through, to_point
 
@@ -41,10 +40,10 @@ class StraightThrough(MeanThroughDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    reference: ClassVar[str] = "Bengio et al. 2013"
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Bengio et al. 2013"
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None

@@ -1,7 +1,6 @@
 """BBVI: REINFORCE with the best baseline for every logit."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...distributions.conditionals import view
-from ...estimator import ANY, FromDraws, Function, Kind, attach
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
 from ..logit_gradients import score_in_logits
@@ -55,12 +54,12 @@ class BBVI(FromDraws):
     samples: int = 4
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to leave out: use Reinforce."
-    reference: ClassVar[str] = "Ranganath et al. 2014"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use Reinforce."
+    reference = "Ranganath et al. 2014"
 
     def __call__(
         self,

@@ -1,7 +1,5 @@
 """NVIL: REINFORCE with a learned, input-dependent baseline."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -55,11 +53,11 @@ class NVIL(FromDraws, nn.Module):
     True
     """
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Mnih & Gregor 2014"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    many_outputs = False
+    reference = "Mnih & Gregor 2014"
 
     def __init__(
         self, samples: int = 1, network: nn.Module | None = None, validate: bool = True

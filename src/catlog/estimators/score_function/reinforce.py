@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_baseline, check_number
 from ...distributions.conditionals import view
-from ...estimator import ANY, FromDraws, Function, Kind, likelihood_ratio, tie
+from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import draws_for
@@ -46,10 +45,10 @@ class Reinforce(FromDraws):
     baseline: float | Callable[[Tensor], Tensor] = 0.0
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    reference: ClassVar[str] = "Williams 1992"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "Williams 1992"
 
     def __post_init__(self) -> None:
         super().__post_init__()

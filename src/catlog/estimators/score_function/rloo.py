@@ -1,7 +1,6 @@
 """REINFORCE with a leave-one-out baseline."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...distributions.conditionals import view
-from ...estimator import ANY, FromDraws, Function, Kind, likelihood_ratio, tie
+from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
@@ -51,12 +50,12 @@ class RLOO(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to leave out: use Reinforce."
-    reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use Reinforce."
+    reference = "Salimans & Knowles 2014; Kool et al. 2019"
 
     def __call__(
         self,

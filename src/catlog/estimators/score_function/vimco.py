@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import refuse_outputs
 from ...distributions.conditionals import view
-from ...estimator import ANY, FromDraws, Function, Kind, Target, attach
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
@@ -54,14 +53,14 @@ class VIMCO(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "bound"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    many_outputs: ClassVar[bool] = False
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "The bound of one draw is E[f]: use Reinforce."
-    reference: ClassVar[str] = "Mnih & Rezende 2016"
+    target = "bound"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    many_outputs = False
+    least_samples = 2
+    too_few = "The bound of one draw is E[f]: use Reinforce."
+    reference = "Mnih & Rezende 2016"
 
     def __call__(
         self,

@@ -1,7 +1,6 @@
 """MAPO: policy gradient with a memory of good points."""
 
 from math import log2
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -12,7 +11,7 @@ from torch.nn.functional import pad
 from ...checks import check_count, check_flag, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, FromDraws, Function, Kind
+from ...estimator import ANY, FromDraws, Function
 from ...evaluation.learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
 
@@ -54,11 +53,11 @@ class MAPO(FromDraws, nn.Module):
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
 
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    many_outputs: ClassVar[bool] = False
-    draws_are_dependent: ClassVar[bool] = True
-    reference: ClassVar[str] = "Liang et al. 2018"
+    supports = ANY
+    differentiates_f = False
+    many_outputs = False
+    draws_are_dependent = True
+    reference = "Liang et al. 2018"
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, FromDraws, Function, Kind
+from ...estimator import ANY, FromDraws, Function
 from .likely_and_rest import beam_search, sum_and_sample
 
 
@@ -51,11 +50,11 @@ class SumAndSample(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    draws_are_dependent: ClassVar[bool] = True
-    reference: ClassVar[str] = "Liu et al. 2019"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    draws_are_dependent = True
+    reference = "Liu et al. 2019"
 
     def __post_init__(self) -> None:
         check_count(

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import comb
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, FromDraws, Function, Kind, attach
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories, draws_for, uniforms
 from ...tracing import can_inspect
@@ -54,13 +53,13 @@ class UnorderedSet(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    draws_are_dependent: ClassVar[bool] = True
-    least_samples: ClassVar[int] = 2
-    too_few: ClassVar[str] = "One draw has no others to leave out: use Reinforce."
-    reference: ClassVar[str] = "Kool et al. 2020"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    draws_are_dependent = True
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use Reinforce."
+    reference = "Kool et al. 2020"
 
     def check_draws(self, name: str, count: object) -> None:
         super().check_draws(name, count)
