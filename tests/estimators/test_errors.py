@@ -45,6 +45,7 @@ from catlog import (
 )
 from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
+from catlog.testing.cases import seeded
 from catlog.testing.settings import continuous, supports
 
 ALL = [
@@ -72,10 +73,6 @@ accepted = pytest.mark.parametrize(
 @pytest.fixture
 def q():
     return Independent(Bernoulli(logits=torch.zeros(2, 3)), 1)
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 def total(x):
