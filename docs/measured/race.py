@@ -288,7 +288,6 @@ def headline(path: Path) -> None:
     figure.legend(loc="outside right center", frameon=False, labelspacing=1.2)
     clean(axes)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def shown_methods(methods: dict[str, dict[int, Curve]]) -> list[str]:
@@ -316,7 +315,6 @@ def race(path: Path) -> None:
     figure.legend(ncols=5, loc="outside lower center", frameon=False)
     clean(axes)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> None:
@@ -367,7 +365,6 @@ def cpu_races(path: Path) -> None:
         panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
         panels[0, 0].set_axis_off()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def addition(path: Path) -> None:
@@ -383,7 +380,6 @@ def addition(path: Path) -> None:
     figure.legend(ncols=4, loc="outside lower center", frameon=False)
     clean(axes)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:
