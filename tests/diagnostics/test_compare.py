@@ -582,9 +582,14 @@ def test_text_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> 
         ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
         ({"budget": 0}, "`budget` must be at least 1"),
         ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
+        ({"parameters": []}, "parameters: tensors with requires_grad=True are needed"),
         (
             {"parameters": [torch.zeros(3)]},
-            "parameters: tensors with requires_grad=True are needed",
+            "parameters: entry 0 must be a tensor with requires_grad=True, but it is a Tensor wi",
+        ),
+        (
+            {"parameters": [0.5]},
+            "entry 0 must be a tensor .* but it is a float. Call requires_grad_",
         ),
         (
             {"parameters": [torch.zeros(3, requires_grad=True)]},

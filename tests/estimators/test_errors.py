@@ -165,7 +165,7 @@ def test_f_returns_integers(E, q):
 def test_f_returns_a_tensor_on_another_device(E, q):
     with pytest.raises(
         ValueError,
-        match="f must return its values on cpu, where its input lies, but they lie on meta",
+        match="f must return its values on cpu, the device of its input, but they are on meta",
     ):
         E(lambda x: total(x).to("meta"), q)
 

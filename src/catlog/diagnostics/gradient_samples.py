@@ -78,7 +78,8 @@ class GradientSampler:
         else:
             if leaves is None:
                 raise ValueError(
-                    "parameters: q is a callable, so the tensors to call it with are needed."
+                    "parameters: q is a callable, so the tensors to call it with are needed, but "
+                    "None was given. Pass them as a list, parameters=[...]."
                 )
             self.q = converted(q(*leaves))
             self.make_q = q
@@ -353,17 +354,29 @@ def _is_among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return any(tensor is entry for entry in tensors)
 
 
+def check_trainable(parameters: Sequence[object]) -> None:
+    """Raise ValueError unless there are parameters, all of them tensors with a gradient."""
+    if not parameters:
+        raise ValueError(
+            "parameters: tensors with requires_grad=True are needed, but none were given or found."
+        )
+    for number, parameter in enumerate(parameters):
+        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
+            kind = type(parameter).__name__
+            lack = " without a gradient" if isinstance(parameter, Tensor) else ""
+            raise ValueError(
+                f"parameters: entry {number} must be a tensor with requires_grad=True, but it is a "
+                f"{kind}{lack}. Call requires_grad_() before q is made of it."
+            )
+
+
 def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
     """Raise ValueError unless all are leaves to differentiate in and q depends on some of them."""
-    if not parameters or not all(
-        isinstance(parameter, Tensor) and parameter.requires_grad for parameter in parameters
-    ):
-        raise ValueError(
-            "parameters: tensors with requires_grad=True are needed, to take the gradient in."
-        )
+    check_trainable(parameters)
     if not any(_is_among(leaf, parameters) for leaf in graph_leaves(_from_all_parameters(q))):
         raise ValueError(
-            "parameters: q does not depend on any of them (or was made of detached ones)."
+            "parameters: q does not depend on any of them. Make q of these very tensors, not of "
+            "copies or detached ones."
         )
 
 

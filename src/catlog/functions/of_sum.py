@@ -165,13 +165,14 @@ class OfSum(nn.Module):
         if self.weights is not None and self.whole_weights is None:
             raise NotImplementedError(
                 "OfSum: its mean is known for constant weights that are whole numbers, but others "
-                "were given."
+                "were given. Use an estimator that draws, such as IndeCateR."
             )
         terms, least, largest = spread(law.probs.double(), self.whole_weights)
         size = largest - least + 1
         if size > MOST_SUMS:
             raise NotImplementedError(
-                f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}."
+                f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}. "
+                "Use an estimator that draws, such as IndeCateR."
             )
         sums = torch.arange(least, largest + 1, device=law.device).to(self._dtype_of_sums(law))
         sums = sums.view(-1, *[1] * len(law.batch_shape)).expand(-1, *law.batch_shape)

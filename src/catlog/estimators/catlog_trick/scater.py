@@ -85,7 +85,9 @@ class SCateR(FromDraws):
             if getattr(self, name) is not None:
                 check_count("SCateR", name, getattr(self, name))
         if self.variables is not None and self.categories is not None:
-            raise ValueError("SCateR: `variables` and `categories` exclude each other.")
+            raise ValueError(
+                "SCateR: `variables` and `categories` exclude each other; give one of them."
+            )
 
     @property
     def randomness(self) -> tuple[str, ...]:
