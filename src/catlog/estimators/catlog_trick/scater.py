@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count, check_generator, check_uniforms
+from ...checks import check_choice, check_count, check_generator
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, FromDraws, Function, attach
@@ -22,7 +22,7 @@ from ...sampling.interventions import (
     chosen_interventions,
     noise_shape,
 )
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ...sampling.subsets import deal_variables
 
 
@@ -147,12 +147,8 @@ class SCateR(FromDraws):
             )
         n = self.samples if index is None else index.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
-        if noise is None:
-            noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            noise = check_uniforms(
-                "noise", noise, shape, "[groups, n, *batch, d]", law, self.validate, lead=2
-            )
+        form = "[groups, n, *batch, d]"
+        noise = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
         with torch.no_grad():
             if self.variables is None and chosen is None:
                 return all_interventions(

@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count, check_number, check_uniforms
+from ...checks import check_choice, check_count, check_number
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
 from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
 from .slope_gradient import Plan, SlopePoints
 from .slope_predictions import (
@@ -150,20 +150,10 @@ class SlopeCateR(FromDraws, nn.Module):
             learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
         coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
         probability, ends = selection_probabilities(undecided * sizes)
-        if start is None:
-            start = rand(
-                (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
-            )
-        else:
-            start = check_uniforms(
-                "start",
-                start,
-                (1, *law.batch_shape),
-                "[1, *batch]",
-                law,
-                self.validate,
-                closed=True,
-            )
+        shape, form = (1, *law.batch_shape), "[1, *batch]"
+        start = given_or_rand(
+            start, shape, form, law, generator, self.validate, closed=True, name="start"
+        )
         variable = systematic_sample(m * ends, m, start)
         draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
         predictions = make_predictions(draws, probs, variable)

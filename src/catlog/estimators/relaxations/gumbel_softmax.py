@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_flag, check_generator, check_temperature, check_uniforms
+from ...checks import check_flag, check_generator, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.gumbel import gumbels, logistics
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ...tracing import inside_functorch
 
 
@@ -100,10 +100,7 @@ class GumbelSoftmax(FromDraws):
         check_generator(generator, law.device)
         shape = (self.samples, *law.batch_shape, law.d)
         shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
-        if noise is None:
-            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            u = check_uniforms("noise", noise, shape, "for this q", law, self.validate)
+        u = given_or_rand(noise, shape, "for this q", law, generator, self.validate)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
             relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)

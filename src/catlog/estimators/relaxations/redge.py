@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_generator, check_number, check_uniforms
+from ...checks import check_count, check_generator, check_number
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function
 from ...sampling.gumbel import gumbels
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from .relaxation import mean_through, straight_through, to_point
 
 
@@ -105,11 +105,8 @@ class ReDGE(FromDraws):
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
         check_generator(generator, law.device)
         shape = (2, self.samples, *law.batch_shape, law.d, law.k)
-        if noise is None:
-            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            form = "[2, n, *batch, d, k]"
-            u = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+        form = "[2, n, *batch, d, k]"
+        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
         soft = self._denoised(law, u[0])
         index = (soft.detach().log() + gumbels(u[1])).argmax(-1)
         return straight_through(law, law.point(index), to_point(law, soft))

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...checks import check_count, check_number, check_temperature, check_uniforms
+from ...checks import check_count, check_number, check_temperature
 from ...distributions.factors import Factors
 from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import truncated_gumbels
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, reinmax_mean
 from .relaxation import MeanThroughDraws, straight_through, to_point
@@ -84,11 +84,8 @@ class ReinMaxCV(MeanThroughDraws):
         x = draws_for(self, law, x, generator)
         index = law.index(x)
         shape = (1 + self.noise_samples, *index.shape, law.k)
-        if noise is None:
-            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            form = "[1 + M, n, *batch, d, k]"
-            u = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+        form = "[1 + M, n, *batch, d, k]"
+        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
         middle = midpoint(law, index)
         centre = middle.log_probs
         possible = law.possible
