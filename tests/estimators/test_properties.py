@@ -42,6 +42,12 @@ def gradient(value, logits):
     return torch.autograd.grad(value.sum(), logits)[0]
 
 
+def random_logits(seed, batch, sizes, dtype=torch.float64):
+    """Return logits ``[*batch, d, k]`` of variables with these numbers of categories."""
+    shape = (*batch, len(sizes), max(sizes))
+    return torch.randn(shape, dtype=dtype, generator=seeded(seed)).requires_grad_()
+
+
 def wave(weights, event):
     """Return a function that mixes all variables, with weights ``[*batch, features]``."""
     return lambda x: (x.flatten(-event) * weights).sum(-1).sin()
@@ -59,9 +65,7 @@ def wave(weights, event):
 def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     if E.differentiates_f and kind == "categoricals":
         kind = "one-hot"
-    logits = torch.randn(
-        *batch, len(sizes), max(sizes), dtype=dtype, generator=seeded(seed)
-    ).requires_grad_()
+    logits = random_logits(seed, batch, sizes, dtype)
     q = LAWS[kind](logits, sizes)
     law, event = factors(q), len(q.event_shape)
     weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=seeded(seed))
@@ -95,9 +99,7 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
 def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     results, most = [], []
     for E in (whole, replace(whole, chunk_size=chunk_size)):
-        logits = torch.randn(
-            *batch, len(sizes), max(sizes), dtype=torch.float64, generator=seeded(seed)
-        ).requires_grad_()
+        logits = random_logits(seed, batch, sizes)
         weights = torch.randn(*batch, len(sizes), dtype=torch.float64, generator=seeded(seed))
         seen = []
 
@@ -128,9 +130,7 @@ def test_indecater_equals_the_literal_formula(
 ):
     """The sum over i and k of p_i(k) times the mean over draws of f(x with x_i = k)."""
     d = len(sizes)
-    logits = torch.randn(
-        *batch, d, max(sizes), dtype=dtype, generator=seeded(seed)
-    ).requires_grad_()
+    logits = random_logits(seed, batch, sizes, dtype)
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     q = Categoricals(logits, sizes)
     value = IndeCateR(samples=samples, draws=draws, per_variable=per_variable)(
@@ -185,9 +185,7 @@ def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E)
     E=st.sampled_from(BLACK_BOX[1:]),
 )
 def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
-    logits = torch.randn(
-        *batch, len(sizes), max(sizes), dtype=torch.float64, generator=seeded(seed)
-    ).requires_grad_()
+    logits = random_logits(seed, batch, sizes)
     q = Categoricals(logits, sizes)
     value = E(
         lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64),
