@@ -52,6 +52,7 @@ class GradientSampler:
         own_parameter: The logits (or probabilities) of q; None for structured distributions.
         rebuilds_q: Whether a step includes building q.
         f_is_independent: Whether f does not depend on the parameters.
+        known: f as it was given, if it has a part with a known mean.
         has_loss: Whether a loss is applied to the estimates.
         knows_mean: Whether f knows its mean under q, so that Exact needs no evaluation.
     """
@@ -63,7 +64,7 @@ class GradientSampler:
         parameters: Sequence[Tensor] | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.given_f = f
+        self.f = f
         self.loss: Loss = loss or _identity
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
@@ -85,6 +86,7 @@ class GradientSampler:
             self.make_q = q
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
+        self.known = f if isinstance(f, Known) else None
         self.f = self._function(self.q)
         self.view = view(self.q)
         self.kind = kind_of(self.q)
@@ -230,7 +232,8 @@ class GradientSampler:
         :math:`\tfrac{B}{M - 1} \sum_m n_m \lVert g_m - \bar g \rVert^2`. The variance of E itself
         is included.
         """
-        losses = self.loss(self._estimate(E, generator)).flatten()
+        q = self.make_q(*self.parameters)
+        losses = self.loss(E(self.f, q, generator=generator)).flatten()
         count = losses.numel()
         groups = min(groups, count)
         parts = [
@@ -269,7 +272,7 @@ class GradientSampler:
 
     def _function(self, q: Distribution) -> Function:
         """Return f as an estimator gets it for this q."""
-        return self.given_f.under(q) if isinstance(self.given_f, Known) else self.given_f
+        return self.f if self.known is None else self.known.under(q)
 
     def _estimate(self, E: Estimator, generator: torch.Generator | None) -> Float[Tensor, "*batch"]:
         """Return one estimate of E[f], from q with a new graph if a callable makes it."""

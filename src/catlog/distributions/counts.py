@@ -111,9 +111,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
     shape = batch + (prod(q.event_shape),)
     parameter = base.rate if isinstance(base, Poisson) else base.probs
     if can_inspect(validate, parameter) and bool(parameter.isnan().any()):
-        raise ValueError(
-            f"q: {type(base).__name__} has parameters that are NaN. Check what computes them."
-        )
+        raise ValueError(f"q: {type(base).__name__} has parameters that are NaN.")
     theta = parameter.reshape(shape)
     theta = theta if theta.dtype in (torch.float32, torch.float64) else theta.float()
     size = torch.as_tensor(total, device=theta.device).to(theta.dtype)

@@ -146,8 +146,8 @@ class MarkovChain(Ordered):
 
 
 def lookup(
-    table: Float[Tensor, "*table_batch states k"], index: Int64[Tensor, "*lead"]
-) -> Float[Tensor, "*lead k"]:
+    table: Float[Tensor, "*#batch states k"], index: Int64[Tensor, "n *batch"]
+) -> Float[Tensor, "n *batch k"]:
     """Return the rows of a (batched) table at ``index``."""
     if table.dim() == 2:
         return table[index]
