@@ -34,7 +34,6 @@ from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
 from catlog.experiments.named_estimators import make_estimator
 
-from .command_line import table_parser
 from .cpu_races import racers as labels
 from .cpu_races.picks import pick
 from .tables import RESULTS, Row, Table
@@ -220,7 +219,9 @@ def print_summary(rows: list[Row], target: float) -> None:
 
 
 def main() -> None:
-    parser = table_parser(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--methods", nargs="*", default=list(RACERS))
@@ -230,6 +231,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=30.0, help="seconds of training after which a run stops"
     )
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--advice", choices=("old", "new"), help="write picks, do not race")
     parser.add_argument(
         "--without-table", action="store_true", help="f is a plain function for the pilot"

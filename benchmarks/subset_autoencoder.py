@@ -17,9 +17,11 @@ no estimator of the library's contract and stands here. Its noise is smaller tha
 draws, so its logits stay small, and `loss` is not fair to it.
 """
 
+import argparse
 import time
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
 from statistics import mean
 
 import torch
@@ -31,7 +33,6 @@ from catlog.data import load
 from catlog.distributions import Subset
 from catlog.estimator import Function
 
-from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 TERMS = 10  # of the sum of Gamma variables, as published
@@ -130,7 +131,10 @@ def train(
 
 
 def main() -> None:
-    parser = table_parser(__doc__, quick="a few steps, for the tests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a few steps, for the tests")
     parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
     parser.add_argument("--names", nargs="+", default=["RLOO", "CritiCateR", "SIMPLE", "I-MLE"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
@@ -138,6 +142,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--step", type=float, default=1.0, help="lambda of I-MLE")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--output", type=Path, help="the CSV file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (16, 12, 3) if args.quick else (128, 40, 10)
