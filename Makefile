@@ -35,10 +35,11 @@ types: .venv/ready
 unit: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE)
 
-# The battery with every annotated shape checked at run time.
+# The battery, functions with tables and tables of Markov chains, with every annotated shape checked at run time.
 shapes: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 src/catlog/testing/test_battery.py -k "unbiased or promised" \
-		--jaxtyping-packages=catlog,beartype.beartype
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 src/catlog/testing/test_battery.py \
+		tests/functions/test_functions.py tests/functions/test_known.py tests/distributions/test_structured.py \
+		-k "unbiased or promised or table" --jaxtyping-packages=catlog,beartype.beartype
 
 .venv/peers: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[peers]'

@@ -17,7 +17,6 @@ steps?). The prompt "all" is the mean over the three prompts. Columns:
   relative standard error.
 """
 
-import argparse
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
@@ -28,6 +27,7 @@ from torch import Tensor
 
 import catlog
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 LENGTH, SYMBOLS = 3, 4
@@ -169,11 +169,7 @@ def main(output: Path | None, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path, default=None)
+    parser = table_parser(__doc__, quick="few and small measurements, for the tests")
     options = parser.parse_args()
     file = RESULTS / "quality" / "advantages.csv"
     main(options.output or (None if options.quick else file), options.quick)

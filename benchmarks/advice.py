@@ -18,13 +18,11 @@ table is a separate problem ("with table"). `measured` counts the estimators.
 optimiser). Problems that the file has are not repeated.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import exp, hypot, inf, log
-from pathlib import Path
 from statistics import median_low
 
 import torch
@@ -41,6 +39,7 @@ from catlog.estimator import label
 from catlog.problems.problem import Size
 
 from . import tables
+from .command_line import table_parser
 
 # MemoryCateR assumes that f never changes, and may know f completely where there are few points.
 EXCLUDED = (catlog.MemoryCateR,)
@@ -208,9 +207,7 @@ def print_summary(rows: list[tables.Row]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--problems", nargs="*", default=list(problems.PROBLEMS))
     parser.add_argument("--sizes", nargs="*", default=["small", "large"])
     parser.add_argument("--repeats", type=int, default=200)
@@ -221,7 +218,6 @@ def main() -> None:
     parser.add_argument(
         "--cpu-time", action="store_true", help="CPU seconds, for a machine that is not quiet"
     )
-    parser.add_argument("--output", type=Path, help="the CSV file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     clock = time.process_time if args.cpu_time else time.perf_counter

@@ -13,7 +13,6 @@ Columns: tokens (generated so far), step, reward (mean over the completions of t
 right (share of 256 fixed problems whose most likely completion is right) and seconds of CPU time.
 """
 
-import argparse
 import time
 from pathlib import Path
 from random import Random
@@ -26,6 +25,7 @@ from torch.nn.functional import cross_entropy
 import catlog
 from catlog.distributions import left_padded
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 LETTERS = "0123456789+="
@@ -178,11 +178,7 @@ def main(output: Path | None, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path, default=None)
+    parser = table_parser(__doc__, quick="few and small measurements, for the tests")
     options = parser.parse_args()
     file = RESULTS / "quality" / "arithmetic.csv"
     main(options.output or (None if options.quick else file), options.quick)

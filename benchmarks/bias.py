@@ -12,11 +12,9 @@ its own target, the bound. The file's rows of networks are written by `python -m
 networks`.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -29,6 +27,7 @@ from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expec
 from catlog.testing.battery import applies, z_limit, z_scores
 from catlog.testing.settings import VARIANTS, continuous
 
+from .command_line import table_parser
 from .settings import NETWORK, Options, make_estimator, options_text
 from .tables import RESULTS, Row, Table
 
@@ -123,10 +122,7 @@ def judge_all(name: str, quick: bool) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one setting on bits, for the tests")
+    parser = table_parser(__doc__, quick="one setting on bits, for the tests")
     parser.add_argument(
         "--names",
         nargs="+",
@@ -134,7 +130,6 @@ def main() -> None:
         default=list(ESTIMATORS),
         help="judge these; other rows of the file stay",
     )
-    parser.add_argument("--output", type=Path, default=None, help="the CSV file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     path = args.output or (None if args.quick else RESULTS / "quality" / "estimators.csv")

@@ -11,9 +11,7 @@ them, at one number of evaluations: 1 + 16 for a draw of `CountDifferences`, as 
 - `decoder`: the cross-entropy of 64 random bits after a random network of the counts' square roots.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +22,7 @@ from catlog.diagnostics.moments import Moments
 from catlog.distributions import lost_mass, truncated
 from catlog.estimator import Function
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 COUNTS, CATEGORIES = 16, 24
@@ -62,11 +61,8 @@ def noise(E: Estimator, f: Function, cut: bool, rate: Tensor, repeats: int) -> M
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__, output=RESULTS / "quality" / "counts.csv")
     parser.add_argument("--repeats", type=int, default=2000)
-    parser.add_argument("--output", type=Path, default=RESULTS / "quality" / "counts.csv")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rate = torch.linspace(0.5, 4.0, COUNTS)

@@ -31,6 +31,7 @@ from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
 
+from .command_line import table_parser
 from .startup import ROOT, copy_source
 from .tables import RESULTS, Row, Table, show
 
@@ -176,16 +177,13 @@ def baseline_of(name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__, output=RESULTS / "speed" / "estimator_times.csv")
     parser.add_argument("--before", help="a commit to measure as well")
     parser.add_argument("--source", type=Path, help="a folder with the earlier catlog, instead")
     parser.add_argument("--only", nargs="*", help="rows to measure", choices=list(SETTINGS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variables", type=int, default=VARIABLES)
     parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--output", type=Path, default=RESULTS / "speed" / "estimator_times.csv")
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.answer:

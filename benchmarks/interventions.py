@@ -10,11 +10,9 @@ The loop may use the stored states of the base draw. Both must find the same poi
 uniforms.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable
 from math import log
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,6 +22,7 @@ import catlog
 from catlog.distributions import Autoregressive, Ordered
 from catlog.sampling.interventions import all_interventions, noise_shape
 
+from .command_line import table_parser
 from .quality.structured import conditional_rows
 from .speed.timing import Bench
 from .tables import RESULTS, Row, Table, show
@@ -181,11 +180,7 @@ def print_conclusion(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="small d, for the tests")
-    parser.add_argument("--output", type=Path, help="the CSV file")
+    parser = table_parser(__doc__, quick="small d, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

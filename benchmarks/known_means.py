@@ -17,9 +17,9 @@ is the squared distance of both means over its expectation if they are equal: ab
   indicator of the sum.
 """
 
-import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import median
@@ -33,7 +33,9 @@ from catlog.diagnostics.moments import Moments
 from catlog.estimator import Function
 from catlog.functions import Known, OfSum, ising
 
+from .command_line import argument_parser
 from .tables import RESULTS, Row, Table, show
+from .turns import seconds_in_turns
 
 
 def digits_of(logits: Tensor) -> Distribution:
@@ -48,13 +50,6 @@ def sum_of_digits(d: int) -> tuple[OfSum, Tensor]:
     return OfSum(lambda total: total == target, categories=10), logits.requires_grad_()
 
 
-def seconds(E: Estimator, f: Function, logits: Tensor) -> float:
-    logits.grad = None
-    begin = time.process_time()
-    E(f, digits_of(logits)).backward()
-    return time.process_time() - begin
-
-
 def time_rows(sizes: list[int], repeats: int) -> list[Row]:
     rows: list[Row] = []
     for d in sizes:
@@ -63,12 +58,12 @@ def time_rows(sizes: list[int], repeats: int) -> list[Row]:
             "Exact": Exact(),
             "IndeCateR(10)": IndeCateR(10, validate=False),
         }
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for repeat in range(repeats + 3):
-            for name, E in sides.items():
-                took = seconds(E, f, logits)
-                if repeat >= 3:
-                    times[name].append(took)
+
+        def step(E: Estimator, f: Function = f, logits: Tensor = logits) -> None:
+            torch.autograd.grad(E(f, digits_of(logits)), logits)
+
+        steps = {name: partial(step, E) for name, E in sides.items()}
+        times = seconds_in_turns(steps, repeats, warm_up=3, clock=time.process_time)
         leaf = logits.detach().double().requires_grad_()
         by_log = log_expectation(Exact(), f, digits_of(leaf))
         by_mean = Exact()(f, digits_of(leaf)).log()
@@ -167,9 +162,7 @@ def noise_rows(repeats: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[6, 16, 100, 1000])
     parser.add_argument("--timings", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=2000)

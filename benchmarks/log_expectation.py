@@ -15,11 +15,9 @@ no number has noise. Rows with the same `draws` cost the same: `repeats` calls o
 - cosine: of the angle between the expected gradient and the exact one.
 """
 
-import argparse
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations_with_replacement
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,6 +28,7 @@ from catlog.logarithm import log_of_mean
 from catlog.testing import Case
 from catlog.testing.cases import grid
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 FLOOR = 1e-8  # of the experiment `addition`
@@ -151,11 +150,7 @@ def measure(problem: str, name: str, draws: int, repeats: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few draws, for the tests")
-    parser.add_argument("--output", type=Path, default=None, help="the CSV file")
+    parser = table_parser(__doc__, quick="few draws, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
     path = args.output or (None if args.quick else RESULTS / "quality" / "log_expectation.csv")

@@ -9,11 +9,9 @@ probabilities times means, for this one problem. Both sides run in turn; medians
 beside what the process held before (CPU: of the resident set, looked at twice per millisecond).
 """
 
-import argparse
 import multiprocessing
 import resource
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -25,7 +23,9 @@ from torch.distributions import Categorical, Independent
 import catlog
 from catlog.functions import DigitsOfSum
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
+from .turns import seconds_in_turns
 
 
 def problem(device: str, places: int, batch: int) -> tuple[DigitsOfSum, Tensor]:
@@ -60,16 +60,6 @@ def by_hand(samples: int) -> Callable[[DigitsOfSum, Tensor], Tensor]:
         return -(estimate + 1e-3).log().sum()
 
     return loss
-
-
-def seconds(loss: Callable[[DigitsOfSum, Tensor], Tensor], f: DigitsOfSum, logits: Tensor) -> float:
-    if logits.is_cuda:
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    loss(f, logits).backward()
-    if logits.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
 
 
 def peak_mib(args: tuple[str, int, int, int, bool]) -> float:
@@ -109,15 +99,12 @@ def resident_bytes() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--places", type=int, default=100)
     parser.add_argument("--batch", type=int, default=5)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     f, logits = problem(args.device, args.places, args.batch)
@@ -126,12 +113,8 @@ def main() -> None:
         "by hand": by_hand(args.samples),
         "IndeCateR": by_library(catlog.IndeCateR(args.samples, validate=False)),
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(args.repeats + 3):
-        for name, loss in sides.items():
-            took = seconds(loss, f, logits)
-            if repeat >= 3:
-                times[name].append(took)
+    steps = {name: lambda loss=loss: loss(f, logits).backward() for name, loss in sides.items()}
+    times = seconds_in_turns(steps, args.repeats, warm_up=3)
     spawn = multiprocessing.get_context("spawn")
     rows: list[Row] = []
     for name in sides:

@@ -33,6 +33,7 @@ from catlog.estimators import ESTIMATORS
 from catlog.experiments import DVAE, folder_for, records
 from catlog.experiments.sweep import sweep
 
+from .command_line import argument_parser
 from .cpu_races.racers import Racer
 from .tables import RESULTS, Row, Table
 
@@ -259,9 +260,7 @@ def merge(paths: Sequence[Path]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     names = list(parts())
     protocols = [name for name in names if not name.startswith("claim")]
     commands = parser.add_subparsers(dest="command", required=True)

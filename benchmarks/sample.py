@@ -7,10 +7,8 @@ A step is the draw and the gradient of a weighted sum of it. In every round all 
 `ratio` is the median over rounds of the time relative to F.gumbel_softmax in the same round.
 """
 
-import argparse
-import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from statistics import median
 
 import torch
@@ -20,7 +18,9 @@ from torch.nn import functional as F
 import catlog
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
+from .turns import median_ratio, seconds_in_turns
 
 SHAPES = [(32, 10), (100, 20, 10), (100, 200, 10)]
 REFERENCE = "F.gumbel_softmax"
@@ -41,51 +41,34 @@ def methods() -> dict[str, Draw]:
     return draws
 
 
-def seconds(draw: Draw, logits: Tensor, weight: Tensor, calls: int) -> float:
-    """Return the time of a step, as a mean over ``calls``."""
-    _synchronise(logits)
-    start = time.perf_counter()
-    for _ in range(calls):
-        torch.autograd.grad((draw(logits) * weight).sum(), logits)
-    _synchronise(logits)
-    return (time.perf_counter() - start) / calls
-
-
-def _synchronise(logits: Tensor) -> None:
-    if logits.is_cuda:
-        torch.cuda.synchronize()
-
-
 def measure(shape: tuple[int, ...], device: str, rounds: int) -> list[Row]:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(shape, generator=generator).to(device).requires_grad_()
     weight = torch.randn(shape, generator=generator).to(device)
     draws = methods()
     calls = max(1, 20_000 // logits.numel())
-    times: dict[str, list[float]] = {name: [] for name in draws}
-    for repeat in range(rounds + 3):
-        for name, draw in draws.items():
-            took = seconds(draw, logits, weight, calls)
-            if repeat >= 3:
-                times[name].append(took)
+
+    def steps(draw: Draw) -> None:
+        for _ in range(calls):
+            torch.autograd.grad((draw(logits) * weight).sum(), logits)
+
+    named_steps = {name: partial(steps, draw) for name, draw in draws.items()}
+    times = seconds_in_turns(named_steps, rounds, warm_up=3)
     return [
         {
             "shape": " x ".join(map(str, shape)),
             "method": name,
-            "ms": 1000 * median(took),
-            "ratio": median(a / b for a, b in zip(took, times[REFERENCE], strict=True)),
+            "ms": 1000 * median(took) / calls,
+            "ratio": median_ratio(took, times[REFERENCE]),
         }
         for name, took in times.items()
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(args.output or RESULTS / "speed" / f"sample_{args.device}.csv", ("shape",))

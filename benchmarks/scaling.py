@@ -9,7 +9,6 @@ processes; times are medians over rounds. Messages are counted as they are sent:
 There is a row for Ray where Ray is installed.
 """
 
-import argparse
 import importlib.util
 import os
 import tempfile
@@ -35,6 +34,7 @@ from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
 from catlog.problems.mlp import mlp
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 SLEEP = 0.005  # seconds
@@ -239,8 +239,8 @@ PARTS: dict[str, Callable[[int, bool], list[Row]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = table_parser(
+        __doc__, quick="tiny sizes, for the tests; files only in a given --output"
     )
     parser.add_argument(
         "--rounds", type=int, default=None, help="measurements of every row (11; 2 with --quick)"
@@ -253,12 +253,6 @@ def main() -> None:
         metavar="PART",
         help=", ".join(PARTS),
     )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="tiny sizes, for the tests; files only in a given --output",
-    )
-    parser.add_argument("--output", type=Path, help="the CSV file")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)

@@ -11,15 +11,13 @@ formula's time over this one's, with as many threads. `load` is the machine's lo
 the loops start. With other work on the machine the rows are busier than they say.
 """
 
-import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,8 +27,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import catlog
 
+from .command_line import table_parser
 from .speed.literal import literal_indecater
 from .tables import RESULTS, Row, Table, show
+from .turns import median_ratio, seconds_in_turns
 
 LITERAL = "literal formula"
 METHODS: dict[str, int | None] = {"default": None, "1024": 1024, "4096": 4096, "16384": 16384}
@@ -80,35 +80,29 @@ def measure(busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
     cores = os.cpu_count() or 1
     steps = step(batch, variables)
     keys = [(threads, name) for threads in sorted({1, cores}) for name in steps]
-    times: dict[tuple[int, str], list[float]] = {key: [] for key in keys}
+
+    def call(threads: int, name: str) -> None:
+        torch.set_num_threads(threads)
+        steps[name]()
+
     load = os.getloadavg()[0]
     with busy_loops(busy):
-        for turn in range(rounds + 1):
-            for threads, name in keys:
-                torch.set_num_threads(threads)
-                start = time.perf_counter()
-                steps[name]()
-                if turn > 0:  # the first round warms up
-                    times[threads, name].append(time.perf_counter() - start)
+        times = seconds_in_turns({key: partial(call, *key) for key in keys}, rounds)
     rows = []
     for threads, name in keys:
-        literal = times[threads, LITERAL]
-        ratios = (a / b for a, b in zip(literal, times[threads, name], strict=True))
+        ratio = median_ratio(times[threads, LITERAL], times[threads, name])
         row: Row = {"busy": busy, "cores": cores, "threads": threads, "method": name}
         row["ms"] = 1000 * median(times[threads, name])
-        rows.append(row | {"ratio": median(ratios), "rounds": rounds, "load": load})
+        rows.append(row | {"ratio": ratio, "rounds": rounds, "load": load})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__, output=RESULTS / "speed" / "shared_machine.csv")
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 1], help="numbers of loops")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--variables", type=int, default=200)
-    parser.add_argument("--output", type=Path, default=RESULTS / "speed" / "shared_machine.csv")
     options = parser.parse_args()
     table = Table(options.output, ("busy", "threads", "method"))
     for busy in options.busy:

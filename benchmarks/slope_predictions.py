@@ -16,9 +16,6 @@ the others, m(c) the estimator's when category c is drawn, and m its mean over c
 Gumbel noise that an estimator adds is averaged over 50 vectors.
 """
 
-import argparse
-from pathlib import Path
-
 import torch
 from torch import Tensor
 from torch.distributions import OneHotCategorical
@@ -27,6 +24,7 @@ import catlog
 from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 from .temperatures import CATEGORIES, VARIABLES, Autoencoder, trained
 
@@ -97,11 +95,7 @@ def measure(model: Autoencoder, images: Tensor, steps: int, draws: int) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few steps, for the tests")
-    parser.add_argument("--output", type=Path, default=None, help="the CSV file")
+    parser = table_parser(__doc__, quick="few steps, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
     path = args.output or (None if args.quick else RESULTS / "quality" / "slope_predictions.csv")

@@ -9,7 +9,6 @@ longer than `import torch` in the same round, and `ratio` that of its time relat
 are copied and compiled to bytecode before the first round, as an installation does.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from operator import sub, truediv
 from pathlib import Path
 from statistics import median
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 ROOT = Path(__file__).parents[1]
@@ -88,12 +88,9 @@ def measure(commits: list[str], rounds: int, folder: Path) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(__doc__, output=RESULTS / "speed" / "startup.csv")
     parser.add_argument("--commits", nargs="*", default=[], help="commits to measure as well")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=RESULTS / "speed" / "startup.csv")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(options.commits, options.rounds, Path(folder))

@@ -16,10 +16,8 @@ log-probability, divided by k, and of the marginals; the relative error, in norm
 a weighted sum of the marginals.
 """
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,7 +27,9 @@ from torch.nn.functional import pad
 import catlog
 from catlog.distributions import gumbel_top_k
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
+from .turns import median_ratio, seconds_in_turns
 
 IMPOSSIBLE = -1e30
 
@@ -105,16 +105,8 @@ def speed(d: int, k: int, batch: int, repeats: int) -> list[Row]:
     }
     rows = []
     for what, calls in work.items():
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for call in calls.values():
-            call()
-        for _ in range(repeats):
-            for name, call in calls.items():
-                begin = time.process_time()
-                call()
-                times[name].append(1000 * (time.process_time() - begin))
+        times = seconds_in_turns(calls, repeats, clock=time.process_time)
         for name, measured in times.items():
-            ratios = [a / b for a, b in zip(measured, times["Subset"], strict=True)]
             rows.append(
                 {
                     "what": what,
@@ -122,8 +114,8 @@ def speed(d: int, k: int, batch: int, repeats: int) -> list[Row]:
                     "d": d,
                     "k": k,
                     "batch": batch,
-                    "ms": median(measured),
-                    "ratio": median(ratios),
+                    "ms": 1000 * median(measured),
+                    "ratio": median_ratio(measured, times["Subset"]),
                     "repeats": repeats,
                 }
             )
@@ -166,12 +158,8 @@ def stability(d: int, k: int, batch: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, for the tests")
+    parser = table_parser(__doc__, quick="tiny sizes, for the tests")
     parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--output", type=Path, help="the folder of the CSV files")
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (30, 5, 4) if args.quick else (1000, 50, 100)

@@ -16,9 +16,7 @@ Rows of section "training": the model trained by the first ten of them from the 
 is the exact negative bound in nats, on the 1000 test digits, after `steps` steps.
 """
 
-import argparse
 from math import log
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +27,7 @@ import catlog
 from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
+from .command_line import table_parser
 from .tables import RESULTS, Row, Table, show
 
 VARIABLES, CATEGORIES, HIDDEN = 4, 8, 256
@@ -158,11 +157,7 @@ def training(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few steps, for the tests")
-    parser.add_argument("--output", type=Path, default=None, help="the CSV file")
+    parser = table_parser(__doc__, quick="few steps, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
     path = args.output or (None if args.quick else RESULTS / "quality" / "temperatures.csv")

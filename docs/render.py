@@ -7,42 +7,21 @@ Sphinx calls `draw_figures` and `render` (see conf.py), so no generated page or 
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 
+import matplotlib.pyplot as plt
+import measured
 from jinja2 import Environment, StrictUndefined
-from measured import (
-    ROOT,
-    advantages,
-    choose,
-    compare,
-    control_variates,
-    estimators,
-    fast_functions,
-    from_gumbel_softmax,
-    from_pyro,
-    idea,
-    programs,
-    protocol,
-    race,
-    reproduction,
-    scaling,
-    speed,
-    structured,
-    suite,
-    variance,
-)
+from measured import ROOT, race
 
 DOCS = ROOT / "docs"
 FIGURES = DOCS / "figures"
 MODULES: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (
-        advantages, choose, compare, control_variates, estimators, fast_functions,
-        from_gumbel_softmax, from_pyro, idea, programs, protocol, race, reproduction, scaling,
-        speed, structured, suite, variance,
-    )
-}  # fmt: skip
+    page.name: import_module(f"measured.{page.name}") for page in iter_modules(measured.__path__)
+}
 
 
 def render(page: str, text: str) -> str:
@@ -64,6 +43,7 @@ def draw_figures(folder: Path = FIGURES) -> None:
             path = folder / name
             if not path.exists() or path.stat().st_mtime < newest:
                 draw(path)
+                plt.close("all")
 
 
 if __name__ == "__main__":

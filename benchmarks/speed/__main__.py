@@ -10,15 +10,14 @@ results/speed/step_times_<device>.csv (problem, method, ms), which `catlog repor
 reads. The latter keeps the problems that were not measured this time.
 """
 
-import argparse
 import platform
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from catlog.experiments import records
 
+from ..command_line import table_parser
 from ..tables import RESULTS, Row, Table, show
 from . import memory, scaling, steps
 from .timing import Bench
@@ -43,8 +42,8 @@ def machine(device: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = table_parser(
+        __doc__, quick="tiny sizes, for the tests; files only in a given --output"
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=None, help="measurements of every row")
@@ -58,12 +57,6 @@ def main() -> None:
     )
     parser.add_argument("--compile", action="store_true", help="on a CPU, compiled steps as well")
     parser.add_argument("--digits", type=int, nargs="+", default=None, help="sizes of the addition")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="tiny sizes, for the tests; files only in a given --output",
-    )
-    parser.add_argument("--output", type=Path, default=None, help="folder for the files")
     args = parser.parse_args()
     cuda = args.device == "cuda"
     digits = args.digits or ([16] if cuda else [4, 8, 16, 32])

@@ -13,7 +13,8 @@ from catlog.experiments import records
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
-sys.path.append(str(ROOT))  # pages show the judgement of benchmarks, which are not installed
+sys.path.append(str(ROOT))  # the benchmarks, which are not installed
+from benchmarks.tables import cell_text as short  # noqa: E402
 
 
 def read(name: str) -> list[Row]:
@@ -30,15 +31,6 @@ def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
-
-
-def short(value: object) -> str:
-    """Return a cell of a table of measurements: three significant digits, nothing for None."""
-    if not isinstance(value, float):
-        return "" if value is None else str(value)
-    if 0 < abs(value) < 1e-3:
-        return f"{value:.1e}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def columns_with_values(rows: Sequence[Row]) -> list[str]:

@@ -94,7 +94,6 @@ def picture(path: Path) -> None:
             axes.set(xlabel="thousand tokens generated", ylabel=name)
     figure.legend(loc="outside right center", frameon=False)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:

@@ -227,7 +227,6 @@ def picture(rows: list[Row], path: Path) -> None:
     )  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=11)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:

@@ -158,7 +158,6 @@ def which_points(path: Path) -> None:
         frameon=False,
     )
     figure.savefig(path)
-    plt.close(figure)
 
 
 def rao_blackwell(path: Path) -> None:
@@ -212,7 +211,6 @@ def rao_blackwell(path: Path) -> None:
         handle.set_sizes([40])  # type: ignore[union-attr]
     _clean(axes)
     figure.savefig(path)
-    plt.close(figure)
 
 
 def limit(path: Path) -> None:
@@ -255,7 +253,6 @@ def limit(path: Path) -> None:
     for axes in (left, right):
         _clean(axes)
     figure.savefig(path)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:

@@ -206,7 +206,6 @@ def draw_curves(path: Path) -> None:
         lines.values(), lines, fontsize=8, ncols=2, loc="outside lower center", frameon=False
     )
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def figures() -> dict[str, Callable[[Path], None]]:

@@ -281,7 +281,6 @@ def draw_curves(path: Path) -> None:
     figure.supxlabel("step", fontsize=10)
     figure.supylabel("train bound", fontsize=10)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def figures() -> dict[str, Callable[[Path], None]]:

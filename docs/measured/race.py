@@ -398,7 +398,6 @@ def headline(path: Path) -> None:
     figure.legend(loc="outside right center", frameon=False, labelspacing=1.2)
     clean(axes)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def shown_methods(methods: dict[str, dict[int, Curve]]) -> list[str]:
@@ -426,7 +425,6 @@ def race(path: Path) -> None:
     figure.legend(ncols=5, loc="outside lower center", frameon=False)
     clean(axes)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> None:
@@ -446,7 +444,7 @@ def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> 
         values.append([row["value"] for row in curve])
         axes.plot(seconds, values[-1], line, color=colour, linewidth=1.8, label=entry.method)
     if values:
-        # From the value that half of the curves pass early on, so that the ends can be told apart.
+        # From the value that half of the curves pass early on, so that the ends are distinct.
         early = median(line[min(2, len(line) - 1)] for line in values if line)
         beyond = target + 0.08 * (target - early)
         axes.set_ylim(*sorted((early, beyond)))
@@ -477,7 +475,6 @@ def cpu_races(path: Path) -> None:
         panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
         panels[0, 0].set_axis_off()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def addition(path: Path) -> None:
@@ -493,7 +490,6 @@ def addition(path: Path) -> None:
     figure.legend(ncols=4, loc="outside lower center", frameon=False)
     clean(axes)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:

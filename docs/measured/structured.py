@@ -61,7 +61,6 @@ def picture(path: Path) -> None:
     bar.outline.set_visible(False)
     bar.set_label("variance / RLOO's (blue: less)")
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def subset_times() -> str:
@@ -137,7 +136,6 @@ def autoencoder_picture(path: Path) -> None:
     axes[1].set(xlabel="seconds of training")
     axes[0].legend()
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def coin_rewards(rows: list[Row]) -> str:

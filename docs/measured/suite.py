@@ -168,7 +168,6 @@ def picture(rows: list[Row], path: Path) -> None:
     bar.set_ticks([0, 1, 2, 3], labels=["best", "10 x", "100 x", "1000 x"], fontsize=10)
     bar.set_label("mean squared error x time, relative to the best unbiased estimator", fontsize=11)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:

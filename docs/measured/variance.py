@@ -45,7 +45,6 @@ def picture(path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(title="decoder trained for", loc="outside right center", frameon=False)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def figures() -> dict[str, object]:

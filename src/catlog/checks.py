@@ -205,7 +205,7 @@ def check_tensor(
 def check_injected(
     name: str, value: object, shape: tuple[int, ...], form: str, law: Known, lead: int
 ) -> Tensor:
-    """Return ``value`` in this shape, or raise unless it has it but for the output dimensions.
+    """Return ``value`` in this shape; raise unless it has it, with or without output dimensions.
 
     The batch stands after ``lead`` dimensions, and the output dimensions, of size 1, are its last.
     """

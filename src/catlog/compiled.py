@@ -144,8 +144,8 @@ def _captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Capture the body in ``graph``, and restore torch's state after a failure.
 
     After a failed capture torch stays on the capture's stream, and its generator refuses to draw
-    because it is still registered with the graph. Old graphs are collected before and not during
-    the capture: to free one is an operation that invalidates it.
+    because it is still registered with the graph. Old graphs are collected before the capture: to
+    free one during the capture would invalidate it.
     """
     stream = torch.cuda.current_stream()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .checks import check_count
+
 Function = Callable[[Tensor], Tensor]
 
 Target = Literal["expectation", "bound"]
@@ -131,7 +133,7 @@ class Estimator(Protocol):
     ) -> Float[Tensor, "*batch_outputs"]: ...
 
 
-def label(E: Estimator) -> str:
+def label(E: object) -> str:
     """Return the name of an estimator, its number of draws and the settings away from the defaults.
 
     It is the ``__repr__`` of every estimator. Coefficients that an estimator learns are left out.
@@ -152,6 +154,42 @@ def label(E: Estimator) -> str:
         elif isinstance(value, bool | int | str) and value != parameter.default:
             settings.append(f"{name}={value}")
     return f"{type(E).__name__}({', '.join(settings)})"
+
+
+class FromDraws:
+    """Defaults for estimators of E[f] that evaluate f once at each of ``samples`` draws of q.
+
+    A subclass adds ``unbiased``, ``supports``, ``differentiates_f``, ``reference``
+    and ``__call__``. It overrides what differs.
+    """
+
+    samples: int
+    validate: bool
+    supports: ClassVar[frozenset[Kind]]
+    reference: ClassVar[str]
+    target: ClassVar[Target] = "expectation"
+    many_outputs: ClassVar[bool] = True
+    least_samples: ClassVar[int] = 1
+    too_few: ClassVar[str] = ""  # what to do instead of drawing fewer, for an error
+
+    __repr__ = label
+
+    def __post_init__(self) -> None:
+        self.check_draws("samples", self.samples)
+
+    def check_draws(self, name: str, count: object) -> None:
+        """Raise unless a number of draws is large enough."""
+        check_count(type(self).__name__, name, count, self.least_samples, hint=self.too_few)
+
+    @property
+    def randomness(self) -> tuple[str, ...]:
+        return ("x",)
+
+    def rows(self, q: Distribution) -> int:
+        return self.samples
+
+    def evaluations(self, q: Distribution) -> int:
+        return self.samples
 
 
 def attach(

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, log, sqrt
 from pathlib import Path
@@ -560,6 +560,15 @@ def test_table_shows_everything_where_there_is_space() -> None:
         assert "Left out: ARSM: it is not for many many" in text
 
 
+def test_estimators_left_out_for_one_reason_share_a_line() -> None:
+    skipped = {"ARM": "it is slow", "VIMCO": "it is a bound", "ARMS": "it is slow"}
+    lines = replace(example(), skipped=skipped).table().split("\n")
+    assert lines[-2:] == [
+        "Left out: ARM, ARMS, each because it is slow.",
+        "Left out: VIMCO: it is a bound.",
+    ]
+
+
 def test_text_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (60, 80, 200):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -573,9 +582,14 @@ def test_text_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> 
         ({"repeats": 1}, "`repeats` must be at least 2, but 1 was given"),
         ({"budget": 0}, "`budget` must be at least 1"),
         ({"estimators": ["Nonsense"]}, "estimators: 'Nonsense' is not known. Give one of Exact"),
+        ({"parameters": []}, "parameters: tensors with requires_grad=True are needed"),
         (
             {"parameters": [torch.zeros(3)]},
-            "parameters: tensors with requires_grad=True are needed",
+            "parameters: entry 0 must be a tensor with requires_grad=True, but it is a Tensor wi",
+        ),
+        (
+            {"parameters": [0.5]},
+            "entry 0 must be a tensor .* but it is a float. Call requires_grad_",
         ),
         (
             {"parameters": [torch.zeros(3, requires_grad=True)]},

@@ -45,6 +45,7 @@ from catlog import (
 )
 from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
+from catlog.testing.cases import seeded
 from catlog.testing.settings import continuous, supports
 
 ALL = [
@@ -72,10 +73,6 @@ accepted = pytest.mark.parametrize(
 @pytest.fixture
 def q():
     return Independent(Bernoulli(logits=torch.zeros(2, 3)), 1)
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 def total(x):
@@ -168,7 +165,7 @@ def test_f_returns_integers(E, q):
 def test_f_returns_a_tensor_on_another_device(E, q):
     with pytest.raises(
         ValueError,
-        match="f must return its values on cpu, where its input lies, but they lie on meta",
+        match="f must return its values on cpu, the device of its input, but they are on meta",
     ):
         E(lambda x: total(x).to("meta"), q)
 

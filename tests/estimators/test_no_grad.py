@@ -11,6 +11,7 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 
 import catlog
 from catlog import MAPO, MarkovChain, MemoryCateR, MovingAverageBaseline, Reinforce, SlopeCateR
+from catlog.testing.cases import seeded
 from catlog.testing.settings import estimators, supports
 
 LAWS: dict[str, Callable[[Tensor], Distribution]] = {
@@ -28,10 +29,6 @@ LEARNING = [
     SlopeCateR(2),
     Reinforce(2, baseline=MovingAverageBaseline(0.5)),
 ]
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def logits() -> Tensor:

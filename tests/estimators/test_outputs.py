@@ -12,15 +12,12 @@ from torch.nn.functional import one_hot
 import catlog
 from catlog.estimator import Estimator, Kind
 from catlog.functions import DigitsOfSum, Pool, Sharded
+from catlog.testing.cases import normals
 from catlog.testing.settings import select
 
 STRUCTURED = {
     label: E for label, E in select(many_outputs=True).items() if Kind.STRUCTURED in E.supports
 }
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def chain(theta: Tensor) -> Distribution:
@@ -75,7 +72,7 @@ def crf(theta: Tensor) -> Distribution:
 def test_every_output_equals_a_call_of_its_own(
     E: Estimator, distribution: Callable[[Tensor], Distribution]
 ) -> None:
-    theta = randn(2, 3, 3, seed=1).requires_grad_()
+    theta = normals(2, 3, 3, seed=1).requires_grad_()
 
     def results(x: Tensor) -> Tensor:
         number = x.double()
@@ -101,7 +98,7 @@ def digits(base: int, places: int, batch: int = 3) -> tuple[DigitsOfSum, Tensor]
     """Return a function of random targets, and logits."""
     generator = torch.Generator().manual_seed(base + places)
     target = torch.randint(0, base, (batch, places + 1), generator=generator)
-    return DigitsOfSum(target, base), randn(batch, 2 * places, base, seed=places)
+    return DigitsOfSum(target, base), normals(batch, 2 * places, base, seed=places)
 
 
 @pytest.mark.parametrize(

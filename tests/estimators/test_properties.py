@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Independent, OneHotCategorical
 from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThrough
 from catlog.distributions.factors import factors
 from catlog.sampling.draw import DRAWS, draw
+from catlog.testing.cases import seeded
 
 search = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -37,12 +38,14 @@ ALL = [*BLACK_BOX, StraightThrough(samples=2), IndeCateR(samples=3, variables=1)
 CHUNKED = [Exact(), *(E for E in BLACK_BOX if isinstance(E, IndeCateR))]
 
 
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
-
-
 def gradient(value, logits):
     return torch.autograd.grad(value.sum(), logits)[0]
+
+
+def random_logits(seed, batch, sizes, dtype=torch.float64):
+    """Return logits ``[*batch, d, k]`` of variables with these numbers of categories."""
+    shape = (*batch, len(sizes), max(sizes))
+    return torch.randn(shape, dtype=dtype, generator=seeded(seed)).requires_grad_()
 
 
 def wave(weights, event):
@@ -62,16 +65,14 @@ def wave(weights, event):
 def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     if E.differentiates_f and kind == "categoricals":
         kind = "one-hot"
-    logits = torch.randn(
-        *batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed)
-    ).requires_grad_()
+    logits = random_logits(seed, batch, sizes, dtype)
     q = LAWS[kind](logits, sizes)
     law, event = factors(q), len(q.event_shape)
-    weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=generator(seed))
-    x = draw(law, E.rows(q), generator=generator(seed))
+    weights = torch.randn(*batch, q.event_shape.numel(), dtype=dtype, generator=seeded(seed))
+    x = draw(law, E.rows(q), generator=seeded(seed))
     options = {}
     if "chosen" in E.randomness:
-        options["chosen"] = torch.randint(law.d, (3, *batch, 1), generator=generator(seed))
+        options["chosen"] = torch.randint(law.d, (3, *batch, 1), generator=seeded(seed))
     value = E(wave(weights, event), q, x=x, **options)
     slope = gradient(value, logits)
     for element in product(*map(range, batch)):
@@ -98,17 +99,15 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
 def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     results, most = [], []
     for E in (whole, replace(whole, chunk_size=chunk_size)):
-        logits = torch.randn(
-            *batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)
-        ).requires_grad_()
-        weights = torch.randn(*batch, len(sizes), dtype=torch.float64, generator=generator(seed))
+        logits = random_logits(seed, batch, sizes)
+        weights = torch.randn(*batch, len(sizes), dtype=torch.float64, generator=seeded(seed))
         seen = []
 
         def f(x, seen=seen, weights=weights):
             seen.append(len(x))
             return wave(weights, 1)(x)
 
-        value = E(f, Categoricals(logits, sizes), generator=generator(seed))
+        value = E(f, Categoricals(logits, sizes), generator=seeded(seed))
         results.append((value.detach(), gradient(value, logits)))
         most.append(seen if isinstance(E, Exact) else seen[1:])
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
@@ -131,17 +130,15 @@ def test_indecater_equals_the_literal_formula(
 ):
     """The sum over i and k of p_i(k) times the mean over draws of f(x with x_i = k)."""
     d = len(sizes)
-    logits = torch.randn(
-        *batch, d, max(sizes), dtype=dtype, generator=generator(seed)
-    ).requires_grad_()
-    f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
+    logits = random_logits(seed, batch, sizes, dtype)
+    f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     q = Categoricals(logits, sizes)
     value = IndeCateR(samples=samples, draws=draws, per_variable=per_variable)(
-        f, q, generator=generator(seed)
+        f, q, generator=seeded(seed)
     )
 
     x = draw(
-        factors(q), samples, draws, groups=(d,) if per_variable else (), generator=generator(seed)
+        factors(q), samples, draws, groups=(d,) if per_variable else (), generator=seeded(seed)
     )
     literal = 0.0
     for i, size in enumerate(sizes):
@@ -165,13 +162,13 @@ def test_indecater_equals_the_literal_formula(
     E=st.sampled_from([*BLACK_BOX, Exact()]),
 )
 def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E):
-    values = torch.randn(prod(sizes), dtype=dtype, generator=generator(seed))
+    values = torch.randn(prod(sizes), dtype=dtype, generator=seeded(seed))
     stride = torch.tensor([prod(sizes[i + 1 :]) for i in range(len(sizes))])
-    logits = 3 * torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=generator(seed))
+    logits = 3 * torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=seeded(seed))
     value = E(
         lambda x: values[(x * stride).sum(-1)],
         Categoricals(logits, sizes),
-        generator=generator(seed),
+        generator=seeded(seed),
     )
     assert value.shape == batch
     assert bool(value.isfinite().all())
@@ -188,14 +185,12 @@ def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E)
     E=st.sampled_from(BLACK_BOX[1:]),
 )
 def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
-    logits = torch.randn(
-        *batch, len(sizes), max(sizes), dtype=torch.float64, generator=generator(seed)
-    ).requires_grad_()
+    logits = random_logits(seed, batch, sizes)
     q = Categoricals(logits, sizes)
     value = E(
         lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64),
         q,
-        generator=generator(seed),
+        generator=seeded(seed),
     )
     torch.testing.assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
     expected = torch.zeros_like(logits)
@@ -217,13 +212,13 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
 def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
     """One-hot and integer distributions with the same uniforms give the same estimate."""
     E = IndeCateR(samples=samples, draws=draws)
-    logits = torch.randn(*batch, d, k, dtype=dtype, generator=generator(seed)).requires_grad_()
-    f = wave(torch.randn(*batch, d, dtype=dtype, generator=generator(seed)), 1)
-    index = E(f, Categoricals(logits, [k] * d), generator=generator(seed))
+    logits = torch.randn(*batch, d, k, dtype=dtype, generator=seeded(seed)).requires_grad_()
+    f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
+    index = E(f, Categoricals(logits, [k] * d), generator=seeded(seed))
     one_hot = E(
         lambda x: f(x @ torch.arange(k, dtype=dtype)),
         Independent(OneHotCategorical(logits=logits), 1),
-        generator=generator(seed),
+        generator=seeded(seed),
     )
     torch.testing.assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
     torch.testing.assert_close(

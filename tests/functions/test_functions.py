@@ -23,6 +23,7 @@ from catlog.functions import (
     ising,
 )
 from catlog.sampling.draw import draw
+from catlog.testing.cases import normals
 
 LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
@@ -30,10 +31,6 @@ LAWS = {
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
     "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :]),
 }
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def wave(total):
@@ -44,27 +41,27 @@ def network(inputs, out=1):
     sizes = {"0.weight": (6, inputs), "0.bias": (6,), "2.weight": (out, 6), "2.bias": (out,)}
     net = nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, out)).double()
     net.load_state_dict(
-        {name: randn(*shape, seed=seed) for seed, (name, shape) in enumerate(sizes.items())}
+        {name: normals(*shape, seed=seed) for seed, (name, shape) in enumerate(sizes.items())}
     )
     return net
 
 
 FUNCTIONS = {
-    "additive": lambda batch, d, k, one_hot: Additive(randn(d, k), one_hot),
-    "additive, batched": lambda batch, d, k, one_hot: Additive(randn(*batch, d, k), one_hot),
+    "additive": lambda batch, d, k, one_hot: Additive(normals(d, k), one_hot),
+    "additive, batched": lambda batch, d, k, one_hot: Additive(normals(*batch, d, k), one_hot),
     "pairwise": lambda batch, d, k, one_hot: Pairwise(
-        randn(d, k, d, k), randn(d, k, seed=1), one_hot
+        normals(d, k, d, k), normals(d, k, seed=1), one_hot
     ),
     "pairwise, no fields": lambda batch, d, k, one_hot: Pairwise(
-        randn(d, k, d, k), one_hot=one_hot
+        normals(d, k, d, k), one_hot=one_hot
     ),
-    "potts": lambda batch, d, k, one_hot: Potts(randn(d, d), randn(d, k, seed=1), one_hot),
-    "ising": lambda batch, d, k, one_hot: ising(randn(d, d), randn(d, seed=1)),
+    "potts": lambda batch, d, k, one_hot: Potts(normals(d, d), normals(d, k, seed=1), one_hot),
+    "ising": lambda batch, d, k, one_hot: ising(normals(d, d), normals(d, seed=1)),
     "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
     "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(
-        lambda s: wave(s + randn(*batch)), k, one_hot=one_hot
+        lambda s: wave(s + normals(*batch)), k, one_hot=one_hot
     ),
-    "weighted sum": lambda batch, d, k, one_hot: OfSum(wave, k, randn(d), one_hot),
+    "weighted sum": lambda batch, d, k, one_hot: OfSum(wave, k, normals(d), one_hot),
     "network": lambda batch, d, k, one_hot: FirstLayerLinear(
         network(d * k if one_hot else d), one_hot=one_hot
     ),
@@ -76,7 +73,7 @@ FUNCTIONS = {
     ),
     "network, cross-entropy": lambda batch, d, k, one_hot: FirstLayerLinear(
         network(d * k if one_hot else d, out=4),
-        BernoulliCrossEntropy(randn(*batch, 4).sigmoid()),
+        BernoulliCrossEntropy(normals(*batch, 4).sigmoid()),
         one_hot,
     ),
     "numbers, network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d), categories=k),
@@ -95,7 +92,7 @@ batches = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 
 
 def build(name, kind, batch=(), d=4):
-    q = LAWS[kind](randn(*batch, d, 3))
+    q = LAWS[kind](normals(*batch, d, 3))
     return FUNCTIONS[name](batch, d, 2 if kind == "bits" else 3, kind == "one-hot"), q, factors(q)
 
 
@@ -127,7 +124,7 @@ def test_table_equals_brute_force(name, kind, batch):
 def test_table_of_chosen_variables(name, kind, batch):
     f, _, law = build(name, kind, batch)
     x = some_draws(law, 3)
-    chosen = randn(3, *batch, law.d).argsort(-1)[..., :2]
+    chosen = normals(3, *batch, law.d).argsort(-1)[..., :2]
     expected = differences(by_calls(f), x, f(x), law, chosen=chosen)
     assert_same(differences(f, x, f(x), law, chosen=chosen), expected)
     whole = differences(by_calls(f), x, f(x), law)
@@ -154,7 +151,7 @@ def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     f = build(name, kind, (4,))[0]
     results = []
     for function in (f, by_calls(f)):
-        logits = randn(4, 4, 3).requires_grad_()
+        logits = normals(4, 4, 3).requires_grad_()
         value = E(function, LAWS[kind](logits), generator=torch.Generator().manual_seed(0))
         results.append((value.detach(), *torch.autograd.grad(value.sum(), logits)))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
@@ -181,7 +178,7 @@ def test_one_category(name, kind):
 
 
 def test_network_flattens_a_matrix_of_bits():
-    q = Independent(Bernoulli(logits=randn(5, 2, 3)), 2)
+    q = Independent(Bernoulli(logits=normals(5, 2, 3)), 2)
     f, law = FirstLayerLinear(network(6), event_dims=2), factors(q)
     x = some_draws(law, 3)
     assert f.neighbours(x).shape == (3, 5, 6, 2)
@@ -192,7 +189,7 @@ def test_values_follow_their_definition():
     d, k = 3, 4
     x = torch.tensor(list(product(range(k), repeat=d)))
     bit = torch.tensor(list(product([0.0, 1.0], repeat=d)), dtype=torch.float64)
-    costs, table, J, b = randn(d, k), randn(d, k, d, k), randn(d, d), randn(d)
+    costs, table, J, b = normals(d, k), normals(d, k, d, k), normals(d, d), normals(d)
     pairs = [(i, j) for i in range(d) for j in range(i + 1, d)]
     separate = sum(costs[i, x[:, i]] for i in range(d))
     spin = 2 * bit - 1
@@ -224,7 +221,7 @@ def test_values_follow_their_definition():
 )
 def test_relaxed_points_have_a_gradient(name, kind):
     f = build(name, kind, (4,))[0]
-    logits = randn(4, 4, 3).requires_grad_()
+    logits = normals(4, 4, 3).requires_grad_()
     GumbelSoftmax(samples=2)(
         f, LAWS[kind](logits), generator=torch.Generator().manual_seed(0)
     ).sum().backward()
@@ -250,11 +247,11 @@ def test_parameters_get_the_gradient_of_the_base_draws(name, kind):
 
 
 def test_constructors_keep_parameters():
-    parameter = nn.Parameter(randn(3, 3))
+    parameter = nn.Parameter(normals(3, 3))
     for f in (
         Additive(parameter),
-        Potts(parameter, randn(3, 3)),
-        OfSum(wave, 2, nn.Parameter(randn(3))),
+        Potts(parameter, normals(3, 3)),
+        OfSum(wave, 2, nn.Parameter(normals(3))),
     ):
         assert len(list(f.parameters())) == 1
         assert not f.state_dict().keys() - dict(f.named_parameters()).keys()
@@ -324,9 +321,9 @@ def test_rows_seen_by_the_function_of_a_sum(kind, k, weighted):
         seen.append(len(total))
         return wave(total)
 
-    q = LAWS[kind](randn(4, d, 3))
+    q = LAWS[kind](normals(4, d, 3))
     x = some_draws(factors(q), n)
-    f = OfSum(g, k, randn(d) if weighted else None, kind == "one-hot")
+    f = OfSum(g, k, normals(d) if weighted else None, kind == "one-hot")
     f.table_checked = True
     IndeCateR()(f, q, x=x)
     assert sum(seen) == n + n * (d * k if weighted else 2 * k - 1)
@@ -361,15 +358,18 @@ def test_units_that_are_off_are_left_out(case, batch):
         *[module for layer in layers for module in (layer, nn.ReLU())][:-1]
     ).requires_grad_(False)
     for seed, parameter in enumerate(net.parameters()):
-        parameter.copy_(randn(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
+        parameter.copy_(normals(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
     chunk_size = 170 if "chunks" in case else None
     f = FirstLayerLinear(
-        net, BernoulliCrossEntropy(randn(*batch, 7).sigmoid()), categories=k, chunk_size=chunk_size
+        net,
+        BernoulliCrossEntropy(normals(*batch, 7).sigmoid()),
+        categories=k,
+        chunk_size=chunk_size,
     )
-    law = factors(LAWS["bits" if k == 2 else "index"](randn(*batch, d, 3)))
+    law = factors(LAWS["bits" if k == 2 else "index"](normals(*batch, d, 3)))
     x = some_draws(law, 3)
     expected = differences(by_calls(f), x, f(x), law)
-    chosen = randn(3, *batch, d).argsort(-1)[..., : d - 5]
+    chosen = normals(3, *batch, d).argsort(-1)[..., : d - 5]
     with FlopCounterMode(display=False) as counter:
         assert_same(differences(f, x, f(x), law), expected)
     with FlopCounterMode(display=False) as brute:

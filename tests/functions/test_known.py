@@ -15,14 +15,13 @@ from catlog import (
     IndeCateR,
     MarkovChain,
     Reinforce,
+    advise,
+    compare,
     log_expectation,
 )
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from catlog.testing.cases import normals
 
 
 class Rest(nn.Module):
@@ -42,10 +41,10 @@ def parts(case):
     d, k, one_hot = {"bits": (3, 2, False), "integers": (2, 3, False), "one-hot": (2, 3, True)}[
         case.name
     ]
-    costs = nn.Parameter(randn(d, k))
+    costs = nn.Parameter(normals(d, k))
     return {
         "additive": Additive(costs, one_hot),
-        "pairwise": Pairwise(randn(d, k, d, k, seed=1), randn(d, k, seed=2), one_hot),
+        "pairwise": Pairwise(normals(d, k, d, k, seed=1), normals(d, k, seed=2), one_hot),
         "sum": OfSum(lambda s: s.double().square(), k, one_hot=one_hot),
     }
 
@@ -121,18 +120,18 @@ def test_it_learns_and_the_learned_state_is_unbiased():
 
 
 def test_the_coefficient_is_that_of_regression():
-    part = Additive(randn(5, 2))
+    part = Additive(normals(5, 2))
     known = Known(lambda x: 3 * part(x) + 1, part, coefficient=0.0)
-    q = Independent(Bernoulli(logits=randn(4, 5)), 1)
+    q = Independent(Bernoulli(logits=normals(4, 5)), 1)
     RLOO(6)(known.under(q), q)
     assert known.coefficient.item() == pytest.approx(3)
 
 
 @pytest.mark.parametrize("E", [RLOO(2), IndeCateR(1), Reinforce(1)], ids=repr)
 def test_a_part_that_is_all_of_f_leaves_no_noise(E):
-    logits = randn(3, 6).requires_grad_()
+    logits = normals(3, 6).requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
-    f = Potts(randn(6, 6), randn(6, 2, seed=1))
+    f = Potts(normals(6, 6), normals(6, 2, seed=1))
     mean = Exact()(f, q)
     value = E(Known(f, f).under(q), q)
     torch.testing.assert_close(value, mean, rtol=1e-12, atol=1e-12)
@@ -146,9 +145,9 @@ def test_a_part_that_is_all_of_f_leaves_no_noise(E):
 
 @pytest.mark.parametrize("variables", [None, 2])
 def test_the_table_is_the_difference_of_the_tables(variables):
-    logits = randn(3, 5, 4).requires_grad_()
+    logits = normals(3, 5, 4).requires_grad_()
     q = Independent(Categorical(logits=logits), 1)
-    f, part = Pairwise(randn(5, 4, 5, 4)), OfSum(lambda s: s.double().sin(), 4)
+    f, part = Pairwise(normals(5, 4, 5, 4)), OfSum(lambda s: s.double().sin(), 4)
     known = Known(f, part).eval()
     known.product.fill_(1.0), known.square.fill_(3.0)
     h = known.under(q)
@@ -165,7 +164,7 @@ def test_the_table_is_the_difference_of_the_tables(variables):
 
 
 def test_a_table_alone_teaches_the_coefficient():
-    q = Independent(Categorical(logits=randn(5, 4)), 1)
+    q = Independent(Categorical(logits=normals(5, 4)), 1)
     part = OfSum(lambda s: s.double().sin(), 4)
     f = OfSum(lambda s: 2 * s.double().sin() + 1, 4)
     known = Known(f, part)
@@ -174,9 +173,9 @@ def test_a_table_alone_teaches_the_coefficient():
 
 
 def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
-    part = Additive(randn(5, 2))
+    part = Additive(normals(5, 2))
     known = Known(lambda x: 3 * part(x), part).eval()
-    q = Independent(Bernoulli(logits=randn(4, 5)), 1)
+    q = Independent(Bernoulli(logits=normals(4, 5)), 1)
     RLOO(6)(known.under(q), q)
     assert known.coefficient.item() == 1
     known.train()
@@ -187,15 +186,15 @@ def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
 
 
 def test_values_that_are_not_finite_teach_nothing():
-    part = Additive(randn(5, 2))
+    part = Additive(normals(5, 2))
     known = Known(lambda x: part(x) / 0, part)
-    q = Independent(Bernoulli(logits=randn(4, 5)), 1)
+    q = Independent(Bernoulli(logits=normals(4, 5)), 1)
     RLOO(6, validate=False)(known.under(q), q)
     assert known.coefficient.item() == 1
 
 
 def test_indicators_and_many_outputs():
-    logits = randn(3, 4).requires_grad_()
+    logits = normals(3, 4).requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
 
     class Two(nn.Module):
@@ -211,16 +210,16 @@ def test_indicators_and_many_outputs():
 
 
 def test_the_logarithm_of_an_expectation():
-    q = Independent(Bernoulli(logits=randn(4)), 1)
-    part = Additive(randn(4, 2).abs())
+    q = Independent(Bernoulli(logits=normals(4)), 1)
+    part = Additive(normals(4, 2).abs())
     value = log_expectation(RLOO(2), Known(part, part).under(q), q)
     torch.testing.assert_close(value, Exact()(part, q).log())
 
 
 def test_compiled_estimates_equal_eager_ones():
-    part = Pairwise(randn(4, 2, 4, 2))
+    part = Pairwise(normals(4, 2, 4, 2))
     known = Known(lambda x: part(x).sin(), part)
-    logits = randn(2, 4).requires_grad_()
+    logits = normals(2, 4).requires_grad_()
 
     def estimate(logits, x):
         q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
@@ -254,3 +253,27 @@ def test_bad_arguments_are_named():
     q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
         RLOO(2)(Known(lambda x: x, part).under(q), q)
+
+
+def test_compare_and_advise_subtract_the_part():
+    """A part that is f itself leaves no variance."""
+    part = Additive(normals(3, 2))
+    logits = normals(3, seed=1).requires_grad_()
+    q = Independent(Bernoulli(logits=logits), 1)
+    settings = {"repeats": 20, "rounds": 1, "progress": False}
+    plain, known = (
+        compare(f, q, [RLOO(2)], **settings).rows[0] for f in (lambda x: part(x), Known(part, part))
+    )
+    assert plain.variance > 1e-3
+    assert known.variance < 1e-25 * plain.variance
+    assert known.bias < 1e-12
+    made = compare(
+        Known(part, part),
+        lambda logits: Independent(Bernoulli(logits=logits), 1),
+        [RLOO(2)],
+        [logits],
+        **settings,
+    )
+    assert made.rows[0].variance < 1e-25 * plain.variance
+    advice = advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
+    assert advice.trials

@@ -11,6 +11,7 @@ import catlog
 from catlog import Categoricals, Exact, MarkovChain, log_expectation, problems
 from catlog.functions import Additive, DigitsOfSum, OfSum, Pairwise, Potts, ising
 from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
+from catlog.testing.cases import normals
 
 LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
@@ -19,13 +20,10 @@ LAWS = {
     "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
     "mixed": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :]),
     "masked": lambda logits: Independent(
-        Categorical(logits=logits.masked_fill(randn(*logits.shape[-2:], seed=9) > 1, -torch.inf)), 1
+        Categorical(logits=logits.masked_fill(normals(*logits.shape[-2:], seed=9) > 1, -torch.inf)),
+        1,
     ),
 }
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def wave(total):
@@ -33,16 +31,16 @@ def wave(total):
 
 
 FUNCTIONS = {
-    "additive": lambda batch, d, k, one_hot: Additive(randn(d, k), one_hot),
-    "additive, batched": lambda batch, d, k, one_hot: Additive(randn(*batch, d, k), one_hot),
+    "additive": lambda batch, d, k, one_hot: Additive(normals(d, k), one_hot),
+    "additive, batched": lambda batch, d, k, one_hot: Additive(normals(*batch, d, k), one_hot),
     "pairwise": lambda batch, d, k, one_hot: Pairwise(
-        randn(d, k, d, k), randn(d, k, seed=1), one_hot
+        normals(d, k, d, k), normals(d, k, seed=1), one_hot
     ),
-    "potts": lambda batch, d, k, one_hot: Potts(randn(d, d), randn(d, k, seed=1), one_hot),
-    "ising": lambda batch, d, k, one_hot: ising(randn(d, d), randn(d, seed=1)),
+    "potts": lambda batch, d, k, one_hot: Potts(normals(d, d), normals(d, k, seed=1), one_hot),
+    "ising": lambda batch, d, k, one_hot: ising(normals(d, d), normals(d, seed=1)),
     "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
     "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(
-        lambda s: wave(s + randn(*batch)), k, one_hot=one_hot
+        lambda s: wave(s + normals(*batch)), k, one_hot=one_hot
     ),
     "sum, indicator": lambda batch, d, k, one_hot: OfSum(lambda s: s == 3, k, one_hot=one_hot),
     "weighted sum": lambda batch, d, k, one_hot: OfSum(
@@ -80,10 +78,10 @@ def brute_force(f, q, batch):
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 def test_mean_and_gradient_equal_brute_force(name, kind, batch):
     d = 4
-    logits = randn(*batch, d, 3, seed=3).requires_grad_()
+    logits = normals(*batch, d, 3, seed=3).requires_grad_()
     q = LAWS[kind](logits)
     f = FUNCTIONS[name](batch, d, 2 if "bits" in kind else 3, kind == "one-hot")
-    weight = randn(*batch, seed=7)
+    weight = normals(*batch, seed=7)
     expected = brute_force(f, q, batch)
     mean = Exact()(f, q)
     assert mean.shape == batch
@@ -103,7 +101,7 @@ def test_six_digits_against_all_million_points(convolve, monkeypatch):
     monkeypatch.setattr("catlog.functions.of_sum.FEW_SUMS", 0)
     if convolve is by_products:
         monkeypatch.setattr("catlog.functions.of_sum.by_fft", by_products)
-    logits = (2 * randn(6, 10)).requires_grad_()
+    logits = (2 * normals(6, 10)).requires_grad_()
     q = Independent(Categorical(logits=logits), 1)
     f = OfSum(lambda total: (total - 20.0).abs().double().sqrt(), categories=10)
     mean, expected = Exact()(f, q), Exact()(lambda x: f(x), q)
@@ -123,13 +121,13 @@ def test_digits_of_a_sum_against_all_points(places, base, one_hot):
         0, base + 1, (*batch, places + 1), generator=torch.Generator().manual_seed(0)
     )
     target[0] = torch.tensor([1] + [0] * places)
-    logits = randn(*batch, 2 * places, base).requires_grad_()
+    logits = normals(*batch, 2 * places, base).requires_grad_()
     kind = OneHotCategorical if one_hot else Categorical
     q = Independent(kind(logits=logits), 1)
     f = DigitsOfSum(target, base, one_hot)
     mean, expected = Exact()(f, q, outputs=1), Exact()(lambda x: f(x), q, outputs=1)
     torch.testing.assert_close(mean, expected, rtol=0, atol=1e-13)
-    weight = randn(*mean.shape, seed=4)
+    weight = normals(*mean.shape, seed=4)
     torch.testing.assert_close(
         *(
             torch.autograd.grad((weight * y).sum(), logits, retain_graph=True)[0]
@@ -166,7 +164,7 @@ def test_problems_know_the_mean_of_their_structured_function(name, size):
 
 def test_rare_events_are_relatively_accurate():
     """P(all of 1,000 digits are 9) is a product, far below the rounding error of an FFT."""
-    logits = (0.1 * randn(1000, 10)).requires_grad_()
+    logits = (0.1 * normals(1000, 10)).requires_grad_()
     logits.data[:, 9] += 3.0
     q = Independent(Categorical(logits=logits), 1)
     f = OfSum(lambda total: total == 9000, categories=10)
@@ -181,7 +179,7 @@ def test_rare_events_are_relatively_accurate():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logarithm_of_a_mean_that_underflows(dtype):
-    logits = randn(1000, 10).to(dtype).mul(3).requires_grad_()
+    logits = normals(1000, 10).to(dtype).mul(3).requires_grad_()
     q = Independent(Categorical(logits=logits), 1)
     f = OfSum(lambda total: total == 0, categories=10)
     exact = logits.double().log_softmax(-1)[:, 0].sum()
@@ -201,7 +199,7 @@ def test_logarithm_of_a_mean_that_underflows(dtype):
 
 @pytest.mark.parametrize("threshold", [0, 5, 11, 12])
 def test_logarithm_equals_that_of_the_sum_over_all_points(threshold):
-    logits = randn(3, 4, 4, seed=2).mul(4).requires_grad_()
+    logits = normals(3, 4, 4, seed=2).mul(4).requires_grad_()
     q = Independent(Categorical(logits=logits), 1)
     f = OfSum(lambda total: (total >= threshold).double() * (1 + total), categories=4)
     value, expected = log_expectation(Exact(), f, q), brute_force(f, q, (3,)).log()
@@ -215,7 +213,7 @@ def test_logarithm_equals_that_of_the_sum_over_all_points(threshold):
 
 
 def test_negative_values_have_the_logarithm_of_their_mean():
-    q = Independent(Categorical(logits=randn(3, 4)), 1)
+    q = Independent(Categorical(logits=normals(3, 4)), 1)
     f = OfSum(lambda total: total - 1.0, categories=4)
     with pytest.raises(NotImplementedError, match="OfSum: the logarithm of its mean is known for"):
         f.log_expectation(q)
@@ -243,7 +241,7 @@ def test_values_of_g_at_impossible_sums_do_not_matter():
 
 
 def test_dependent_variables_are_enumerated():
-    q = MarkovChain(torch.zeros(3), randn(3, 3).float(), 4)
+    q = MarkovChain(torch.zeros(3), normals(3, 3).float(), 4)
     f = Additive(torch.arange(12.0).view(4, 3))
     with pytest.raises(NotImplementedError, match="Additive: its mean is known for independent"):
         f.expectation(q)
@@ -254,7 +252,7 @@ def test_dependent_variables_are_enumerated():
     "weights", [torch.tensor([0.5, 1.0]), nn.Parameter(torch.tensor([1.0, 2.0]))]
 )
 def test_sums_without_a_lattice_are_enumerated(weights):
-    q = Independent(Categorical(logits=randn(2, 3).float()), 1)
+    q = Independent(Categorical(logits=normals(2, 3).float()), 1)
     f = OfSum(torch.sin, 3, weights)
     with pytest.raises(NotImplementedError, match="OfSum: its mean is known for constant weights"):
         f.expectation(q)
@@ -272,11 +270,11 @@ def test_a_function_of_other_variables_is_refused():
 
 
 def test_q_may_have_fewer_categories_than_f():
-    q = Independent(Categorical(logits=randn(4, 2)), 1)
+    q = Independent(Categorical(logits=normals(4, 2)), 1)
     for f in (
-        Additive(randn(4, 3)),
-        Pairwise(randn(4, 3, 4, 3)),
-        Potts(randn(4, 4), randn(4, 3)),
+        Additive(normals(4, 3)),
+        Pairwise(normals(4, 3, 4, 3)),
+        Potts(normals(4, 4), normals(4, 3)),
         OfSum(wave, 3),
     ):
         torch.testing.assert_close(Exact()(f, q), Exact()(lambda x, f=f: f(x), q))
@@ -322,13 +320,13 @@ def test_many_outputs():
         def expectation(self, q):
             return q.base_dist.probs
 
-    q = Independent(Bernoulli(logits=randn(3, 5)), 1)
+    q = Independent(Bernoulli(logits=normals(3, 5)), 1)
     mean = Exact()(Bits(), q, outputs=1)
     torch.testing.assert_close(mean, Exact()(lambda x: x, q, outputs=1))
 
 
 def test_float32_and_compiled():
-    logits = randn(300, 10).float().requires_grad_()
+    logits = normals(300, 10).float().requires_grad_()
     f = OfSum(lambda total: total == 1300, categories=10)
 
     def mean(logits):
@@ -350,7 +348,7 @@ def test_float32_and_compiled():
 
 
 def test_distribution_of_sum_is_a_distribution():
-    probs = randn(2, 37, 5).softmax(-1)
+    probs = normals(2, 37, 5).softmax(-1)
     for convolve in (by_fft, by_products):
         total = distribution_of_sum(probs, convolve)
         assert total.shape == (2, 37 * 4 + 1)

@@ -21,13 +21,10 @@ from catlog.functions import (
     Potts,
     first_layer_linear,
 )
+from catlog.testing.cases import normals
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
 routes = pytest.mark.parametrize("route", WIDTHS)
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def decoder(route: str, relu: nn.Module | None = None) -> nn.Sequential:
@@ -38,16 +35,16 @@ def decoder(route: str, relu: nn.Module | None = None) -> nn.Sequential:
     ).double()
     with torch.no_grad():
         for seed, parameter in enumerate(net.parameters()):
-            parameter.copy_(randn(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
+            parameter.copy_(normals(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
     return net.requires_grad_(False)
 
 
 def points(d: int) -> Tensor:
-    return (randn(2, 3, d, seed=5) > 0).double()
+    return (normals(2, 3, d, seed=5) > 0).double()
 
 
 def head() -> BernoulliCrossEntropy:
-    return BernoulliCrossEntropy(randn(3, 4, seed=6).sigmoid())
+    return BernoulliCrossEntropy(normals(3, 4, seed=6).sigmoid())
 
 
 def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,10 +261,10 @@ def test_batch_normalisation_in_training_raises_an_error() -> None:
 # f itself changed
 
 OWN = {
-    "Additive": lambda kind: kind(randn(5, 2)),
-    "Pairwise": lambda kind: kind(randn(5, 2, 5, 2)),
-    "Potts": lambda kind: kind(randn(5, 5), randn(5, 2)),
-    "OfSum": lambda kind: kind(lambda s: (0.7 * s).sin(), 2, randn(5)),
+    "Additive": lambda kind: kind(normals(5, 2)),
+    "Pairwise": lambda kind: kind(normals(5, 2, 5, 2)),
+    "Potts": lambda kind: kind(normals(5, 5), normals(5, 2)),
+    "OfSum": lambda kind: kind(lambda s: (0.7 * s).sin(), 2, normals(5)),
     "FirstLayerLinear": lambda kind: kind(decoder("few moves"), head()),
 }
 
@@ -357,7 +354,7 @@ class Wave:
 def test_a_wrong_table_raises_an_error(
     kind: str, batch: tuple[int, ...], settings: dict[str, object]
 ) -> None:
-    q = LAWS[kind](randn(*batch, 4, 3))
+    q = LAWS[kind](normals(*batch, 4, 3))
     E = IndeCateR(**{"samples": 3, **settings})
     good, calls = Wave(kind == "one-hot"), []
     for _ in range(3):
@@ -373,23 +370,23 @@ def test_a_wrong_table_raises_an_error(
 
 
 def test_where_the_comparison_is_made() -> None:
-    q, bad = LAWS["bits"](randn(4, 3)), Wave(False, error=1.0)
+    q, bad = LAWS["bits"](normals(4, 3)), Wave(False, error=1.0)
     IndeCateR(validate=False)(bad, q)
     assert not hasattr(bad, "table_checked")
     torch.func.vmap(lambda logits: IndeCateR(1)(bad, LAWS["bits"](logits)), randomness="different")(
-        randn(2, 4, 3)
+        normals(2, 4, 3)
     )
     with pytest.raises(ValueError, match="does not agree"):
         IndeCateR()(bad, q)
     compiled = torch.compile(
         lambda logits: IndeCateR(1)(Wave(False, 1.0), LAWS["bits"](logits)), backend="eager"
     )
-    compiled(randn(4, 3))
+    compiled(normals(4, 3))
     torch._dynamo.reset()
 
 
 def test_the_note_is_on_the_network_where_heads_change() -> None:
-    net, q, seen = decoder("few moves"), LAWS["bits"](randn(3, 5, 1)), []
+    net, q, seen = decoder("few moves"), LAWS["bits"](normals(3, 5, 1)), []
     net[2].register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
     calls = []
     for _ in range(3):
@@ -409,7 +406,7 @@ def test_the_note_is_on_the_network_where_heads_change() -> None:
 def test_a_random_function_passes_and_its_draws_stay() -> None:
     """Dropout in training: unbiased, but no table of it equals another."""
     net = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 1)).double()
-    q, f = LAWS["bits"](randn(3, 4, 3)), FirstLayerLinear(net)
+    q, f = LAWS["bits"](normals(3, 4, 3)), FirstLayerLinear(net)
     results = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -433,7 +430,7 @@ def test_objects_without_room_for_a_note() -> None:
             )
 
     for _ in range(2):
-        IndeCateR()(Slotted(), LAWS["bits"](randn(4, 3)))
+        IndeCateR()(Slotted(), LAWS["bits"](normals(4, 3)))
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
@@ -443,12 +440,12 @@ def test_rounding_is_no_disagreement(kind: torch.dtype) -> None:
     """
     q = Independent(Bernoulli(logits=torch.zeros(6, 40, dtype=kind)), 1)
     for size in (1.0, 1e3, 1e-6):
-        costs = randn(40, 2).to(kind) * size
+        costs = normals(40, 2).to(kind) * size
         IndeCateR()(Additive(costs), q)
         IndeCateR()(Additive(costs - 1e3 * size), q)
         IndeCateR()(Additive(torch.full((40, 2), size, dtype=kind)), q)
         IndeCateR()(
-            Potts(size * randn(40, 40).to(kind), 1e3 * size + randn(40, 2, seed=1).to(kind)), q
+            Potts(size * normals(40, 40).to(kind), 1e3 * size + normals(40, 2, seed=1).to(kind)), q
         )
         for reach in (1e-4, 1.0, 30.0):
             net = nn.Sequential(
@@ -456,10 +453,10 @@ def test_rounding_is_no_disagreement(kind: torch.dtype) -> None:
             ).to(kind)
             with torch.no_grad():
                 for seed, parameter in enumerate(net.parameters()):
-                    parameter.copy_(randn(*parameter.shape, seed=seed) * size ** (seed == 0))
+                    parameter.copy_(normals(*parameter.shape, seed=seed) * size ** (seed == 0))
                 net[4].weight *= reach
             IndeCateR()(
-                FirstLayerLinear(net, BernoulliCrossEntropy((randn(6, 300) > 0).to(kind))), q
+                FirstLayerLinear(net, BernoulliCrossEntropy((normals(6, 300) > 0).to(kind))), q
             )
 
 
@@ -471,8 +468,8 @@ HALVES = [torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("kind", HALVES)
 def test_sums_are_wider_than_what_is_summed(kind: torch.dtype) -> None:
     """300 variables: a sum that 16 bits cannot tell from its neighbours."""
-    x = (randn(2, 3, 300) > 0).to(kind)
-    costs, pairs = randn(300, 2).to(kind) + 4, randn(300, 300, seed=1).to(kind)
+    x = (normals(2, 3, 300) > 0).to(kind)
+    costs, pairs = normals(300, 2).to(kind) + 4, normals(300, 300, seed=1).to(kind)
     for f, wide in (
         (Additive(costs), Additive(costs.double())),
         (Potts(pairs, costs), Potts(pairs.double(), costs.double())),
@@ -491,7 +488,7 @@ def test_sums_are_wider_than_what_is_summed(kind: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", HALVES)
 def test_cross_entropy_of_few_bits_is_summed_in_float32(kind: torch.dtype) -> None:
-    logits, targets = 3 * randn(5, 784), (randn(784, seed=1) > 0).double()
+    logits, targets = 3 * normals(5, 784), (normals(784, seed=1) > 0).double()
     logits = logits.to(kind)
     value = BernoulliCrossEntropy(targets.to(kind))(logits)
     assert value.dtype == torch.float32

@@ -117,7 +117,7 @@ def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool 
     assert step.mode == ("captured" if compile is False else "compiled, captured")
     losses = [step(images).item() for _ in range(300)]
     assert losses[-1] < 0.5 * before
-    assert len(set(losses)) > 290  # every replay draws anew
+    assert len(set(losses)) > 290  # every replay draws again
     with pytest.raises(ValueError, match="captured with"):
         step(images[:5])
 

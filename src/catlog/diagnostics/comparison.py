@@ -133,7 +133,10 @@ class Comparison:
         notes = [f"{self.mode}.", f"{REFERENCES[self.reference]}. (b): biased by design."]
         if missing := [column for column in COLUMNS if column not in shown]:
             notes.append(f"Not shown, for lack of space: {', '.join(missing)}.")
-        notes += [f"Left out: {name}: {reason}." for name, reason in self.skipped.items()]
+        for reason in dict.fromkeys(self.skipped.values()):
+            left_out = [name for name, why in self.skipped.items() if why == reason]
+            link = ", each because" if len(left_out) > 1 else ":"
+            notes.append(f"Left out: {', '.join(left_out)}{link} {reason}.")
         for note in notes:
             if width is None or len(note) <= width:
                 lines.append(note)

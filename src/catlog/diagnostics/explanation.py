@@ -1,4 +1,4 @@
-"""The explanation that comes with an advice."""
+"""The text that explains the advice."""
 
 from collections.abc import Sequence
 from math import inf, sqrt

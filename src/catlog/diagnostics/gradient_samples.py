@@ -16,6 +16,7 @@ from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
 from ..evaluation.known_mean import known_mean
+from ..functions.known import Known
 from ..sampling.draw import draw
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 
@@ -35,7 +36,7 @@ class GradientSampler:
     depends on the parameters, repeats run in a loop.
 
     Args:
-        f: The function.
+        f: The function, or a :class:`catlog.functions.Known`: then estimators get ``f.under(q)``.
         q: A distribution, or a callable that builds it from ``parameters``, with a new graph at
             every call.
         parameters: Leaves with ``requires_grad``; None: those that q was computed from or, if there
@@ -44,6 +45,7 @@ class GradientSampler:
         penalty: What is added to the loss of each batch element, as a function of q.
 
     Attributes:
+        f: The function as an estimator gets it.
         q: The distribution.
         view: The distribution as estimators see it.
         kind: The kind of distribution, as estimators name it.
@@ -52,6 +54,7 @@ class GradientSampler:
         own_parameter: The logits (or probabilities) of q; None for structured distributions.
         rebuilds_q: Whether a step includes building q.
         f_is_independent: Whether f does not depend on the parameters.
+        known: f as it was given, if it has a part with a known mean.
         has_loss: Whether a loss is applied to the estimates.
         knows_mean: Whether f knows its mean under q, so that Exact needs no evaluation.
     """
@@ -80,17 +83,20 @@ class GradientSampler:
         else:
             if leaves is None:
                 raise ValueError(
-                    "parameters: q is a callable, so the tensors to call it with are needed."
+                    "parameters: q is a callable, so the tensors to call it with are needed, but "
+                    "None was given. Pass them as a list, parameters=[...]."
                 )
             self.q = converted(q(*leaves))
             self.make_q = q
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
+        self.known = f if isinstance(f, Known) else None
+        self.f = self._function(self.q)
         self.view = view(self.q)
         self.kind = kind_of(self.q)
         self.own_parameter = None if isinstance(self.q, Ordered) else parameter_of(self.q)
         with torch.no_grad():
-            self.knows_mean = known_mean(f, self.q, self.view) is not None
+            self.knows_mean = known_mean(self.f, self.q, self.view) is not None
         leaves_of_f = self._leaves_of_f()
         self.leaves_of_f = [leaf for leaf in leaves_of_f if not _is_among(leaf, leaves)]
         self.f_is_independent = len(self.leaves_of_f) == len(leaves_of_f)
@@ -130,7 +136,7 @@ class GradientSampler:
         """Return estimates to differentiate in E's own parameters; a single one without batches."""
         if self.vectorised:
             return self._batched(E, repeats, generator)[0]
-        return E(self.f, self.make_q(*self.parameters), generator=generator)
+        return self._estimate(E, generator)
 
     def timer(
         self,
@@ -150,7 +156,7 @@ class GradientSampler:
         def step() -> tuple[float, Tensor]:
             self.synchronise()
             start = clock()
-            value = self.loss(E(self.f, self.make_q(*self.parameters), generator=generator))
+            value = self.loss(self._estimate(E, generator))
             gradients = _gradients(value, leaves, retain=not self.rebuilds_q)
             self.synchronise()
             seconds = clock() - start
@@ -218,7 +224,7 @@ class GradientSampler:
     def shares_parameters(self) -> bool:
         """Whether the distributions of the batch depend on the same parameters.
 
-        If the parameters are the logits, the batch is no sample of anything.
+        If the parameters are the logits, the batch is not a sample of a larger data set.
         """
         shapes = [parameter.shape for parameter in self.parameters]
         own_shape = None if self.own_parameter is None else self.own_parameter.shape
@@ -278,9 +284,7 @@ class GradientSampler:
 
         The derivative of the loss is taken at the mean of all repeats.
         """
-        estimates = [
-            E(self.f, self.make_q(*self.parameters), generator=generator) for _ in range(repeats)
-        ]
+        estimates = [self._estimate(E, generator) for _ in range(repeats)]
         mean = torch.stack([estimate.detach() for estimate in estimates]).mean(0).requires_grad_()
         (slope,) = torch.autograd.grad(self.loss(mean).sum(), mean)
         rows = [_gradients(estimate, self.parameters, slope, True) for estimate in estimates]
@@ -295,9 +299,18 @@ class GradientSampler:
             return None
         return self._gradient(Exact(limit=limit))
 
+    def _function(self, q: Distribution) -> Function:
+        """Return f as an estimator gets it for this q."""
+        return self.f if self.known is None else self.known.under(q)
+
+    def _estimate(self, E: Estimator, generator: torch.Generator | None) -> Float[Tensor, "*batch"]:
+        """Return one estimate of E[f], from q with a new graph if a callable makes it."""
+        q = self.make_q(*self.parameters)
+        return E(self._function(q), q, generator=generator)
+
     def _gradient(self, E: Estimator, generator: torch.Generator | None = None) -> Tensor:
         """Return one estimate in the parameters."""
-        value = self.loss(E(self.f, self.make_q(*self.parameters), generator=generator))
+        value = self.loss(self._estimate(E, generator))
         return _flat(_gradients(value, self.parameters, retain=not self.rebuilds_q), 0)
 
     def _batched(
@@ -373,17 +386,29 @@ def _is_among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return any(tensor is entry for entry in tensors)
 
 
+def check_trainable(parameters: Sequence[object]) -> None:
+    """Raise ValueError unless there are parameters, all of them tensors with a gradient."""
+    if not parameters:
+        raise ValueError(
+            "parameters: tensors with requires_grad=True are needed, but none were given or found."
+        )
+    for number, parameter in enumerate(parameters):
+        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
+            kind = type(parameter).__name__
+            lack = " without a gradient" if isinstance(parameter, Tensor) else ""
+            raise ValueError(
+                f"parameters: entry {number} must be a tensor with requires_grad=True, but it is a "
+                f"{kind}{lack}. Call requires_grad_() before q is made of it."
+            )
+
+
 def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
     """Raise ValueError unless all are leaves to differentiate in and q depends on some of them."""
-    if not parameters or not all(
-        isinstance(parameter, Tensor) and parameter.requires_grad for parameter in parameters
-    ):
-        raise ValueError(
-            "parameters: tensors with requires_grad=True are needed, to take the gradient in."
-        )
+    check_trainable(parameters)
     if not any(_is_among(leaf, parameters) for leaf in graph_leaves(_from_all_parameters(q))):
         raise ValueError(
-            "parameters: q does not depend on any of them (or was made of detached ones)."
+            "parameters: q does not depend on any of them. Make q of these very tensors, not of "
+            "copies or detached ones."
         )
 
 

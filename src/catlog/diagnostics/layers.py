@@ -15,7 +15,7 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
-from .gradient_samples import Clock, flat_gradients, graph_leaves
+from .gradient_samples import Clock, check_trainable, flat_gradients, graph_leaves
 from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
 from .progress import shown_progress
@@ -219,10 +219,7 @@ class _Network:
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
         self.parameters = list(graph_leaves(total) if parameters is None else parameters)
-        if not self.parameters or not all(leaf.requires_grad for leaf in self.parameters):
-            raise ValueError(
-                "parameters: tensors with requires_grad=True are needed, to take the gradient in."
-            )
+        check_trainable(self.parameters)
         self.variables = [
             (cardinality, prod(table.shape[len(self.rows) :]))
             for cardinality, table in zip(recorder.cardinalities, recorder.log_probs, strict=True)

@@ -62,7 +62,8 @@ def detached_copy(q: Distribution) -> tuple[list[Tensor], Distribution]:
     """Return a copy of q with logits (or probabilities) that are a leaf of the graph."""
     if isinstance(q, Ordered):
         raise ValueError(
-            "q: none of its parameters has requires_grad=True, so it has no gradient to estimate."
+            "q: none of its parameters has requires_grad=True, so it has no gradient to estimate. "
+            "Call requires_grad_() on them before q is made of them."
         )
     leaf = parameter_of(q).detach().clone().requires_grad_()
     return [leaf], rebuilt(q, leaf)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from .moments import Moments
 KnownGradient = tuple[Tensor, Tensor]  # a gradient, and the variance of each of its entries
 
 
+@runtime_checkable
 class MeasuredGradient(Protocol):
     """A gradient with standard errors, one tensor per parameter."""
 
@@ -37,7 +38,11 @@ def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGra
         gradient, error = reference.gradient, reference.error
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
     if [tuple(part.shape) for part in gradient] != shapes:
-        raise ValueError(f"reference: one tensor per parameter is needed, of shapes {shapes}.")
+        given = [tuple(part.shape) for part in gradient]
+        raise ValueError(
+            f"reference: one tensor per parameter is needed, of shapes {shapes}, but {given} were "
+            "given."
+        )
     vector = torch.cat([part.detach().flatten() for part in gradient]).double()
     if error is None:
         return vector, torch.zeros_like(vector)

@@ -39,7 +39,7 @@ class Running:
 
     Attributes:
         state: (tuples of) tensors with one row for each sequence that runs.
-        slot: for every sequence, the row of its state; -1 if it has none any more.
+        slot: for every sequence, the row of its state; -1 if the sequence has ended.
         count: number of rows of ``state``.
     """
 

@@ -275,7 +275,7 @@ class Autoregressive(Ordered):
     def _scaled(self, logits: Any) -> Any:
         """Return logits ``[*lead, m, k]`` divided by the temperature.
 
-        What is no tensor is reported where logits are read.
+        Anything but a tensor is returned unchanged; reading it as logits raises an error.
         """
         if not isinstance(logits, Tensor):
             return logits

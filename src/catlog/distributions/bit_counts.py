@@ -71,7 +71,7 @@ def flow(
     source: Float[Tensor, "width *batch"],
     further: Float[Tensor, "d width *batch"] | None = None,
 ) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
-    """Return how much of what enters leaves each bit as a one, and as a zero.
+    """Return the mass that passes each bit as a one, and as a zero.
 
     ``source`` enters at the first bit, with r ones to come, and ``further`` after each bit. At
     every bit the conditional probabilities divide it.

@@ -88,7 +88,7 @@ class Conditionals:
 
 
 def without_outputs(law: Factors | Conditionals | Counts) -> torch.Size:
-    """Return the batch shape of q, which is the law's without its output dimensions."""
+    """Return the batch shape of q: that of its view, without the output dimensions."""
     return law.batch_shape[: len(law.batch_shape) - law.outputs]
 
 

@@ -36,7 +36,7 @@ class MarkovChain(Ordered):
         initial: Float[Tensor, "*batch k"],
         transition: Tensor,
         length: int | None = None,
-        emission: Float[Tensor, "*batch k o"] | None = None,
+        emission: Float[Tensor, "*emission_batch k o"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if initial.dim() == 0 or transition.dim() < 2:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Form = Callable[[Int64[Tensor, "rows *batch d"]], list[Tensor]]
 ROWS = 3
-MOST_CUTS = 64  # a network of more variables is checked at so many of them
+MOST_CUTS = 64  # a network of more variables is checked at this many of them
 
 
 def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:

@@ -237,7 +237,8 @@ def check_enumerable(q: Ordered) -> None:
     """Raise if q has too many points to enumerate."""
     if q.points > 2**22:
         raise NotImplementedError(
-            f"{type(q).__name__} has {q.points} points, too many to enumerate."
+            f"{type(q).__name__} has {q.points} points, too many to enumerate. Estimate what you "
+            "need from draws, q.sample((n,))."
         )
 
 

@@ -39,7 +39,7 @@ class WithOutputDimensions(Ordered):
     def _with(self, tensor: Any, tail: int) -> Any:
         """Insert the output dimensions before the last ``tail`` dimensions.
 
-        What is no tensor is reported where logits are read.
+        Anything but a tensor is returned unchanged; reading it as logits raises an error.
         """
         if not isinstance(tensor, Tensor):
             return tensor

@@ -1,22 +1,21 @@
 """The gradient for counts, from differences of f."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count, check_device, check_generator
+from ..checks import check_chunk_size, check_device, check_generator
 from ..distributions.counts import Counts, counts
-from ..estimator import Function, Kind, Target, attach, label
+from ..estimator import FromDraws, Function, Kind, attach
 from ..evaluation.evaluate import evaluate, evaluate_chunked
 from ..tracing import can_inspect
 
 
-@dataclass(frozen=True)
-class CountDifferences:
+@dataclass(frozen=True, repr=False)
+class CountDifferences(FromDraws):
     r"""The gradient for counts, from the difference that one more (or one less) makes.
 
     For independent counts :math:`z_i` the derivative of :math:`\mathbb{E}[f(z)]` is
@@ -63,22 +62,14 @@ class CountDifferences:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = frozenset({Kind.COUNTS})
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Cong et al. 2019"
-
-    __repr__ = label
+    unbiased = True
+    supports = frozenset({Kind.COUNTS})
+    differentiates_f = False
+    reference = "Cong et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("CountDifferences", "samples", self.samples)
+        super().__post_init__()
         check_chunk_size("CountDifferences", self.chunk_size)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples * (1 + counts(q, validate=False).d)

@@ -19,7 +19,7 @@ from ..evaluation.known_mean import known_mean
 
 @dataclass(frozen=True)
 class Exact:
-    r"""The exact expectation, by enumeration of the sample space or by what f knows of itself.
+    r"""The exact expectation: a sum over the sample space, or the mean that f itself knows.
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
 

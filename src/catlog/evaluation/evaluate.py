@@ -248,7 +248,7 @@ def checked(fx: object, x: Tensor, law: View, *, validate: bool) -> Float[Tensor
         raise ValueError(_wrong_shape(fx, x, law, expected))
     if fx.device != x.device:
         raise ValueError(
-            f"f must return its values on {x.device}, where its input lies, but they lie on "
+            f"f must return its values on {x.device}, the device of its input, but they are on "
             f"{fx.device}."
         )
     if fx.dtype == torch.bool:

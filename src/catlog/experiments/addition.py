@@ -120,16 +120,8 @@ class AdditionTask:
                 clip_grad_norm_(weights, max_norm)
 
             optimiser.register_step_pre_hook(clip)
-        self.training = Training(
-            self.loss,
-            self.network,
-            self.E,
-            optimiser,
-            examples=len(self.train),
-            batch=config.batch,
-            seed=config.seed,
-            device=device,
-            compile=config.compiles,
+        self.training = Training.of(
+            config, self.loss, self.network, self.E, optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch

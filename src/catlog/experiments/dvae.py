@@ -142,16 +142,9 @@ class DVAETask:
         train, test = for_autoencoder(load(config.data))
         self.train = train.to(device)
         self.test = test.to(device)
-        self.training = Training(
-            self.loss,
-            self.model,
-            self.E,
-            adam(self.model.parameters(), config.rate, self.E, device),
-            examples=len(self.train),
-            batch=config.batch,
-            seed=config.seed,
-            device=device,
-            compile=config.compiles,
+        optimiser = adam(self.model.parameters(), config.rate, self.E, device)
+        self.training = Training.of(
+            config, self.loss, self.model, self.E, optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch

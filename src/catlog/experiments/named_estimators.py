@@ -148,7 +148,7 @@ class Learner:
 
 
 def takes_one_hot(E: Estimator) -> bool:
-    """Return True if E needs one-hot points: to relax them, or for lack of category numbers."""
+    """Return True if E needs one-hot points: to relax them, or since it takes no numbers."""
     return Kind.ONE_HOT in E.supports and (E.differentiates_f or Kind.INDEX not in E.supports)
 
 

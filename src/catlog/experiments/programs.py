@@ -205,16 +205,8 @@ class ProgramsTask:
         # A tensor, which a captured step reads at every replay.
         self.rate = torch.tensor(config.learning_rate, device=device)
         self.optimiser.param_groups[0]["lr"] = self.rate
-        self.training = Training(
-            self.loss,
-            self.network,
-            self.E,
-            self.optimiser,
-            examples=len(self.train),
-            batch=config.batch,
-            seed=config.seed,
-            device=device,
-            compile=config.compiles,
+        self.training = Training.of(
+            config, self.loss, self.network, self.E, self.optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch

@@ -128,17 +128,9 @@ class ProtocolTask:
             train, test = 2 * train - 1, 2 * test - 1
         self.train = train.to(device)
         self.test = test.to(device)
-        self.training = Training(
-            self.loss,
-            self.model,
-            self.E,
-            adam(self.model.parameters(), config.rate, self.E, device),
-            examples=len(self.train),
-            batch=config.batch,
-            seed=config.seed,
-            device=device,
-            compile=config.compiles,
-            models=config.models,
+        optimiser = adam(self.model.parameters(), config.rate, self.E, device)
+        self.training = Training.of(
+            config, self.loss, self.model, self.E, optimiser, len(self.train), models=config.models
         )
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or EVERY

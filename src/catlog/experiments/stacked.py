@@ -1,6 +1,6 @@
 """Several models of one experiment in one training step.
 
-A step of a small model is mostly the time to launch its kernels. A stack of models, which differ in
+A step of a small model is mostly spent on launching its kernels. A stack of models, which differ in
 their seeds, has one more dimension in its weights and in the batch of its distribution, and as many
 kernels as one model. Every model has its own images, draws and gradients; what an estimator learns,
 it learns for each of them.

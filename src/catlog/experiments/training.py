@@ -1,7 +1,7 @@
 """Training of a model: shuffled batches, the compiled step, and their state."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,19 @@ def adam(
     if learned := own_parameters(E):
         groups.append({"params": learned, "lr": 1e-3})
     return torch.optim.Adam(groups, learning_rate, eps=1e-7, capturable=device.type == "cuda")
+
+
+class Batches(Protocol):
+    """The settings of an experiment that trains on batches."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def compiles(self) -> bool | None: ...
+    @property
+    def torch_device(self) -> torch.device: ...
 
 
 class Training:
@@ -73,6 +86,31 @@ class Training:
         self.steps = 0
         self._epoch = -1
         self._order = torch.empty(0)
+
+    @classmethod
+    def of(
+        cls,
+        config: Batches,
+        loss: Callable[[Tensor], Tensor],
+        model: nn.Module,
+        E: Estimator,
+        optimiser: torch.optim.Optimizer,
+        examples: int,
+        models: int | None = None,
+    ) -> Self:
+        """Return the training that the settings of an experiment ask for."""
+        return cls(
+            loss,
+            model,
+            E,
+            optimiser,
+            examples=examples,
+            batch=config.batch,
+            seed=config.seed,
+            device=config.torch_device,
+            compile=config.compiles,
+            models=models,
+        )
 
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""

@@ -20,10 +20,12 @@ class Known(nn.Module):
     .. math:: \mathbb{E}[f] = \mathbb{E}[f - c\,g] + c\,\mathbb{E}[g]
 
     g is the part, a function with a method ``expectation(q)`` (see :mod:`catlog.functions`). It
-    need not be a summand of f: any g that varies with f will do. The estimator evaluates
+    need not be a summand of f: any g that is correlated with f will do. The estimator evaluates
     :math:`f(x) - c\,(g(x) - \mathbb{E}[g])`, whose mean and whose gradient have no error in g:
 
     ``E(known.under(q), q)``
+
+    :func:`catlog.compare` and :func:`catlog.advise` take ``known`` itself.
 
     The estimate is unbiased if E is, whatever c is. c is the regression coefficient of f on g over
     the points of *earlier* calls (within each batch element, in training mode); ``under`` reads it
@@ -82,11 +84,11 @@ class Known(nn.Module):
         return torch.where(is_fitted, ratio, self.start)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        """Return f(x), so that this is a function like f for all that know nothing of the part."""
+        """Return f(x), for code that does not use the part."""
         return self.f(x)
 
     def under(self, q: Distribution, outputs: int = 0) -> Function:
-        """Return f less what the part misses its mean under q by: the function to give to E.
+        """Return the function to pass to E: f less c times the part's deviation from its mean.
 
         Args:
             q: the distribution that E gets.

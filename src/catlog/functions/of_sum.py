@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Real, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -83,7 +83,7 @@ class OfSum(nn.Module):
                 number = x @ torch.arange(self.categories, dtype=x.dtype, device=x.device)
         return number, (number if self.weights is None else number * widened(self.weights)).sum(-1)
 
-    def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
+    def forward(self, x: Tensor) -> Shaped[Tensor, "n *batch_outputs"]:
         return self.g(self._sum(x)[1])
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
@@ -165,13 +165,14 @@ class OfSum(nn.Module):
         if self.weights is not None and self.whole_weights is None:
             raise NotImplementedError(
                 "OfSum: its mean is known for constant weights that are whole numbers, but others "
-                "were given."
+                "were given. Use an estimator that draws, such as IndeCateR."
             )
         terms, least, largest = spread(law.probs.double(), self.whole_weights)
         size = largest - least + 1
         if size > MOST_SUMS:
             raise NotImplementedError(
-                f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}."
+                f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}. "
+                "Use an estimator that draws, such as IndeCateR."
             )
         sums = torch.arange(least, largest + 1, device=law.device).to(self._dtype_of_sums(law))
         sums = sums.view(-1, *[1] * len(law.batch_shape)).expand(-1, *law.batch_shape)
@@ -184,7 +185,7 @@ class OfSum(nn.Module):
             return point.dtype
         return torch.promote_types(point.dtype, widened(self.weights).dtype)
 
-    def _rows(self, sums: Float[Tensor, "n *batch many"]) -> Tensor:
+    def _rows(self, sums: Real[Tensor, "n *batch many"]) -> Tensor:
         """Return g at ``many`` sums per draw, called with the batch in its last dimensions."""
         many = sums.shape[-1]
         return self.g(sums.movedim(-1, 0).flatten(0, 1)).unflatten(0, (many, -1)).movedim(0, -1)

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -109,7 +109,7 @@ def full_precision(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Float[Tensor, "*lead d k"]:
+def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Real[Tensor, "*lead d k"]:
     """Return points as one-hot vectors, relaxed ones too."""
     if one_hot:
         return x

@@ -21,7 +21,7 @@ class Worker:
     Attributes:
         ready: Whether it has imported f.
         row: The row that it evaluates; None if it is idle.
-        deadline: When it is taken for hanging.
+        deadline: The time from which it counts as hanging.
     """
 
     def __init__(self) -> None:

@@ -247,7 +247,7 @@ def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dic
 def _parents(
     programs: Programs, names: list[str], first: dict[str, Tensor], pairs: dict[str, Tensor]
 ) -> dict[str, set[str]]:
-    """Return the earlier discrete sites that each discrete site depends on, with theirs.
+    """Return the earlier discrete sites that each one depends on, directly or through others.
 
     The guide runs once per site, with two rows at that site.
     """
@@ -397,7 +397,7 @@ def _check_rows(
     rows: dict[str, Tensor],
     coupled: frozenset[str],
 ) -> None:
-    """Raise if a site has another log-probability in rows than in a run of its own."""
+    """Raise if a site has another log-probability in rows than in a separate run."""
     fixed = {
         name: node["value"]
         for name, node in nodes.items()

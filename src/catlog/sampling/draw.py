@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..checks import check_count, check_device, check_generator
+from ..checks import check_device, check_generator
 from ..distributions.conditionals import Conditionals, without_outputs
 from ..distributions.factors import Factors
 from ..distributions.integers import integers
 from ..distributions.inverse_cdf import inverse_cdf
-from ..estimator import Kind
+from ..estimator import FromDraws, Kind
 from ..tracing import can_inspect
 from .randomness import rand
 
@@ -81,24 +81,14 @@ def base_draws(
     draws: Draws = "independent",
     *,
     groups: tuple[int, ...] = (),
-    least: int = 1,
-    most: int | None = None,
-    owner: str = "",
-    hint: str = "",
     generator: torch.Generator | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return the points given as ``x``, checked, or draw ``n`` points (see :func:`draw`).
-
-    Where ``x`` has fewer points than ``least``, or more than ``most``, an error names the ``owner``
-    and ends with the ``hint``.
-    """
+    """Return the points given as ``x``, checked, or draw ``n`` points (see :func:`draw`)."""
     check_generator(generator, law.device)
     if x is None:
         return draw(law, n, draws, groups=groups, generator=generator)
     x = _check_form(law, x, prod(groups))
-    if least > 1:
-        check_count(owner, "x.shape[0]", x.shape[0], least, most, hint)
     x = x.detach()
     points = x.to(law.dtype)
     if can_inspect(validate, x):
@@ -115,6 +105,19 @@ def base_draws(
         if law.kind == Kind.INDEX and x.is_floating_point() and bool((x != x.round()).any()):
             raise ValueError("x must hold whole numbers, as q.sample() gives them.")
         _check_possible(law, law.index(points))
+    return points
+
+
+def draws_for(
+    E: FromDraws,
+    law: Factors | Conditionals,
+    x: Tensor | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Return the points given as ``x``, checked, or the independent draws of an estimator."""
+    points = base_draws(law, x, E.samples, generator=generator, validate=E.validate)
+    if x is not None and E.least_samples > 1:
+        E.check_draws("x.shape[0]", points.shape[0])
     return points
 
 

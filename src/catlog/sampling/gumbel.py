@@ -5,9 +5,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..checks import check_uniforms
 from ..distributions.factors import Factors
-from .randomness import rand
+from .randomness import given_or_rand
 
 
 def gumbels(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -42,13 +41,9 @@ def gumbels_given_argmax(
     truncated there, :math:`z_k = -\log(e_k / p_k + e_j)`. An impossible category has -inf.
     """
     shape = (*repeats, *index.shape, law.k)
-    if noise is None:
-        noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
-    else:
-        lead = len(repeats) + 1
-        form = "[..., n, *batch, d, k]"
-        noise = check_uniforms("noise", noise, shape, form, law, validate, lead=lead)
-    return truncated_gumbels(law, index, noise)
+    form, lead = "[..., n, *batch, d, k]", len(repeats) + 1
+    u = given_or_rand(noise, shape, form, law, generator, validate, lead=lead)
+    return truncated_gumbels(law, index, u)
 
 
 @torch.no_grad()

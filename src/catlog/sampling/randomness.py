@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..checks import Known, check_uniforms
+
 
 def rand(
     shape: Sequence[int],
@@ -17,6 +19,28 @@ def rand(
     if generator is None:
         return torch.rand(tuple(shape), dtype=dtype, device=device)
     return torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
+
+
+def given_or_rand(
+    noise: Tensor | None,
+    shape: tuple[int, ...],
+    form: str,
+    law: Known,
+    generator: torch.Generator | None,
+    validate: bool,
+    *,
+    lead: int = 1,
+    closed: bool = False,
+    name: str = "noise",
+) -> Tensor:
+    """Return the uniforms that were injected as ``name``, checked, or draw them.
+
+    ``form`` names the dimensions of ``shape``. The batch stands after ``lead`` of them. With
+    ``closed``, injected ones may be 1.
+    """
+    if noise is None:
+        return rand(shape, dtype=law.real, device=law.device, generator=generator)
+    return check_uniforms(name, noise, shape, form, law, validate, lead=lead, closed=closed)
 
 
 def exponentials(like: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

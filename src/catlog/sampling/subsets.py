@@ -38,7 +38,7 @@ def deal_variables(
 def _check_chosen(
     chosen: object, n: int, m: int, law: Factors | Conditionals, validate: bool
 ) -> Int64[Tensor, "n *batch m"]:
-    """The numbers of the variables to look at, of which every draw has m different ones."""
+    """Return the chosen variables, or raise unless every draw has m different ones."""
     d, shape = law.d, (n, *law.batch_shape, m)
     index = check_injected("chosen", chosen, shape, "[n, *batch, variables]", law, 1)
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:

@@ -55,9 +55,14 @@ def grid(*sizes: int) -> Tensor:
     return torch.tensor(list(product(*(range(size) for size in sizes))))
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    """Return a generator with this seed."""
+    return torch.Generator().manual_seed(seed)
+
+
 def normals(*shape: int, seed: int = 0) -> Tensor:
     """Return standard normal numbers in float64, the same for the same seed."""
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
 
 
 def _bits(logits: Tensor) -> Distribution:

@@ -5,7 +5,6 @@ quadrature, and a z-test compares the estimates with it.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -17,14 +16,11 @@ import catlog
 from catlog import DARN, IMLE, DirectOptimisation, GumbelRao, GumbelSoftmax, ReinMax
 from catlog.distributions.factors import factors
 from catlog.sampling.gumbel import gumbels_given_argmax
-from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, z_limit
-from catlog.testing.cases import FeatureFunction, normals
+from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, z_limit
+from catlog.testing.cases import normals, seeded
+from smooth_functions import bias, multilinear, plain, quadratic
 
 LIMIT = z_limit(64)  # at most 63 numbers are compared at once
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 # Relaxations
@@ -121,29 +117,6 @@ def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
     (got,) = torch.autograd.grad(value.sum(), wide)
     assert z_score(got, wanted) < LIMIT
     assert z_score(got, slope.mean()) > 3 * LIMIT
-
-
-def quadratic(z: Tensor, c: Tensor) -> Tensor:
-    return c[0] * z.square().sum(-1) + ((z @ normals(6, 6, seed=2)) * z).sum(-1)
-
-
-def plain(case: Case) -> Case:
-    """Return the case with linear features, so that a quadratic f of them is quadratic in x."""
-    bits = "bits" in case.name
-    return replace(case, features=lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2))
-
-
-def multilinear(z: Tensor, c: Tensor) -> Tensor:
-    """A function that is linear in each variable given the others, after :func:`plain`."""
-    return z[..., 0] * z[..., 4] - c[1] * z[..., 1] * z[..., 5] + (z * c).sum(-1)
-
-
-def bias(E: catlog.Estimator, case: Case, f: FeatureFunction) -> Tensor:
-    """Return the relative bias of the gradient in theta."""
-    got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
-    for index in (0, 2):  # the value and the gradient in f's parameter have none
-        torch.testing.assert_close(got[index], exact[index], rtol=0, atol=1e-12)
-    return (got[1] - exact[1]).norm() / exact[1].norm()
 
 
 @pytest.mark.parametrize("kind", ["bits", "bits by probs", "one-hot"])

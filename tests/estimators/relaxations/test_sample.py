@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import catlog
 from catlog import DARN, ESTIMATORS, GumbelRao, GumbelSoftmax, ReinMax, StraightThrough, sample
 from catlog.testing import z_limit
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import VARIANTS
 
 SLOPE_BASED = {
@@ -32,10 +32,6 @@ def slope_based(*kinds: str) -> list[object]:
         for kind in kinds
         if kind in E.supports
     ]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def distribution(logits: Tensor, bits: bool) -> torch.distributions.Distribution:

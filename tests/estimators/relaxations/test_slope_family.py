@@ -24,18 +24,15 @@ from catlog import (
     ReinMaxRao,
     StraightThrough,
 )
-from catlog.testing import CASES, PARAMETER, Case, expectation, expected, z_limit
+from catlog.testing import CASES, z_limit
 from catlog.testing.battery import z_scores
-from catlog.testing.cases import FeatureFunction, normals
+from catlog.testing.cases import normals, seeded
+from smooth_functions import bias, multilinear, plain, quadratic
 
 K = 4
 THETA = normals(K)
 WEIGHT = normals(K, seed=1)
 LIMIT = z_limit(64)  # at most 64 numbers are compared at once
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def gradient(E: catlog.Estimator, **injected: Tensor) -> Tensor:
@@ -178,21 +175,6 @@ def test_reinmax_cv_as_published(tau: float) -> None:
         torch.testing.assert_close(plain, wanted, rtol=0, atol=1e-13)
 
 
-def quadratic(z: Tensor, c: Tensor) -> Tensor:
-    return c[0] * z.square().sum(-1) + ((z @ normals(6, 6, seed=2)) * z).sum(-1)
-
-
-def multilinear(z: Tensor, c: Tensor) -> Tensor:
-    """A function that is linear in each variable given the others, after :func:`plain`."""
-    return z[..., 0] * z[..., 4] - c[1] * z[..., 1] * z[..., 5] + (z * c).sum(-1)
-
-
-def plain(case: Case) -> Case:
-    """Return the case with linear features, so that a quadratic f of them is quadratic in x."""
-    bits = "bits" in case.name
-    return replace(case, features=lambda x: torch.cat([x, x], -1) if bits else x.flatten(-2))
-
-
 @pytest.mark.parametrize("E", [ReinMaxRao(), ReinMaxCV(control_weight=1.0)], ids=repr)
 def test_reinmax_with_gumbels_is_not_exact_for_quadratic_f(E: catlog.Estimator) -> None:
     """As its docstring says; the same test finds no bias in ReinMax."""
@@ -249,13 +231,6 @@ def test_minimum_variance_solves_its_programme(weight: float) -> None:
     torch.testing.assert_close(mean, jacobian(THETA.softmax(-1)), rtol=0, atol=1e-13)
     if weight == 0:
         torch.testing.assert_close(got, matrices(StraightThrough()), rtol=0, atol=1e-13)
-
-
-def bias(E: catlog.Estimator, case: Case, f: FeatureFunction) -> float:
-    """Return the relative bias of the gradient, by enumeration."""
-    got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
-    torch.testing.assert_close(got[0], exact[0], rtol=0, atol=1e-12)
-    return float((got[1] - exact[1]).norm() / exact[1].norm())
 
 
 @pytest.mark.parametrize("kind", ["bits", "one-hot"])

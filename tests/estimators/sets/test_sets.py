@@ -25,11 +25,7 @@ from catlog.estimators.sets.likely_and_rest import (
     sample_outside,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
-from catlog.testing.cases import FeatureFunction, grid, normals
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from catlog.testing.cases import FeatureFunction, grid, normals, seeded
 
 
 def chain(theta: Tensor) -> Distribution:

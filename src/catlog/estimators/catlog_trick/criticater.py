@@ -1,7 +1,6 @@
 """CritiCateR: the CatLog-Derivative trick on a fitted critic, REINFORCE on the residual."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,14 +10,14 @@ from torch.distributions import Distribution
 from ...checks import check_count, check_positive
 from ...distributions.conditionals import structure, view
 from ...distributions.inverse_cdf import as_index
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from .cross_fitting import regression
 
 
-@dataclass(frozen=True)
-class CritiCateR:
+@dataclass(frozen=True, repr=False)
+class CritiCateR(FromDraws):
     r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on
     the residual.
 
@@ -69,32 +68,17 @@ class CritiCateR:
     ridge: float = 3.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "this library; Cheng et al. 2019"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    least_samples = 2
+    too_few = "The critic is fitted to the other draws."
+    reference = "this library; Cheng et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count(
-            "CritiCateR",
-            "samples",
-            self.samples,
-            least=2,
-            hint="The critic is fitted to the other draws.",
-        )
+        super().__post_init__()
         check_count("CritiCateR", "folds", self.folds, least=2)
         check_positive("CritiCateR", "ridge", self.ridge)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
@@ -107,16 +91,7 @@ class CritiCateR:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="CritiCateR",
-            hint="The critic is fitted to the other draws.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         log_probs = ordered.log_conditionals(

@@ -1,7 +1,7 @@
 """IndeCateR: the CatLog-Derivative trick for independent variables."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,15 +10,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_choice, check_chunk_size, check_count, check_flag
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...evaluation.neighbours import differences, mean_differences
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.subsets import deal_variables
 
 
-@dataclass(frozen=True)
-class IndeCateR:
+@dataclass(frozen=True, repr=False)
+class IndeCateR(FromDraws):
     r"""The CatLog-Derivative trick for independent variables: one variable at a time is summed over
     exactly, the others are sampled.
 
@@ -81,16 +81,12 @@ class IndeCateR:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "De Smet et al. 2023"
-
-    __repr__ = label
+    unbiased = True
+    supports = INDEPENDENT
+    reference = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
-        check_count("IndeCateR", "samples", self.samples)
+        super().__post_init__()
         check_flag("IndeCateR", "per_variable", self.per_variable)
         check_choice("IndeCateR", "draws", self.draws, DRAWS)
         check_choice("IndeCateR", "control", self.control, ("taylor", "none"))

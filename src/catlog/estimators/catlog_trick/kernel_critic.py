@@ -60,7 +60,7 @@ def critic_means(
 def fit_critic(
     points: Float[Tensor, "c m dk"], value: Float[Tensor, "c m"], used: Bool[Tensor, "c m"], d: int
 ) -> tuple[Float[Tensor, "c 2 m"], Float[Tensor, "c 2"]]:
-    """Return weights and rho of both kernels, of nine settings the one of most evidence."""
+    """Return weights and rho of both kernels: of nine settings, those with the most evidence."""
     count = used.sum(-1).clamp(min=1)
     mean = (value * used).sum(-1) / count
     target = (value - mean.unsqueeze(-1)) * used

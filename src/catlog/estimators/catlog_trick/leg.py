@@ -1,23 +1,22 @@
 """LEG: local expectation gradients."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count
+from ...checks import check_chunk_size
 from ...distributions.conditionals import structure, view
 from ...distributions.integers import integers
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 
 
-@dataclass(frozen=True)
-class LEG:
+@dataclass(frozen=True, repr=False)
+class LEG(FromDraws):
     r"""Local expectation gradients: each variable is summed out given *all* others, weighted by its
     conditional probabilities given them.
 
@@ -48,22 +47,14 @@ class LEG:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Titsias & Lázaro-Gredilla 2015"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "Titsias & Lázaro-Gredilla 2015"
 
     def __post_init__(self) -> None:
-        check_count("LEG", "samples", self.samples)
+        super().__post_init__()
         check_chunk_size("LEG", self.chunk_size)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         law = view(q, validate=False)
@@ -80,7 +71,7 @@ class LEG:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         fx = evaluate(f, x, law, validate=self.validate)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable

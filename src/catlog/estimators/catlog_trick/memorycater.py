@@ -2,7 +2,6 @@
 
 from itertools import accumulate
 from operator import mul
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -13,10 +12,10 @@ from torch.nn.functional import pad
 from ...checks import check_count, refuse_outputs
 from ...distributions.factors import Factors, factors
 from ...distributions.integers import integers
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
 from .kernel_critic import (
     calibration_equations,
@@ -32,7 +31,7 @@ from .shrinkage import shrunk_coefficients
 DECAY = 0.95  # of alpha's and beta's running fit: about the last 20 calls count
 
 
-class MemoryCateR(nn.Module):
+class MemoryCateR(FromDraws, nn.Module):
     r"""A critic h fitted to earlier evaluations of f and integrated exactly, and RLOO on the
     residual f - h.
 
@@ -85,15 +84,13 @@ class MemoryCateR(nn.Module):
     (True, 8)
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "this library"
-
-    __repr__ = label
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    many_outputs = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out."
+    reference = "this library"
 
     def __init__(
         self,
@@ -104,9 +101,7 @@ class MemoryCateR(nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count(
-            "MemoryCateR", "samples", samples, least=2, hint="One draw has no others to leave out."
-        )
+        self.check_draws("samples", samples)
         for name, count in (("size", size), ("critics", critics), ("max_variables", max_variables)):
             check_count("MemoryCateR", name, count)
         self.samples = samples
@@ -138,12 +133,6 @@ class MemoryCateR(nn.Module):
         self.gram: Tensor
         self.excess: Tensor
 
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
     def forward(
         self,
         f: Function,
@@ -156,16 +145,7 @@ class MemoryCateR(nn.Module):
         refuse_outputs("MemoryCateR", outputs, "it remembers one value per point")
         law = factors(q, validate=self.validate)
         self._check(law)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="MemoryCateR",
-            hint="One draw has no others to leave out.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.

@@ -1,20 +1,19 @@
 """RAM: reparameterisation with Gumbel noise, each variable summed out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count
-from ...estimator import ANY, Function, Kind, Target, label
+from ...checks import check_chunk_size
+from ...estimator import ANY, FromDraws, Function
 from .scater import SCateR
 
 
-@dataclass(frozen=True)
-class RAM:
+@dataclass(frozen=True, repr=False)
+class RAM(FromDraws):
     r"""The CatLog-Derivative trick with common Gumbel noise: one variable at a time is summed over,
     the noise of the others is held fixed.
 
@@ -45,18 +44,13 @@ class RAM:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Tokui & Sato 2017"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "Tokui & Sato 2017"
 
     def __post_init__(self) -> None:
-        check_count("RAM", "samples", self.samples)
+        super().__post_init__()
         check_chunk_size("RAM", self.chunk_size)
 
     @property
@@ -64,9 +58,6 @@ class RAM:
         return SCateR(
             self.samples, suffix="gumbel", chunk_size=self.chunk_size, validate=self.validate
         )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self._scater.evaluations(q)

@@ -1,17 +1,16 @@
 """SCateR: the CatLog-Derivative trick for dependent variables."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count, check_generator, check_uniforms
+from ...checks import check_choice, check_count, check_generator
 from ...distributions.conditionals import Conditionals, structure, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate, evaluate_chunked
 from ...sampling.draw import base_draws
 from ...sampling.interventions import (
@@ -23,12 +22,12 @@ from ...sampling.interventions import (
     chosen_interventions,
     noise_shape,
 )
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ...sampling.subsets import deal_variables
 
 
-@dataclass(frozen=True)
-class SCateR:
+@dataclass(frozen=True, repr=False)
+class SCateR(FromDraws):
     r"""The CatLog-Derivative trick for dependent variables: one variable at a time is summed over
     given the earlier ones, and the variables that depend on it are resampled for each category.
 
@@ -74,30 +73,25 @@ class SCateR:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "De Smet et al. 2023"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "De Smet et al. 2023"
 
     def __post_init__(self) -> None:
-        check_count("SCateR", "samples", self.samples)
+        super().__post_init__()
         check_choice("SCateR", "suffix", self.suffix, SUFFIXES)
         for name in ("variables", "categories", "chunk_size"):
             if getattr(self, name) is not None:
                 check_count("SCateR", name, getattr(self, name))
         if self.variables is not None and self.categories is not None:
-            raise ValueError("SCateR: `variables` and `categories` exclude each other.")
+            raise ValueError(
+                "SCateR: `variables` and `categories` exclude each other; give one of them."
+            )
 
     @property
     def randomness(self) -> tuple[str, ...]:
         return ("x",) if self.variables is None else ("x", "chosen")
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples * (1 + self._moves(view(q, validate=False)))
@@ -153,12 +147,8 @@ class SCateR:
             )
         n = self.samples if index is None else index.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
-        if noise is None:
-            noise = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            noise = check_uniforms(
-                "noise", noise, shape, "[groups, n, *batch, d]", law, self.validate, lead=2
-            )
+        form = "[groups, n, *batch, d]"
+        noise = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
         with torch.no_grad():
             if self.variables is None and chosen is None:
                 return all_interventions(

@@ -1,20 +1,19 @@
 """SlopeCateR: gradients predicted from derivatives of f, with exact corrections."""
 
 from math import ceil
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count, check_number, check_uniforms
+from ...checks import check_choice, check_count, check_number
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label, once
+from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
 from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
 from .slope_gradient import Plan, SlopePoints
 from .slope_predictions import (
@@ -26,7 +25,7 @@ from .slope_predictions import (
 from .slope_statistics import Coefficients, SlopeScales
 
 
-class SlopeCateR(nn.Module):
+class SlopeCateR(FromDraws, nn.Module):
     r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums
     over a few variables.
 
@@ -85,15 +84,11 @@ class SlopeCateR(nn.Module):
     torch.Size([3])
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "start")
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "this library; Liu et al. 2023"
-
-    __repr__ = label
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "start")
+    reference = "this library; Liu et al. 2023"
 
     def __init__(
         self,
@@ -105,7 +100,7 @@ class SlopeCateR(nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count("SlopeCateR", "samples", samples)
+        self.check_draws("samples", samples)
         if corrections is not None:
             check_count("SlopeCateR", "corrections", corrections)
         check_choice("SlopeCateR", "draws", draws, DRAWS)
@@ -119,9 +114,6 @@ class SlopeCateR(nn.Module):
         self.validate = validate
         self.coefficients = Coefficients()
         self.sizes = SlopeScales(slope_entries)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k
@@ -158,20 +150,10 @@ class SlopeCateR(nn.Module):
             learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
         coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
         probability, ends = selection_probabilities(undecided * sizes)
-        if start is None:
-            start = rand(
-                (1, *law.batch_shape), dtype=law.real, device=law.device, generator=generator
-            )
-        else:
-            start = check_uniforms(
-                "start",
-                start,
-                (1, *law.batch_shape),
-                "[1, *batch]",
-                law,
-                self.validate,
-                closed=True,
-            )
+        shape, form = (1, *law.batch_shape), "[1, *batch]"
+        start = given_or_rand(
+            start, shape, form, law, generator, self.validate, closed=True, name="start"
+        )
         variable = systematic_sample(m * ends, m, start)
         draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
         predictions = make_predictions(draws, probs, variable)

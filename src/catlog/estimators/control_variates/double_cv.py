@@ -1,17 +1,15 @@
 """Double control variates."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, refuse_outputs
+from ...checks import check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import (
     by_category,
     leave_one_out,
@@ -22,7 +20,7 @@ from ..logit_gradients import (
 )
 
 
-class DoubleCV(nn.Module):
+class DoubleCV(FromDraws, nn.Module):
     r"""RLOO with a linear control variate, from derivatives of f, in the value and the baseline of
     each draw.
 
@@ -57,35 +55,21 @@ class DoubleCV(nn.Module):
     tensor([1., 0.])
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Titsias & Shi 2022"
-
-    __repr__ = label
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    many_outputs = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use MuProp."
+    reference = "Titsias & Shi 2022"
 
     def __init__(self, samples: int = 2, alpha: float = 0.0, validate: bool = True) -> None:
         super().__init__()
-        check_count(
-            "DoubleCV",
-            "samples",
-            samples,
-            least=2,
-            hint="One draw has no others to leave out: use MuProp.",
-        )
+        self.check_draws("samples", samples)
         check_number("DoubleCV", "alpha", alpha)
         self.samples = samples
         self.validate = validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,
@@ -99,16 +83,7 @@ class DoubleCV(nn.Module):
         refuse_outputs("DoubleCV", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "DoubleCV")
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="DoubleCV",
-            hint="One draw has no others to leave out: use MuProp.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         slope = by_category(law, slope)
         score = score_in_logits(law, law.index(x))[1]

@@ -1,24 +1,23 @@
 """MuProp: REINFORCE on the residual of a first-order expansion at the mean."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, refuse_outputs
+from ...checks import refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate, value_and_slope
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
 from ..relaxations.relaxation import to_point
 
 
-@dataclass(frozen=True)
-class MuProp:
+@dataclass(frozen=True, repr=False)
+class MuProp(FromDraws):
     r"""The gradient of f's first-order Taylor expansion at the mean of q, exactly, and REINFORCE on
     the residual.
 
@@ -49,21 +48,11 @@ class MuProp:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Gu et al. 2016"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("MuProp", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    many_outputs = False
+    reference = "Gu et al. 2016"
 
     def evaluations(self, q: Distribution) -> int:
         return self.samples + 1
@@ -80,7 +69,7 @@ class MuProp:
         refuse_outputs("MuProp", outputs, "it needs the slopes of every output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "MuProp")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         mean = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
         at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)

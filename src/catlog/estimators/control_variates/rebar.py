@@ -1,22 +1,21 @@
 """REBAR: f at a relaxed draw as a control variate."""
 
 from math import log
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, check_positive, refuse_outputs
+from ...checks import check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
 from ..logit_gradients import logit_surrogate, squared_norm
 from ..relaxations.relaxation import RelaxedDraws, relaxed, relaxed_draws
 
 
-class REBAR(nn.Module):
+class REBAR(FromDraws, nn.Module):
     r"""REINFORCE with f at a relaxed draw as control variate, whose gradient is added back
     pathwise.
 
@@ -60,30 +59,24 @@ class REBAR(nn.Module):
     (True, True)
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Tucker et al. 2017"
-
-    __repr__ = label
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Tucker et al. 2017"
 
     def __init__(
         self, samples: int = 1, eta: float = 1.0, temperature: float = 0.5, validate: bool = True
     ) -> None:
         super().__init__()
-        check_count("REBAR", "samples", samples)
+        self.check_draws("samples", samples)
         check_number("REBAR", "eta", eta)
         check_positive("REBAR", "temperature", temperature)
         self.samples = samples
         self.validate = validate
         self.eta = nn.Parameter(torch.tensor(float(eta)))
         self.log_temperature = nn.Parameter(torch.tensor(log(temperature)))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples

@@ -1,22 +1,20 @@
 """RELAX: a learned network as a control variate."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_network, check_positive, refuse_outputs
+from ...checks import check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_grad
 from ...evaluation.networks import call_network
 from ..logit_gradients import logit_surrogate, squared_norm
 from ..relaxations.relaxation import relaxed, relaxed_draws
 
 
-class RELAX(nn.Module):
+class RELAX(FromDraws, nn.Module):
     r"""REINFORCE with a network of the relaxed draw as control variate, whose gradient is added
     back pathwise.
 
@@ -55,15 +53,12 @@ class RELAX(nn.Module):
     torch.Size([8, 3])
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Grathwohl et al. 2018"
-
-    __repr__ = label
+    unbiased = True
+    supports = RELAXABLE
+    differentiates_f = False
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Grathwohl et al. 2018"
 
     def __init__(
         self,
@@ -73,19 +68,13 @@ class RELAX(nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count("RELAX", "samples", samples)
+        self.check_draws("samples", samples)
         check_network("RELAX", network)
         check_positive("RELAX", "temperature", temperature)
         self.samples = samples
         self.network = network
         self.temperature = temperature
         self.validate = validate
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,

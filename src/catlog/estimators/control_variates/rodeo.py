@@ -1,22 +1,20 @@
 """RODEO: control variates from a discrete Stein operator."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_network, check_number, refuse_outputs
+from ...checks import check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out, logit_surrogate, squared_norm
 
 
-class RODEO(nn.Module):
+class RODEO(FromDraws, nn.Module):
     r"""RLOO with two control variates of mean zero, made by a Stein operator from values and
     derivatives of f.
 
@@ -59,15 +57,13 @@ class RODEO(nn.Module):
     (True, True)
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Shi et al. 2022"
-
-    __repr__ = label
+    unbiased = True
+    supports = BITS
+    differentiates_f = True
+    many_outputs = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use MuProp."
+    reference = "Shi et al. 2022"
 
     def __init__(
         self,
@@ -78,13 +74,7 @@ class RODEO(nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        check_count(
-            "RODEO",
-            "samples",
-            samples,
-            least=2,
-            hint="One draw has no others to leave out: use MuProp.",
-        )
+        self.check_draws("samples", samples)
         check_number("RODEO", "alpha", alpha)
         check_number("RODEO", "beta", beta)
         check_network("RODEO", network)
@@ -93,12 +83,6 @@ class RODEO(nn.Module):
         self.validate = validate
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
         self.beta = nn.Parameter(torch.tensor(float(beta)))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,
@@ -112,16 +96,7 @@ class RODEO(nn.Module):
         refuse_outputs("RODEO", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="RODEO",
-            hint="One draw has no others to leave out: use MuProp.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)
         bits = law.flat(x).to(law.real)
         score = bits - law.probs.detach()[..., 1]

@@ -1,24 +1,22 @@
 """ARM: augment, REINFORCE, merge."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
 
 
-@dataclass(frozen=True)
-class ARM:
+@dataclass(frozen=True, repr=False)
+class ARM(FromDraws):
     r"""The difference of f at an antithetic pair of draws, weighted by the uniform noise behind the
     pair.
 
@@ -51,21 +49,11 @@ class ARM:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Yin & Zhou 2019"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("ARM", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = BITS
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Yin & Zhou 2019"
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
@@ -82,15 +70,8 @@ class ARM:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "ARM", "ARSM")
-        u = coupling_noise(
-            "ARM",
-            law,
-            (self.samples, *law.batch_shape, law.d),
-            x,
-            noise,
-            generator,
-            validate=self.validate,
-        )
+        shape = (self.samples, *law.batch_shape, law.d)
+        u = coupling_noise(self, law, shape, x, noise, generator)
         index = torch.cat([categories(law, u), categories(law, 1 - u)])
         fx = evaluate(f, law.point(index), law, validate=self.validate)
         values, anti_values = fx.detach().chunk(2)

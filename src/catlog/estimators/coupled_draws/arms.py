@@ -1,23 +1,21 @@
 """ARMS: any number of mutually antithetic draws of bits."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import leave_one_out, logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction
 
 
-@dataclass(frozen=True)
-class ARMS:
+@dataclass(frozen=True, repr=False)
+class ARMS(FromDraws):
     r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their
     dependence.
 
@@ -53,30 +51,13 @@ class ARMS:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Dimitriev & Zhou 2021a"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count(
-            "ARMS",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to compare with: use Reinforce.",
-        )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = BITS
+    differentiates_f = False
+    randomness = ("noise",)
+    least_samples = 2
+    too_few = "One draw has no others to compare with: use Reinforce."
+    reference = "Dimitriev & Zhou 2021a"
 
     def __call__(
         self,
@@ -91,16 +72,8 @@ class ARMS:
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "ARMS", "CARMS")
         n = self.samples
-        noise = coupling_noise(
-            "ARMS",
-            law,
-            (n, *law.batch_shape, law.d),
-            x,
-            noise,
-            generator,
-            simplex=0,
-            validate=self.validate,
-        )
+        shape = (n, *law.batch_shape, law.d)
+        noise = coupling_noise(self, law, shape, x, noise, generator, simplex=0)
         rare, category = law.probs.detach().min(-1)
         b = torch.where(antithetic_events(noise, rare), category, 1 - category)
         fx = evaluate(f, law.point(b), law, validate=self.validate)

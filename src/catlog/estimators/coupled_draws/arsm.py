@@ -1,23 +1,21 @@
 """ARSM: augment, REINFORCE, swap, merge."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
 
 
-@dataclass(frozen=True)
-class ARSM:
+@dataclass(frozen=True, repr=False)
+class ARSM(FromDraws):
     r"""ARM for categorical variables: f at the arg-min categories after swapping pairs of noise
     components, weighted by the noise.
 
@@ -54,21 +52,11 @@ class ARSM:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Yin et al. 2019"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("ARSM", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Yin et al. 2019"
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k
@@ -87,9 +75,7 @@ class ARSM:
         law = factors(q, outputs=outputs, validate=self.validate)
         n, k = self.samples, law.k
         shape = (n, *law.batch_shape, law.d, k)
-        pi = coupling_noise(
-            "ARSM", law, shape, x, noise, generator, simplex=-1, validate=self.validate
-        )
+        pi = coupling_noise(self, law, shape, x, noise, generator, simplex=-1)
         order, which = _swaps(k, law.device)
         scaled = pi[..., order] / law.probs.detach().unsqueeze(-2)
         category = scaled.argmin(-1)  # [n, *batch, d, swaps]

@@ -1,7 +1,6 @@
 """CARMS: any number of mutually antithetic draws of categorical variables."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,16 +8,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_count
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
 
 
-@dataclass(frozen=True)
-class CARMS:
+@dataclass(frozen=True, repr=False)
+class CARMS(FromDraws):
     r"""ARMS for categorical variables: leave-one-out REINFORCE on negatively dependent draws, each
     pair with a weight that corrects for the dependence.
 
@@ -61,30 +59,13 @@ class CARMS:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Dimitriev & Zhou 2021b"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count(
-            "CARMS",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to compare with: use Reinforce.",
-        )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("noise",)
+    least_samples = 2
+    too_few = "One draw has no others to compare with: use Reinforce."
+    reference = "Dimitriev & Zhou 2021b"
 
     def __call__(
         self,
@@ -98,16 +79,7 @@ class CARMS:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
-        noise = coupling_noise(
-            "CARMS",
-            law,
-            (*shape, law.k - 1),
-            x,
-            noise,
-            generator,
-            simplex=0,
-            validate=self.validate,
-        )
+        noise = coupling_noise(self, law, (*shape, law.k - 1), x, noise, generator, simplex=0)
         order, stick = _sticks(law.probs.detach())
         passes = ~antithetic_events(noise, stick)
         rank = (passes if law.k == 2 else passes.long().cumprod(-1)).sum(-1)

@@ -6,23 +6,24 @@ from torch import Tensor
 
 from ...checks import check_generator, check_uniforms
 from ...distributions.factors import Factors
+from ...estimator import FromDraws
 from ...sampling.randomness import rand
 
 
 def coupling_noise(
-    owner: str,
+    E: FromDraws,
     law: Factors,
     shape: tuple[int, ...],
     x: Tensor | None,
     noise: Tensor | None,
     generator: torch.Generator | None,
     simplex: int | None = None,
-    validate: bool = True,
 ) -> Tensor:
-    """Return ``noise``, checked, or draw it.
+    """Return ``noise``, checked, or draw it for the estimator E.
 
     It holds uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension.
     """
+    owner = type(E).__name__
     if x is not None:
         raise ValueError(
             f"x: {owner} makes coupled draws from noise; give `noise` or a `generator` instead."
@@ -31,7 +32,7 @@ def coupling_noise(
     if noise is not None:
         form = f"for {owner} with this q"
         return check_uniforms(
-            "noise", noise, shape, form, law, validate, closed=True, simplex=simplex
+            "noise", noise, shape, form, law, E.validate, closed=True, simplex=simplex
         )
     u = rand(shape, dtype=law.real, device=law.device, generator=generator)
     if simplex is None:

@@ -1,24 +1,22 @@
 """DisARM, also known as U2G: ARM with its noise integrated out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, attach, label
+from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import categories
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
 
 
-@dataclass(frozen=True)
-class DisARM:
+@dataclass(frozen=True, repr=False)
+class DisARM(FromDraws):
     r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair
     differs.
 
@@ -53,21 +51,11 @@ class DisARM:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Dong et al. 2020; Yin et al. 2020"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("DisARM", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = BITS
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Dong et al. 2020; Yin et al. 2020"
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
@@ -84,15 +72,8 @@ class DisARM:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         bits_only(q, law, "DisARM", "DisARMTree")
-        u = coupling_noise(
-            "DisARM",
-            law,
-            (self.samples, *law.batch_shape, law.d),
-            x,
-            noise,
-            generator,
-            validate=self.validate,
-        )
+        shape = (self.samples, *law.batch_shape, law.d)
+        u = coupling_noise(self, law, shape, x, noise, generator)
         b, anti = categories(law, u), categories(law, 1 - u)
         fx = evaluate(f, law.point(torch.cat([b, anti])), law, validate=self.validate)
         values, anti_values = fx.detach().chunk(2)

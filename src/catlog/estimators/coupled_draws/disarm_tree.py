@@ -1,17 +1,17 @@
 """DisARM for categorical variables, written as trees of bits."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count
+from ...checks import check_choice
 from ...distributions.factors import factors
 from ...distributions.inverse_cdf import inverse_cdf
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
@@ -19,8 +19,8 @@ from .coupling import coupling_noise
 Tree = Literal["balanced", "stick"]
 
 
-@dataclass(frozen=True)
-class DisARMTree:
+@dataclass(frozen=True, repr=False)
+class DisARMTree(FromDraws):
     r"""DisARM for categorical variables: every category is a leaf of a binary tree, every inner
     node a bit.
 
@@ -55,22 +55,15 @@ class DisARMTree:
     tree: Tree = "balanced"
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Dong et al. 2021"
-
-    __repr__ = label
+    unbiased = True
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("noise",)
+    reference = "Dong et al. 2021"
 
     def __post_init__(self) -> None:
-        check_count("DisARMTree", "samples", self.samples)
+        super().__post_init__()
         check_choice("DisARMTree", "tree", self.tree, get_args(Tree))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
@@ -87,7 +80,7 @@ class DisARMTree:
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
-        u = coupling_noise("DisARMTree", law, shape, x, noise, generator, validate=self.validate)
+        u = coupling_noise(self, law, shape, x, noise, generator)
         probs = law.probs.detach()
         order = torch.arange(law.k, device=law.device).expand(probs.shape)
         if self.tree == "stick":

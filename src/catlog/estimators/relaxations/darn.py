@@ -1,7 +1,6 @@
 """DARN's estimators for bits, of first and second order."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,14 +9,14 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.factors import Factors, bits_only, factors
-from ...estimator import BITS, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...estimator import BITS, FromDraws, Function
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .relaxation import mean_through, straight_through
 
 
-@dataclass(frozen=True)
-class DARN:
+@dataclass(frozen=True, repr=False)
+class DARN(FromDraws):
     r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
@@ -53,25 +52,14 @@ class DARN:
     order: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = BITS
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Gregor et al. 2014"
-
-    __repr__ = label
+    unbiased = False
+    supports = BITS
+    differentiates_f = True
+    reference = "Gregor et al. 2014"
 
     def __post_init__(self) -> None:
-        check_count("DARN", "samples", self.samples)
+        super().__post_init__()
         check_count("DARN", "order", self.order, most=2)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
@@ -90,7 +78,7 @@ class DARN:
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
         # The weight of f' in the derivative in the bit's logit.

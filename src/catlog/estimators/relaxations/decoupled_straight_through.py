@@ -1,24 +1,22 @@
 """Straight-through Gumbel-Softmax with a temperature for each direction."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...checks import check_count, check_temperature
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...checks import check_temperature
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
-from .relaxation import mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class DecoupledStraightThrough:
+@dataclass(frozen=True, repr=False)
+class DecoupledStraightThrough(MeanThroughDraws):
     r"""Straight-through Gumbel-Softmax with one temperature for draws and one for derivatives.
 
     .. math::
@@ -58,41 +56,16 @@ class DecoupledStraightThrough:
     backward_temperature: float | Tensor = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Shah et al. 2024"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Shah et al. 2024"
 
     def __post_init__(self) -> None:
-        check_count("DecoupledStraightThrough", "samples", self.samples)
+        super().__post_init__()
         for name in ("forward_temperature", "backward_temperature"):
             check_temperature("DecoupledStraightThrough", getattr(self, name), name)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "DecoupledStraightThrough")
-        points = self.points(law, x=x, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
 
     def points(
         self,
@@ -105,7 +78,7 @@ class DecoupledStraightThrough:
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
         log_forward = (law.log_probs.detach() / self.forward_temperature).log_softmax(-1)
         forward = replace(law, probs=log_forward.exp(), given_logits=log_forward)
-        x = base_draws(forward, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, forward, x, generator)
         z = gumbels_given_argmax(
             forward, forward.index(x), noise, (), generator=generator, validate=self.validate
         )

@@ -1,25 +1,24 @@
 """Direct optimisation through the perturbed argmax."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_chunk_size, check_count, check_number, refuse_outputs
+from ...checks import check_chunk_size, check_number, refuse_outputs
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, Function, Kind, Target, attach, label
+from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
 from ..logit_gradients import logit_surrogate
 
 
-@dataclass(frozen=True)
-class DirectOptimisation:
+@dataclass(frozen=True, repr=False)
+class DirectOptimisation(FromDraws):
     r"""Difference between the sample and the sample obtained, with the same noise, after f has been
     added to the logits.
 
@@ -63,18 +62,15 @@ class DirectOptimisation:
     chunk_size: int | None = None
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = INDEPENDENT
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Lorberbom et al. 2019"
-
-    __repr__ = label
+    unbiased = False
+    supports = INDEPENDENT
+    differentiates_f = False
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Lorberbom et al. 2019"
 
     def __post_init__(self) -> None:
-        check_count("DirectOptimisation", "samples", self.samples)
+        super().__post_init__()
         check_number("DirectOptimisation", "epsilon", self.epsilon)
         if self.epsilon == 0:
             raise ValueError(
@@ -82,9 +78,6 @@ class DirectOptimisation:
                 "was given."
             )
         check_chunk_size("DirectOptimisation", self.chunk_size)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         law = factors(q, validate=False)
@@ -102,7 +95,7 @@ class DirectOptimisation:
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("DirectOptimisation", outputs, "its perturbed point depends on f's values")
         law = factors(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx = evaluate(f, x, law, validate=self.validate)

@@ -1,23 +1,21 @@
 """The gapped straight-through estimator."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, check_temperature
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...checks import check_number, check_temperature
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
-from .relaxation import is_drawn, mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class GappedStraightThrough:
+@dataclass(frozen=True, repr=False)
+class GappedStraightThrough(MeanThroughDraws):
     r"""Straight-through at logits that are moved, so that they favour the draw by a gap.
 
     .. math::
@@ -55,46 +53,22 @@ class GappedStraightThrough:
     gap: float | None = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Fan et al. 2022"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Fan et al. 2022"
 
     def __post_init__(self) -> None:
-        check_count("GappedStraightThrough", "samples", self.samples)
+        super().__post_init__()
         check_temperature("GappedStraightThrough", self.temperature)
         if self.gap is not None:
             check_number("GappedStraightThrough", "gap", self.gap, least=0)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "GappedStraightThrough")
-        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)

@@ -1,26 +1,24 @@
 """Gumbel-Rao: straight-through Gumbel-Softmax with its noise averaged out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ...checks import check_count, check_temperature, check_uniforms
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
 from ..logit_gradients import finite_log_probs
-from .relaxation import mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class GumbelRao:
+@dataclass(frozen=True, repr=False)
+class GumbelRao(MeanThroughDraws):
     r"""Straight-through Gumbel-Softmax, averaged over the noise that gives the same draw.
 
     .. math::
@@ -57,41 +55,16 @@ class GumbelRao:
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Paulus et al. 2021"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Paulus et al. 2021"
 
     def __post_init__(self) -> None:
-        check_count("GumbelRao", "samples", self.samples)
+        super().__post_init__()
         check_count("GumbelRao", "noise_samples", self.noise_samples)
         check_temperature("GumbelRao", self.temperature)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "GumbelRao")
-        points = self.points(law, x=x, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
 
     def points(
         self,
@@ -102,7 +75,7 @@ class GumbelRao:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         logits = finite_log_probs(law)
         if law.k == 2 and not _is_learned(self.temperature):

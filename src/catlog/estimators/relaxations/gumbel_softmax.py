@@ -1,24 +1,23 @@
 """Gumbel-Softmax (Concrete), soft and straight-through."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_flag, check_generator, check_temperature, check_uniforms
+from ...checks import check_flag, check_generator, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
+from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
 from ...sampling.gumbel import gumbels, logistics
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ...tracing import inside_functorch
 
 
-@dataclass(frozen=True)
-class GumbelSoftmax:
+@dataclass(frozen=True, repr=False)
+class GumbelSoftmax(FromDraws):
     r"""The gradient of f through a continuous relaxation of the draw.
 
     .. math::
@@ -59,26 +58,16 @@ class GumbelSoftmax:
     hard: bool = False
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Jang et al. 2017; Maddison et al. 2017"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("noise",)
+    reference = "Jang et al. 2017; Maddison et al. 2017"
 
     def __post_init__(self) -> None:
-        check_count("GumbelSoftmax", "samples", self.samples)
+        super().__post_init__()
         check_temperature("GumbelSoftmax", self.temperature)
         check_flag("GumbelSoftmax", "hard", self.hard)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
@@ -111,10 +100,7 @@ class GumbelSoftmax:
         check_generator(generator, law.device)
         shape = (self.samples, *law.batch_shape, law.d)
         shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
-        if noise is None:
-            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            u = check_uniforms("noise", noise, shape, "for this q", law, self.validate)
+        u = given_or_rand(noise, shape, "for this q", law, generator, self.validate)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
             relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)

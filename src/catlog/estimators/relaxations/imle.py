@@ -1,24 +1,23 @@
 """I-MLE: implicit maximum likelihood with perturb-and-MAP."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_positive, refuse_outputs
+from ...checks import check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, attach, label
+from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
 from ..logit_gradients import by_category, logit_surrogate
 
 
-@dataclass(frozen=True)
-class IMLE:
+@dataclass(frozen=True, repr=False)
+class IMLE(FromDraws):
     r"""Difference between the sample and the sample obtained, with the same noise, after one
     gradient step on the logits.
 
@@ -60,25 +59,16 @@ class IMLE:
     step: float = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Niepert et al. 2021"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    many_outputs = False
+    reference = "Niepert et al. 2021"
 
     def __post_init__(self) -> None:
-        check_count("IMLE", "samples", self.samples)
+        super().__post_init__()
         check_positive("IMLE", "step", self.step)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
@@ -93,7 +83,7 @@ class IMLE:
         refuse_outputs("IMLE", outputs, "its perturbed point depends on the slope of one output")
         law = factors(q, validate=self.validate)
         relaxable(q, law, "IMLE")
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         z = gumbels_given_argmax(law, index, noise, generator=generator, validate=self.validate)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)

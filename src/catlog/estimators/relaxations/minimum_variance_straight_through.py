@@ -1,24 +1,22 @@
 """The straight-through estimator of least variance for a given bias on quadratic functions."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...checks import check_count, check_number
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...checks import check_number
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .reinmax import times_jacobian
-from .relaxation import is_drawn, mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class MinimumVarianceStraightThrough:
+@dataclass(frozen=True, repr=False)
+class MinimumVarianceStraightThrough(MeanThroughDraws):
     r"""The derivative of the draw that has the least variance for its bias on quadratic f.
 
     .. math::
@@ -55,44 +53,20 @@ class MinimumVarianceStraightThrough:
     bias_weight: float = 100.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Hooper & Shekhovtsov 2026"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Hooper & Shekhovtsov 2026"
 
     def __post_init__(self) -> None:
-        check_count("MinimumVarianceStraightThrough", "samples", self.samples)
+        super().__post_init__()
         check_number("MinimumVarianceStraightThrough", "bias_weight", self.bias_weight, least=0)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "MinimumVarianceStraightThrough")
-        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         drawn = is_drawn(law, law.index(x))
         p, w = law.probs.detach(), self.bias_weight
         slope = times_jacobian(p, finite_log_probs(law))

@@ -1,23 +1,22 @@
 """ReDGE: straight-through at the end of a denoising path."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, check_generator, check_number, check_uniforms
+from ...checks import check_count, check_generator, check_number
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...sampling.gumbel import gumbels
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from .relaxation import mean_through, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class ReDGE:
+@dataclass(frozen=True, repr=False)
+class ReDGE(FromDraws):
     r"""Straight-through at the mean that a diffusion model of the categories predicts.
 
     .. math::
@@ -60,18 +59,14 @@ class ReDGE:
     last_time: float = 0.5
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("noise",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Gourevitch et al. 2026"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("noise",)
+    reference = "Gourevitch et al. 2026"
 
     def __post_init__(self) -> None:
-        check_count("ReDGE", "samples", self.samples)
+        super().__post_init__()
         check_count("ReDGE", "steps", self.steps)
         check_number("ReDGE", "last_time", self.last_time, least=0, most=1, closed=True)
         if self.last_time == 0:
@@ -79,12 +74,6 @@ class ReDGE:
                 "ReDGE: `last_time` must be above 0, but 0 was given. Give a small number, as 0.1, "
                 "for relaxed draws that are almost one-hot."
             )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
@@ -116,11 +105,8 @@ class ReDGE:
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
         check_generator(generator, law.device)
         shape = (2, self.samples, *law.batch_shape, law.d, law.k)
-        if noise is None:
-            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            form = "[2, n, *batch, d, k]"
-            u = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+        form = "[2, n, *batch, d, k]"
+        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
         soft = self._denoised(law, u[0])
         index = (soft.detach().log() + gumbels(u[1])).argmax(-1)
         return straight_through(law, law.point(index), to_point(law, soft))

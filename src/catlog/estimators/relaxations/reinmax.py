@@ -1,23 +1,21 @@
 """ReinMax: straight-through of second order."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...checks import check_count, check_temperature
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...checks import check_temperature
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
-from .relaxation import drawn_categories, is_drawn, mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, drawn_categories, is_drawn, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class ReinMax:
+@dataclass(frozen=True, repr=False)
+class ReinMax(MeanThroughDraws):
     r"""Straight-through of second order: differences of f are approximated by the trapezoidal rule.
 
     .. math::
@@ -53,44 +51,20 @@ class ReinMax:
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Liu et al. 2023"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Liu et al. 2023"
 
     def __post_init__(self) -> None:
-        check_count("ReinMax", "samples", self.samples)
+        super().__post_init__()
         check_temperature("ReinMax", self.temperature)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "ReinMax")
-        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         mean = reinmax_mean(law, drawn_categories(law, x), self.temperature)
         return straight_through(law, x, to_point(law, mean))
 

@@ -1,26 +1,24 @@
 """ReinMax-CV: ReinMax with a difference of Gumbel-Rao and Gumbel-Softmax."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...checks import check_count, check_number, check_temperature, check_uniforms
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...checks import check_count, check_number, check_temperature
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import truncated_gumbels
-from ...sampling.randomness import rand
+from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, reinmax_mean
-from .relaxation import drawn_categories, mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, drawn_categories, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class ReinMaxCV:
+@dataclass(frozen=True, repr=False)
+class ReinMaxCV(MeanThroughDraws):
     r"""ReinMax, plus a control variate: Gumbel-Rao less Gumbel-Softmax at the midpoint.
 
     .. math::
@@ -62,42 +60,17 @@ class ReinMaxCV:
     control_weight: float = 0.5
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Wang & Bui 2026"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Wang & Bui 2026"
 
     def __post_init__(self) -> None:
-        check_count("ReinMaxCV", "samples", self.samples)
+        super().__post_init__()
         check_count("ReinMaxCV", "noise_samples", self.noise_samples)
         check_temperature("ReinMaxCV", self.temperature)
         check_number("ReinMaxCV", "control_weight", self.control_weight)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "ReinMaxCV")
-        points = self.points(law, x=x, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
 
     def points(
         self,
@@ -108,14 +81,11 @@ class ReinMaxCV:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         shape = (1 + self.noise_samples, *index.shape, law.k)
-        if noise is None:
-            u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-        else:
-            form = "[1 + M, n, *batch, d, k]"
-            u = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+        form = "[1 + M, n, *batch, d, k]"
+        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
         middle = midpoint(law, index)
         centre = middle.log_probs
         possible = law.possible

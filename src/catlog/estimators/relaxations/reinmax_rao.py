@@ -1,25 +1,23 @@
 """ReinMax-Rao: ReinMax with Gumbel-Rao's derivative at its midpoint."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ...checks import check_count, check_temperature
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, times_jacobian
-from .relaxation import mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class ReinMaxRao:
+@dataclass(frozen=True, repr=False)
+class ReinMaxRao(MeanThroughDraws):
     r"""ReinMax, with the derivative at the midpoint averaged as by Gumbel-Rao.
 
     .. math::
@@ -57,41 +55,16 @@ class ReinMaxRao:
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x", "noise")
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Wang & Bui 2026"
-
-    __repr__ = label
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    randomness = ("x", "noise")
+    reference = "Wang & Bui 2026"
 
     def __post_init__(self) -> None:
-        check_count("ReinMaxRao", "samples", self.samples)
+        super().__post_init__()
         check_count("ReinMaxRao", "noise_samples", self.noise_samples)
         check_temperature("ReinMaxRao", self.temperature)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "ReinMaxRao")
-        points = self.points(law, x=x, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
 
     def points(
         self,
@@ -102,7 +75,7 @@ class ReinMaxRao:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         index = law.index(x)
         z = gumbels_given_argmax(
             midpoint(law, index), index, noise, (self.noise_samples,), generator, self.validate

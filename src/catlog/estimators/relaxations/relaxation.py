@@ -1,13 +1,15 @@
 """Relaxed points: the continuous draw behind a discrete one, and straight-through derivatives."""
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.distributions import Distribution
 
-from ...distributions.factors import Factors
-from ...estimator import Function, Kind, once
+from ...distributions.factors import Factors, factors, relaxable
+from ...estimator import FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate, evaluate_through
 from ...sampling.draw import base_draws
 from ...sampling.gumbel import gumbels_given_argmax
@@ -99,3 +101,34 @@ def mean_through(
 ) -> Float[Tensor, "*batch"]:
     """Return the mean of f at the points, differentiated through them once."""
     return once(evaluate_through(f, points, law, validate=validate).mean(0))
+
+
+class MeanThroughDraws(FromDraws, ABC):
+    """The mean of f at draws of independent variables, differentiated through the draws.
+
+    A subclass adds ``points``: the draws, with the derivative that defines the method.
+    """
+
+    validate: bool
+
+    def __call__(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        outputs: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch_outputs"]:
+        law = factors(q, outputs=outputs, validate=self.validate)
+        relaxable(q, law, type(self).__name__)
+        more: dict[str, Any] = {} if noise is None else {"noise": noise}
+        points = self.points(law, x=x, generator=generator, **more)
+        return mean_through(f, law, points, self.validate)
+
+    @abstractmethod
+    def points(
+        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n *batch_event"]:
+        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""

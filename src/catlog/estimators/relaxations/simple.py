@@ -1,25 +1,23 @@
 """SIMPLE: straight-through by exact marginals, for subsets."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.conditionals import view
 from ...distributions.factors import factors, relaxable
 from ...distributions.subset import Subset
-from ...estimator import RELAXABLE, Function, Kind, Target, label, once
+from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from .relaxation import mean_through, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class SIMPLE:
+@dataclass(frozen=True, repr=False)
+class SIMPLE(FromDraws):
     r"""The derivative of f at exact draws of a :class:`catlog.Subset`, used as the derivative of f
     in the exact marginals.
 
@@ -48,24 +46,10 @@ class SIMPLE:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Ahmed et al. 2023"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("SIMPLE", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Ahmed et al. 2023"
 
     def __call__(
         self,
@@ -79,12 +63,12 @@ class SIMPLE:
         if not isinstance(q, Subset):
             law = factors(q, outputs=outputs, validate=self.validate)
             relaxable(q, law, "SIMPLE")
-            x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+            x = draws_for(self, law, x, generator)
             return mean_through(
                 f, law, straight_through(law, x, to_point(law, law.probs)), self.validate
             )
         subset = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(subset, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, subset, x, generator)
         mean = q.mean.reshape(subset.batch_shape + subset.event_shape)
         points = x.to(mean.dtype) + (mean - mean.detach())
         return once(evaluate_through(f, points, subset, validate=self.validate).mean(0))

@@ -1,22 +1,19 @@
 """The straight-through estimator."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...checks import check_count
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, Function, Kind, Target, label
-from ...sampling.draw import base_draws
-from .relaxation import mean_through, straight_through, to_point
+from ...distributions.factors import Factors
+from ...estimator import RELAXABLE
+from ...sampling.draw import draws_for
+from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
-@dataclass(frozen=True)
-class StraightThrough:
+@dataclass(frozen=True, repr=False)
+class StraightThrough(MeanThroughDraws):
     r"""The derivative of f at the draw, used as the derivative of f in the probabilities.
 
     .. math:: \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \partial p
@@ -43,41 +40,14 @@ class StraightThrough:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = False
-    supports: ClassVar[frozenset[Kind]] = RELAXABLE
-    differentiates_f: ClassVar[bool] = True
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Bengio et al. 2013"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count("StraightThrough", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
-
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "StraightThrough")
-        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
+    reference = "Bengio et al. 2013"
 
     def points(
         self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         return straight_through(law, x, to_point(law, law.probs))

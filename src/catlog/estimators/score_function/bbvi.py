@@ -1,23 +1,21 @@
 """BBVI: REINFORCE with the best baseline for every logit."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import score_in_logits
 
 
-@dataclass(frozen=True)
-class BBVI:
+@dataclass(frozen=True, repr=False)
+class BBVI(FromDraws):
     r"""REINFORCE with an optimal baseline for every logit, estimated from the other draws.
 
     .. math::
@@ -56,30 +54,12 @@ class BBVI:
     samples: int = 4
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Ranganath et al. 2014"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count(
-            "BBVI",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to leave out: use Reinforce.",
-        )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use Reinforce."
+    reference = "Ranganath et al. 2014"
 
     def __call__(
         self,
@@ -91,16 +71,7 @@ class BBVI:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="BBVI",
-            hint="One draw has no others to leave out: use Reinforce.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         n = x.shape[0]
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))

@@ -1,23 +1,21 @@
 """NVIL: REINFORCE with a learned, input-dependent baseline."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_context, check_count, check_network, refuse_outputs
+from ...checks import check_context, check_network, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, Kind, attach
 from ...evaluation.evaluate import evaluate
 from ...evaluation.networks import call_network
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import score_in_logits, squared_norm
 
 
-class NVIL(nn.Module):
+class NVIL(FromDraws, nn.Module):
     r"""REINFORCE with a learned baseline: a constant c, and a network C of the context of each
     batch element.
 
@@ -55,32 +53,22 @@ class NVIL(nn.Module):
     True
     """
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Mnih & Gregor 2014"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    many_outputs = False
+    reference = "Mnih & Gregor 2014"
 
     def __init__(
         self, samples: int = 1, network: nn.Module | None = None, validate: bool = True
     ) -> None:
         super().__init__()
-        check_count("NVIL", "samples", samples)
+        self.check_draws("samples", samples)
         check_network("NVIL", network)
         self.samples = samples
         self.network = network
         self.validate = validate
         self.centre = nn.Parameter(torch.zeros(()))
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def forward(
         self,
@@ -94,7 +82,7 @@ class NVIL(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("NVIL", outputs, "it learns one baseline of f")
         law = view(q, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))
         signal = fx.detach() - self._baseline(law, context).to(fx.dtype)

@@ -2,23 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_baseline, check_count, check_number
+from ...checks import check_baseline, check_number
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
+from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 
 
-@dataclass(frozen=True)
-class Reinforce:
+@dataclass(frozen=True, repr=False)
+class Reinforce(FromDraws):
     r"""The score-function estimator: f at each draw times the gradient of the draw's
     log-probability.
 
@@ -46,26 +45,15 @@ class Reinforce:
     baseline: float | Callable[[Tensor], Tensor] = 0.0
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Williams 1992"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    reference = "Williams 1992"
 
     def __post_init__(self) -> None:
-        check_count("Reinforce", "samples", self.samples)
+        super().__post_init__()
         if not callable(self.baseline):
             check_number("Reinforce", "baseline", self.baseline, kind="a number or a callable")
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
 
     def __call__(
         self,
@@ -77,7 +65,7 @@ class Reinforce:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(law, x, self.samples, generator=generator, validate=self.validate)
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = (
             check_baseline(self.baseline(fx.detach()), fx)

@@ -1,23 +1,21 @@
 """REINFORCE with a leave-one-out baseline."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, label, likelihood_ratio, tie
+from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
 
 
-@dataclass(frozen=True)
-class RLOO:
+@dataclass(frozen=True, repr=False)
+class RLOO(FromDraws):
     r"""REINFORCE whose baseline for each draw is the mean of the other draws.
 
     .. math::
@@ -52,30 +50,12 @@ class RLOO:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    reference: ClassVar[str] = "Salimans & Knowles 2014; Kool et al. 2019"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count(
-            "RLOO",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to leave out: use Reinforce.",
-        )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use Reinforce."
+    reference = "Salimans & Knowles 2014; Kool et al. 2019"
 
     def __call__(
         self,
@@ -87,16 +67,7 @@ class RLOO:
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="RLOO",
-            hint="One draw has no others to leave out: use Reinforce.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         baseline = leave_one_out(fx.detach())
         ratio = likelihood_ratio(law.log_prob(law.index(x)))

@@ -2,23 +2,22 @@
 
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_count, refuse_outputs
+from ...checks import refuse_outputs
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws
+from ...sampling.draw import draws_for
 from ..logit_gradients import leave_one_out
 
 
-@dataclass(frozen=True)
-class VIMCO:
+@dataclass(frozen=True, repr=False)
+class VIMCO(FromDraws):
     r"""REINFORCE for the importance-weighted bound, with a leave-one-out baseline for each draw.
 
     **It does not estimate E[f] but the bound** that N draws give. f returns the *log-weight*
@@ -54,30 +53,14 @@ class VIMCO:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "bound"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    reference: ClassVar[str] = "Mnih & Rezende 2016"
-
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count(
-            "VIMCO",
-            "samples",
-            self.samples,
-            least=2,
-            hint="The bound of one draw is E[f]: use Reinforce.",
-        )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    target = "bound"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    many_outputs = False
+    least_samples = 2
+    too_few = "The bound of one draw is E[f]: use Reinforce."
+    reference = "Mnih & Rezende 2016"
 
     def __call__(
         self,
@@ -90,16 +73,7 @@ class VIMCO:
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("VIMCO", outputs, "its bound is not linear in f")
         law = view(q, validate=self.validate)
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            least=2,
-            owner="VIMCO",
-            hint="The bound of one draw is E[f]: use Reinforce.",
-            generator=generator,
-            validate=self.validate,
-        )
+        x = draws_for(self, law, x, generator)
         n = x.shape[0]
         log_w = evaluate(f, x, law, validate=self.validate)
         value = log_w.logsumexp(0) - log(n)

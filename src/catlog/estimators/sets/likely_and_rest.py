@@ -124,7 +124,7 @@ def sample_outside(
     validate: bool = True,
 ) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
     r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one
-    ancestral pass; return the draws, and which of them are members all the same.
+    ancestral pass; return the draws, and which of them are members nevertheless.
 
     Nothing is rejected: a category has its conditional probability times the share of it outside S.
     If no point is outside S, a member is drawn.

@@ -1,7 +1,6 @@
 """MAPO: policy gradient with a memory of good points."""
 
 from math import log2
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -13,12 +12,12 @@ from ...checks import check_count, check_flag, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...distributions.integers import integers
-from ...estimator import ANY, Function, Kind, Target, label
+from ...estimator import ANY, FromDraws, Function
 from ...evaluation.learning import frozen, learns
 from .likely_and_rest import beam_search, sum_and_sample
 
 
-class MAPO(nn.Module):
+class MAPO(FromDraws, nn.Module):
     r"""An exact sum over a memory M of the best points so far, and REINFORCE with N draws from
     outside it.
 
@@ -55,15 +54,11 @@ class MAPO(nn.Module):
     (tensor(1.5000), tensor([[ 1,  0,  1, -1]]))
     """
 
-    target: ClassVar[Target] = "expectation"
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = False
-    draws_are_dependent: ClassVar[bool] = True
-    reference: ClassVar[str] = "Liang et al. 2018"
-
-    __repr__ = label
+    supports = ANY
+    differentiates_f = False
+    many_outputs = False
+    draws_are_dependent = True
+    reference = "Liang et al. 2018"
 
     def __init__(
         self,
@@ -91,9 +86,6 @@ class MAPO(nn.Module):
     @property
     def unbiased(self) -> bool:
         return self.clip == 0
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
 
     def evaluations(self, q: Distribution) -> int:
         return self.size + self.samples
@@ -175,7 +167,7 @@ def _words(points: Int64[Tensor, "rows d"], k: int) -> Int64[Tensor, "rows words
     """Return points as few numbers, equal where the points are, to compare them quickly.
 
     A number holds as many variables as fit into 62 bits. Points with other categories than these k
-    are not told apart; they are not valid.
+    are not distinguished; they are not valid.
 
     >>> _words(torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1]]), k=2)
     tensor([[25],

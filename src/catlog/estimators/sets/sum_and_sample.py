@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,12 +10,12 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, label
+from ...estimator import ANY, FromDraws, Function
 from .likely_and_rest import beam_search, sum_and_sample
 
 
-@dataclass(frozen=True)
-class SumAndSample:
+@dataclass(frozen=True, repr=False)
+class SumAndSample(FromDraws):
     r"""An exact sum over the most probable points C, and REINFORCE with N draws from the rest.
 
     .. math::
@@ -51,25 +50,17 @@ class SumAndSample:
     samples: int = 1
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    draws_are_dependent: ClassVar[bool] = True
-    reference: ClassVar[str] = "Liu et al. 2019"
-
-    __repr__ = label
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    draws_are_dependent = True
+    reference = "Liu et al. 2019"
 
     def __post_init__(self) -> None:
         check_count(
             "SumAndSample", "top", self.top, hint="Without points to sum use RLOO or Reinforce."
         )
-        check_count("SumAndSample", "samples", self.samples)
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
+        super().__post_init__()
 
     def evaluations(self, q: Distribution) -> int:
         return min(self.top, prod(view(q, validate=False).cardinalities)) + self.samples

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import comb
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,15 +10,15 @@ from torch.distributions import Distribution
 
 from ...checks import check_count
 from ...distributions.conditionals import view
-from ...estimator import ANY, Function, Kind, Target, attach, label
+from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws, categories, uniforms
+from ...sampling.draw import categories, draws_for, uniforms
 from ...tracing import can_inspect
 from .likely_and_rest import probability_outside, remaining_probability, sample_outside, tree_of
 
 
-@dataclass(frozen=True)
-class UnorderedSet:
+@dataclass(frozen=True, repr=False)
+class UnorderedSet(FromDraws):
     r"""REINFORCE on a set S of draws without replacement, each with the others as its baseline.
 
     .. math::
@@ -54,39 +53,18 @@ class UnorderedSet:
     samples: int = 2
     validate: bool = True
 
-    target: ClassVar[Target] = "expectation"
-    unbiased: ClassVar[bool] = True
-    supports: ClassVar[frozenset[Kind]] = ANY
-    differentiates_f: ClassVar[bool] = False
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    many_outputs: ClassVar[bool] = True
-    draws_are_dependent: ClassVar[bool] = True
-    reference: ClassVar[str] = "Kool et al. 2020"
+    unbiased = True
+    supports = ANY
+    differentiates_f = False
+    draws_are_dependent = True
+    least_samples = 2
+    too_few = "One draw has no others to leave out: use Reinforce."
+    reference = "Kool et al. 2020"
 
-    __repr__ = label
-
-    def __post_init__(self) -> None:
-        check_count(
-            "UnorderedSet",
-            "samples",
-            self.samples,
-            least=2,
-            hint="One draw has no others to leave out: use Reinforce.",
-        )
-        check_count(
-            "UnorderedSet",
-            "samples",
-            self.samples,
-            least=2,
-            most=10,
-            hint="The weights need 2^samples sums: use RLOO.",
-        )
-
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    def evaluations(self, q: Distribution) -> int:
-        return self.samples
+    def check_draws(self, name: str, count: object) -> None:
+        super().check_draws(name, count)
+        hint = "The weights need 2^samples sums: use RLOO."
+        check_count("UnorderedSet", name, count, least=2, most=10, hint=hint)
 
     def __call__(
         self,
@@ -111,16 +89,7 @@ class UnorderedSet:
                 drawn, _ = sample_outside(law, index, None, u[row : row + 1], self.validate)
                 index = torch.cat([index, drawn])
         else:
-            x = base_draws(
-                law,
-                x,
-                self.samples,
-                least=2,
-                most=10,
-                owner="UnorderedSet",
-                generator=generator,
-                validate=self.validate,
-            )
+            x = draws_for(self, law, x, generator)
             index = law.index(x)
         tree = tree_of(law, index)
         is_new = tree.is_new

@@ -1,0 +1,24 @@
+"""The command line that the benchmarks share."""
+
+import argparse
+from pathlib import Path
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser that shows the docstring of a benchmark as it is written."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def table_parser(
+    description: str | None, *, quick: str = "", output: Path | None = None
+) -> argparse.ArgumentParser:
+    """Return a parser with --output and, if ``quick`` says what it does, --quick."""
+    parser = argument_parser(description)
+    if quick:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument(
+        "--output", type=Path, default=output, help="the CSV file, or the folder of several"
+    )
+    return parser
