@@ -220,6 +220,16 @@ def check_device(name: str, value: Tensor, device: torch.device) -> None:
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
 
 
+def check_module_device(module: nn.Module, device: torch.device) -> None:
+    """Raise unless an estimator keeps what it learns on the device of q."""
+    for value in (*module.parameters(), *module.buffers()):
+        if not same_device(value.device, device):
+            raise ValueError(
+                f"{type(module).__name__} keeps what it learns on {value.device}, but q is on "
+                f"{device}. Move it there once: E.to({str(device)!r})."
+            )
+
+
 def check_uniforms(
     name: str,
     value: object,

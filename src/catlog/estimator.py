@@ -268,6 +268,8 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():  # without create_graph there is no second derivative
+            return gradient
         return _Refused.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
     @staticmethod

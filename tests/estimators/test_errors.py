@@ -925,3 +925,16 @@ def test_settings_decide_whether_it_is_unbiased():
     assert not Pathwise(MAPO(clip=0.1)).unbiased
     for cls in ESTIMATORS.values():
         assert cls().unbiased in (True, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["SlopeCateR", "MemoryCateR", "MAPO", "NVIL", "REBAR", "RODEO", "DoubleCV"]
+)
+def test_what_is_learned_must_be_where_q_is(name: str) -> None:
+    """The "meta" device stands for a GPU."""
+    E = ESTIMATORS[name]()
+    logits = torch.zeros(3, 4, device="meta", requires_grad=True)
+    q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    message = rf"{name} keeps what it learns on cpu, but q is on meta.*E\.to\('meta'\)"
+    with pytest.raises(ValueError, match=message):
+        E(lambda x: x.sum(-1), q)

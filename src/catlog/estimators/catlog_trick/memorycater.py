@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_count, refuse_outputs
+from ...checks import check_count, check_module_device, refuse_outputs
 from ...distributions.factors import Factors, factors
 from ...distributions.integers import integers
 from ...estimator import INDEPENDENT, FromDraws, Function, attach
@@ -144,6 +144,7 @@ class MemoryCateR(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("MemoryCateR", outputs, "it remembers one value per point")
         law = factors(q, validate=self.validate)
+        check_module_device(self, law.device)
         self._check(law)
         x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count, check_number
+from ...checks import check_choice, check_count, check_module_device, check_number
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
@@ -138,6 +138,7 @@ class SlopeCateR(FromDraws, nn.Module):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
+        check_module_device(self, law.device)
         relaxable(q, law, "SlopeCateR")
         x = base_draws(
             law, x, self.samples, self.draws, generator=generator, validate=self.validate

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_number, refuse_outputs
+from ...checks import check_module_device, check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
@@ -82,6 +82,7 @@ class DoubleCV(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("DoubleCV", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
+        check_module_device(self, law.device)
         relaxable(q, law, "DoubleCV")
         x = draws_for(self, law, x, generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_number, check_positive, refuse_outputs
+from ...checks import check_module_device, check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
@@ -93,6 +93,7 @@ class REBAR(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("REBAR", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
+        check_module_device(self, law.device)
         relaxable(q, law, "REBAR")
         draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)
         value = draws.fx.mean(0)

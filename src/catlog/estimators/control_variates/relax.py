@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_network, check_positive, refuse_outputs
+from ...checks import check_module_device, check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_grad
@@ -88,6 +88,7 @@ class RELAX(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("RELAX", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
+        check_module_device(self, law.device)
         relaxable(q, law, "RELAX")
         draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)
         value = draws.fx.mean(0)

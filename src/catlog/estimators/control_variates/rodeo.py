@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_network, check_number, refuse_outputs
+from ...checks import check_module_device, check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
 from ...estimator import BITS, FromDraws, Function, attach
 from ...evaluation.evaluate import value_and_slope
@@ -95,6 +95,7 @@ class RODEO(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("RODEO", outputs, "it learns a control variate of one output")
         law = factors(q, validate=self.validate)
+        check_module_device(self, law.device)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
         x = draws_for(self, law, x, generator)
         fx, slope = value_and_slope(f, x, law, validate=self.validate)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_context, check_network, refuse_outputs
+from ...checks import check_context, check_module_device, check_network, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...estimator import ANY, FromDraws, Function, Kind, attach
@@ -82,6 +82,7 @@ class NVIL(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("NVIL", outputs, "it learns one baseline of f")
         law = view(q, validate=self.validate)
+        check_module_device(self, law.device)
         x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law, validate=self.validate)
         log_probs, score = score_in_logits(law, law.index(x))

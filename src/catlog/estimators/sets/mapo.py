@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...checks import check_count, check_flag, check_number, refuse_outputs
+from ...checks import check_count, check_flag, check_module_device, check_number, refuse_outputs
 from ...distributions.conditionals import Conditionals, view
 from ...distributions.factors import Factors
 from ...distributions.integers import integers
@@ -101,6 +101,7 @@ class MAPO(FromDraws, nn.Module):
     ) -> Float[Tensor, "*batch"]:
         refuse_outputs("MAPO", outputs, "it remembers the points where one output is high")
         law = view(q, validate=self.validate)
+        check_module_device(self, law.device)
         members, valid = self._recall(law, view(q, validate=False))
         estimate, values, drawn = sum_and_sample(
             f,
