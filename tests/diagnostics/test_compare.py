@@ -696,3 +696,12 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == 8
     exec(blocks[1], names)
     assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_a_large_enumeration_is_measured_only_if_it_is_named():
+    logits = torch.zeros(10, requires_grad=True)
+    settings = {"repeats": 2, "rounds": 1, "training": 1, "limit": 1000, "progress": False}
+    by_default = compare(lambda x: x.sum(-1), bits(logits), **settings)
+    assert by_default.skipped["Exact"] == "q has 1024 points, more than the limit of 1000"
+    named = compare(lambda x: x.sum(-1), bits(logits), ["Exact"], **settings)
+    assert [row.evaluations for row in named.rows] == [1024]

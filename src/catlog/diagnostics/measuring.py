@@ -100,7 +100,8 @@ def compare(
             enumeration if q has at most ``limit`` points (and not many more than all repeats
             evaluate), else, for every estimator, the mean of the *other* unbiased ones, weighted by
             their precision.
-        limit: The most points to enumerate for the reference.
+        limit: The most points to enumerate for the reference and, unless ``estimators`` holds it,
+            for Exact: every step of it evaluates f and q at all points.
         seed: The seed of the draws.
         progress: Show a bar, if the package rich is installed and the output is a terminal.
         clock: A function that returns seconds.
@@ -117,7 +118,8 @@ def compare(
     _check_numbers(samples, budget, repeats, rounds, training, limit)
     task = GradientSampler(f, q, parameters)
     check_mean(task, limit)
-    entries, skipped = _entries(task, named_estimators(estimators), samples, budget)
+    most_points = limit if estimators is None else None
+    entries, skipped = _entries(task, named_estimators(estimators), samples, budget, most_points)
     with shown_progress(progress) as advance:
         steps = len(entries) + rounds
         for number, (name, entry) in enumerate(list(entries.items())):
@@ -316,14 +318,18 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
 
 
 def _entries(
-    task: GradientSampler, named: dict[str, Estimator], samples: int | None, budget: int | None
+    task: GradientSampler,
+    named: dict[str, Estimator],
+    samples: int | None,
+    budget: int | None,
+    most_points: int | None,
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """Return the estimators to measure, and why the others are left out."""
     entries: dict[str, Entry] = {}
     skipped: dict[str, str] = {}
     for name, E in named.items():
         try:
-            sized = _sized(task, E, samples, budget)
+            sized = _sized(task, E, samples, budget, most_points)
             if isinstance(sized, str):
                 skipped[name] = sized
                 continue
@@ -337,7 +343,11 @@ def _entries(
 
 
 def _sized(
-    task: GradientSampler, E: Estimator, samples: int | None, budget: int | None
+    task: GradientSampler,
+    E: Estimator,
+    samples: int | None,
+    budget: int | None,
+    most_points: int | None,
 ) -> Estimator | str:
     """Return E with its number of draws, or the reason why it is left out."""
     if reason := why_unsuitable(E, task.kind):
@@ -348,8 +358,10 @@ def _sized(
         if reason := why_over_budget(E, task.q, budget, task.evaluations):
             return reason
         E = within_budget(E, task.q, budget, task.evaluations)
-    if isinstance(E, Exact) and task.points > E.limit and not task.knows_mean:
-        return f"q has {task.points} points, more than the limit of {E.limit}"
+    if isinstance(E, Exact) and not task.knows_mean:
+        most = E.limit if most_points is None else min(E.limit, most_points)
+        if task.points > most:
+            return f"q has {task.points} points, more than the limit of {most}"
     return E
 
 
