@@ -13,7 +13,14 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Independent,
+    OneHotCategorical,
+    kl_divergence,
+)
 
 import catlog
 from catlog import (
@@ -27,13 +34,13 @@ from catlog import (
     StraightThrough,
 )
 from catlog.cli.main import main
-from catlog.diagnostics import Comparison, Row, compare
+from catlog.diagnostics import Advice, Comparison, Row, compare
 from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
-from catlog.estimator import label
+from catlog.estimator import Estimator, label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
 
@@ -686,7 +693,7 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """With few repeats; the site prints its output when it is built."""
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, object] = {}
     quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
     exec(blocks[0].replace(")\nprint", quick), names)
@@ -696,6 +703,20 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == 8
     exec(blocks[1], names)
     assert len(capsys.readouterr().out.splitlines()) == 5
+
+    logits = torch.zeros(2, 3, requires_grad=True)
+    optimiser = torch.optim.SGD([logits], 0.1)
+
+    def loss(E: Estimator, images: Tensor) -> Tensor:
+        return E(lambda x: (x - images).square().sum(-1), bits(logits))
+
+    images = torch.ones(3)
+    names |= {"catlog": catlog, "steps": {}, "loss": loss, "optimiser": optimiser}
+    names |= {"images": images, "q": bits(logits), "prior": bits(torch.zeros(2, 3))}
+    names |= {"f": lambda x: (x - images).square().sum(-1), "kl_divergence": kl_divergence}
+    exec(blocks[2], names)
+    assert names["steps"]
+    assert isinstance(names["advice"], Advice)
 
 
 def test_a_large_enumeration_is_measured_only_if_it_is_named():

@@ -144,6 +144,10 @@ class Programs(Settings):
     }
     sizes: ClassVar[tuple[str, ...]] = ("program", "data", "digits", "whole", "double_softmax")
 
+    @property
+    def data_set(self) -> str:
+        return self.data
+
     def task(self) -> "ProgramsTask":
         return ProgramsTask(self)
 
