@@ -19,7 +19,6 @@ from torch.distributions import (
     Distribution,
     Independent,
     OneHotCategorical,
-    kl_divergence,
 )
 
 import catlog
@@ -40,7 +39,7 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
-from catlog.estimator import Estimator, label
+from catlog.estimator import label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
 
@@ -703,17 +702,6 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == 8
     exec(blocks[1], names)
     assert len(capsys.readouterr().out.splitlines()) == 5
-
-    logits = torch.zeros(2, 3, requires_grad=True)
-    optimiser = torch.optim.SGD([logits], 0.1)
-
-    def loss(E: Estimator, images: Tensor) -> Tensor:
-        return E(lambda x: (x - images).square().sum(-1), bits(logits))
-
-    images = torch.ones(3)
-    names |= {"catlog": catlog, "steps": {}, "loss": loss, "optimiser": optimiser}
-    names |= {"images": images, "q": bits(logits), "prior": bits(torch.zeros(2, 3))}
-    names |= {"f": lambda x: (x - images).square().sum(-1), "kl_divergence": kl_divergence}
     exec(blocks[2], names)
     assert names["steps"]
     assert isinstance(names["advice"], Advice)
