@@ -1,0 +1,211 @@
+"""The race of `benchmarks.race` with every estimator, at 2, 4, 8 and 16 draws, on a GPU.
+
+    python -m benchmarks.whole_race count --jobs 12 --limit 500    # curves over steps
+    python -m benchmarks.whole_race time --limit 300               # milliseconds of a step
+    python -m benchmarks.whole_race show
+
+What a run has reached after a number of steps does not depend on what else the machine does, so
+many runs at a time count steps (start NVIDIA's MPS before, `nvidia-cuda-mps-control -d`). The time
+of a step does depend on it, so the steps are timed alone, one estimator after the other. Seconds to
+a target are steps times the time of a step. `count` and `time` stop at their --limit, and the same
+command continues: finished runs are not repeated, and unfinished ones start again.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch.distributions import Bernoulli, Independent
+
+from catlog.estimator import Kind
+from catlog.estimators import ESTIMATORS
+from catlog.experiments import records
+
+from .race import bounds, label_of, made, now
+from .tables import RESULTS, Row, Table, show
+
+DRAWS = (2, 4, 8, 16)
+MOST_EVALUATIONS = 450  # of the decoder per image; two draws of IndeCateR take 402
+FOR_FIXED_F = ("MAPO", "MemoryCateR")
+OPTIONS = {"GumbelSoftmax": ", hard=True"}
+TARGETS = {
+    "mnist-5000": (("train", 100.0),),  # for tests
+    "mnist": (("train", 100.0), ("train", 97.0), ("test", 102.0)),
+    "fashion-mnist": (("train", 240.0), ("train", 237.0), ("test", 241.0)),
+}
+KEY = ("data", "method", "seed", "step")
+
+
+def entrants() -> list[str]:
+    """Return the labels of the estimators that can train the model, those with few draws first.
+
+    >>> names = entrants()
+    >>> names[:2], "IndeCateR(2)" in names, "IndeCateR(4)" in names
+    (['BBVI(2)', 'NVIL(2)'], True, False)
+    """
+    q = Independent(Bernoulli(logits=torch.zeros(200)), 1)
+    labels = []
+    for samples, (name, E) in product(DRAWS, ESTIMATORS.items()):
+        if Kind.BITS not in E.supports or E.target != "expectation" or name in FOR_FIXED_F:
+            continue
+        try:
+            evaluations = E(samples=samples).evaluations(q)
+        except (TypeError, ValueError):  # it has no number of draws, or not this one
+            continue
+        if evaluations <= MOST_EVALUATIONS:
+            labels.append(label_of(f"{name}({samples}{OPTIONS.get(name, '')})"))
+    return list(dict.fromkeys(labels))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train one model, and write its bounds after every epoch; the last row says that it ended."""
+    task = made(args.method, args.seed, args)
+    table = Table(args.output, KEY, digits=6)
+    key = {"data": args.data, "method": args.method, "seed": args.seed}
+    lowest = min(target for name, target in TARGETS[args.data] if name == "train")
+    last: Row = {"train": float("inf"), "step": 0}
+    while last["train"] > lowest and last["step"] < args.steps:
+        for i in range(last["step"], last["step"] + args.every):
+            task.step(i)
+        last = {**key, "step": last["step"] + args.every, **bounds(task), "is_last": False}
+        table.add([last])
+    table.add([{**last, "is_last": True}])
+
+
+def finished(rows: Sequence[Row]) -> set[tuple[object, ...]]:
+    return {(row["data"], row["method"], row["seed"]) for row in rows if row["is_last"]}
+
+
+def count(args: argparse.Namespace) -> None:
+    """Run what is not finished, `jobs` at a time, and gather the curves in one file."""
+    begin, table = time.monotonic(), Table(args.output, KEY, digits=6)
+    waiting = [
+        key
+        for key in product(args.data, args.methods or entrants(), args.seeds)
+        if key not in finished(table.rows)
+    ]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    running: list[tuple[subprocess.Popen[bytes], Path]] = []
+    while (waiting or running) and time.monotonic() < begin + args.limit:
+        while waiting and len(running) < args.jobs:
+            data, method, seed = waiting.pop(0)
+            path = args.folder / f"{len(waiting)}.csv"
+            path.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "benchmarks.whole_race", "run", "--method", method]
+            command += ["--data", data, "--seed", str(seed), "--output", str(path)]
+            command += ["--device", args.device, "--steps", str(args.steps)]
+            command += ["--every", str(args.every)]
+            running.append((subprocess.Popen(command), path))
+        time.sleep(0.2)
+        for process, path in list(running):
+            if process.poll() is not None:
+                running.remove((process, path))
+                if path.exists():
+                    table.add(records.read(path))
+                print(f"{time.monotonic() - begin:4.0f} s: {len(waiting)} wait", flush=True)
+    for process, _ in running:
+        process.terminate()
+        process.wait()
+
+
+def time_steps(args: argparse.Namespace) -> None:
+    """Write the milliseconds of a captured step of every estimator, each alone."""
+    begin, table = time.monotonic(), Table(args.output, ("method",), digits=4)
+    args.data = args.data[0]
+    for method in args.methods or entrants():
+        if (method,) in table or time.monotonic() > begin + args.limit:
+            continue
+        task = made(method, 0, args)
+        times = []
+        for _ in range(6):  # the first one compiles
+            before = now(args.device)
+            for i in range(args.every):
+                task.step(i)
+            times.append(1000 * (now(args.device) - before) / args.every)
+        table.add([{"method": method, "ms": median(times[1:]), "device": args.device}])
+        print(f"{method:40}{table.rows[-1]['ms']:.4f} ms", flush=True)
+
+
+def steps_to(curve: Sequence[Row], name: str, target: float) -> float | None:
+    """Return the steps until a bound, linear between two measurements.
+
+    >>> curve = [{"step": 600, "train": 110.0}, {"step": 1200, "train": 90.0}]
+    >>> steps_to(curve, "train", 100.0), steps_to(curve, "train", 80.0)
+    (900.0, None)
+    """
+    before: Row | None = None
+    for row in sorted(curve, key=lambda row: row["step"]):
+        if row[name] <= target:
+            if before is None:
+                return float(row["step"])
+            share = (before[name] - target) / (before[name] - row[name])
+            return float(before["step"] + share * (row["step"] - before["step"]))
+        before = row
+    return None
+
+
+def standings(rows: Sequence[Row], times: Sequence[Row], data: str) -> list[Row]:
+    """Return, per estimator, the median seconds to every target, the first to the first on top."""
+    ms = {row["method"]: row["ms"] for row in times}
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in rows if row["data"] == data):
+        own = [row for row in rows if (row["data"], row["method"]) == (data, method)]
+        line: Row = {"method": method, "seeds": len({row["seed"] for row in own})}
+        line["ms"] = ms.get(method)
+        for name, target in TARGETS[data]:
+            steps = [
+                steps_to([row for row in own if row["seed"] == seed], name, target)
+                for seed in sorted({row["seed"] for row in own})
+            ]
+            known = [value for value in steps if value is not None]
+            is_reached = len(known) == len(steps) and line["ms"] is not None
+            seconds = median(known) * line["ms"] / 1000 if is_reached else None
+            line[f"{name} {target:g}"] = seconds
+        lines.append(line)
+    name, target = TARGETS[data][0]
+    first = f"{name} {target:g}"
+    return sorted(lines, key=lambda line: (line[first] is None, line[first] or 0.0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    curves_file = RESULTS / "speed" / "whole_race_curves.csv"
+    times_file = RESULTS / "speed" / "whole_race_times.csv"
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("run", help="one run (used by count)")
+    one.add_argument("--method", required=True)
+    one.add_argument("--seed", type=int, required=True)
+    one.add_argument("--data", required=True)
+    several = commands.add_parser("count", help="steps to the bounds, many runs at a time")
+    several.add_argument("--seeds", nargs="+", type=int, default=[601])
+    several.add_argument("--jobs", type=int, default=12)
+    several.add_argument("--folder", type=Path, default=Path("runs/whole_race"))
+    alone = commands.add_parser("time", help="time of a step, one at a time")
+    for command in (several, alone):
+        command.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
+        command.add_argument("--methods", nargs="+", help="labels; default: all")
+        command.add_argument("--limit", type=float, default=1e9, help="seconds")
+    for command, file in ((one, curves_file), (several, curves_file), (alone, times_file)):
+        command.add_argument("--output", type=Path, default=file)
+        command.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+        command.add_argument("--steps", type=int, default=60_000)
+        command.add_argument("--every", type=int, default=600)
+    commands.add_parser("show", help="who is first")
+    args = parser.parse_args()
+    if args.command == "show":
+        for data in ("mnist", "fashion-mnist"):
+            show(data, standings(records.read(curves_file), records.read(times_file), data))
+        return
+    {"run": run, "count": count, "time": time_steps}[args.command](args)
+
+
+if __name__ == "__main__":
+    main()

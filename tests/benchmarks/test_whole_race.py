@@ -1,0 +1,67 @@
+"""The race of all estimators, as far as it can be tested without a GPU."""
+
+import argparse
+from pathlib import Path
+
+from benchmarks.whole_race import count, entrants, finished, standings, steps_to, time_steps
+
+from catlog.estimators import ESTIMATORS
+from catlog.experiments import records
+
+
+def options(folder: Path, limit: float = 60.0) -> argparse.Namespace:
+    return argparse.Namespace(
+        data=["mnist-5000"],
+        methods=["RLOO(2)", "ReinMax(2)"],
+        seeds=[1],
+        jobs=2,
+        limit=limit,
+        device="cpu",
+        steps=4,
+        every=2,
+        folder=folder / "runs",
+        output=folder / "curves.csv",
+    )
+
+
+def test_every_estimator_that_can_train_the_model_is_entered() -> None:
+    names = entrants()
+    classes = {name.partition("(")[0] for name in names}
+    assert classes <= set(ESTIMATORS)
+    assert {"RLOO", "SlopeCateR", "IndeCateR", "CritiCateR", "GumbelSoftmax"} <= classes
+    assert not {"Exact", "VIMCO", "MAPO", "MemoryCateR"} & classes
+    assert len(set(names)) == len(names)
+
+
+def test_runs_are_counted_once_and_timed(tmp_path: Path) -> None:
+    args = options(tmp_path)
+    count(args)
+    rows = records.read(args.output)
+    assert [(row["method"], row["step"]) for row in sorted(rows, key=str)] == [
+        ("RLOO(2)", 2),
+        ("RLOO(2)", 4),
+        ("ReinMax(2)", 2),
+        ("ReinMax(2)", 4),
+    ]
+    assert len(finished(rows)) == 2
+    count(options(tmp_path, limit=5.0))  # nothing is left to do
+    assert records.read(args.output) == rows
+    timing = options(tmp_path)
+    timing.output = tmp_path / "times.csv"
+    time_steps(timing)
+    times = records.read(timing.output)
+    lines = standings(rows, times, "mnist-5000")
+    assert {line["method"] for line in lines} == set(args.methods)
+    assert all(line["ms"] > 0 and line["train 100"] is None for line in lines)
+
+
+def test_the_first_to_the_first_target_is_on_top() -> None:
+    rows = [
+        {"data": "mnist-5000", "method": method, "seed": 0, "step": step, "train": train}
+        for method, curve in (("A", {600: 110.0, 1200: 90.0}), ("B", {600: 99.0}))
+        for step, train in curve.items()
+    ]
+    times = [{"method": "A", "ms": 0.1}, {"method": "B", "ms": 1.0}]
+    lines = standings(rows, times, "mnist-5000")
+    assert [(line["method"], line["train 100"]) for line in lines] == [("A", 0.09), ("B", 0.6)]
+    assert steps_to(rows[:2], "train", 80.0) is None
