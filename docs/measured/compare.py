@@ -75,7 +75,7 @@ def advice_measure(rows: list[Row]) -> str:
 
 
 def values() -> dict[str, object]:
-    comparison, explanation = executed()[0]
+    comparison, explanation, _ = executed()[0]
     return {
         "comparison": comparison,
         "explanation": explanation,

@@ -88,7 +88,7 @@ def subset_errors() -> str:
     return table(["logits", "", *columns], lines)
 
 
-def autoencoder_losses(rows: list[Row], timed: bool = True) -> str:
+def autoencoder_losses(rows: list[Row]) -> str:
     """Return losses and seconds of training, means over seeds, at the last step common to all."""
     names = {row["estimator"] for row in rows}
     last = min(max(row["step"] for row in rows if row["estimator"] == name) for name in names)
@@ -100,23 +100,18 @@ def autoencoder_losses(rows: list[Row], timed: bool = True) -> str:
             sum(row[column] for row in same) / len(same)
             for column in ("loss_likeliest", "loss", "seconds")
         ]
-        seconds = [f"{means[2]:.0f}"] if timed else []
-        lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), *seconds])
-    head = [f"after {last:,.0f} steps", "likeliest code", "a draw", "seeds"]
-    return table([*head, "seconds"] if timed else head, lines)
+        lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), f"{means[2]:.0f}"])
+    head = (f"after {last:,.0f} steps", "likeliest code", "a draw", "seeds", "seconds")
+    return table(head, lines)
 
 
 def autoencoder_mnist(rows: list[Row]) -> str:
     """Return the paragraph about all of MNIST, nothing if it was not measured."""
     if not rows:
         return ""
-    names = {row["estimator"] for row in rows}
-    missing = "" if "I-MLE" in names else " I-MLE was not run."
     return (
-        "All of MNIST, 60,000 images, on a GPU (`python -m benchmarks.subset_autoencoder "
-        "--data mnist --device cuda`, `results/subset/autoencoder_mnist.csv`). The models of all "
-        "seeds are trained in one captured step. They shared the GPU with other runs, so there are "
-        f"no times.{missing}\n\n" + autoencoder_losses(rows, timed=False)
+        "All of MNIST, 60,000 images (`python -m benchmarks.subset_autoencoder --data mnist`, "
+        "`results/subset/autoencoder_mnist.csv`):\n\n" + autoencoder_losses(rows)
     )
 
 
