@@ -86,7 +86,7 @@ if _mathjax.exists():
 
 
 def _fill_in(app: Any, page: str, source: list[str]) -> None:
-    source[0] = render.render(page, source[0])
+    source[0] = _filled.get(page, source[0])
 
 
 def _escape_shapes(
@@ -105,4 +105,6 @@ def setup(app: Any) -> None:
 
 
 render.draw_figures()
+# Before autodoc runs, which changes the defaults in signatures, and so the labels of estimators.
+_filled = {page: render.filled(page) for page in render.MODULES}
 reference.write(HERE / "api")

@@ -33,6 +33,11 @@ def render(page: str, text: str) -> str:
     return environment.from_string(text).render(module.values())
 
 
+def filled(page: str) -> str:
+    """Return the page of this name with its numbers filled in."""
+    return render(page, (DOCS / f"{page}.md").read_text(encoding="utf-8"))
+
+
 def draw_figures(folder: Path = FIGURES) -> None:
     """Draw the figures that are older than the results or than the code that draws them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,6 +53,6 @@ def draw_figures(folder: Path = FIGURES) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        print(render(sys.argv[1], (DOCS / f"{sys.argv[1]}.md").read_text(encoding="utf-8")))
+        print(filled(sys.argv[1]))
     else:
         race.headline(DOCS / "images" / "race.png")
