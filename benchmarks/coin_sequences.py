@@ -11,7 +11,6 @@ training, `best` the best possible reward, and `seconds` is CPU time. Runs that 
 not repeated.
 """
 
-import argparse
 import time
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,6 +20,7 @@ import torch
 
 import catlog
 
+from .command_line import argument_parser
 from .tables import RESULTS, Row, Table, show
 
 PAGE = Path(__file__).parents[1] / "examples" / "gallery" / "coin_sequences.py"
@@ -69,9 +69,7 @@ def estimators() -> dict[str, catlog.Estimator]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="few tokens, for the tests")
     parser.add_argument("--names", nargs="+", default=list(estimators()))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(2, 17)))

@@ -5,7 +5,6 @@
 Needs the extra ``peers`` (``make test-peers`` installs it); without it, it prints a message.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from torch.distributions import Bernoulli
 from torch.nn.functional import softplus
 
 from catlog.problems.mlp import mlp
+
+from .command_line import argument_parser
 
 
 class StorchasticStep:
@@ -70,9 +71,7 @@ def storchastic_step(samples: int, device: str) -> Callable[[Tensor], None] | No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=11)

@@ -15,17 +15,17 @@ straight-through Gumbel-Softmax, its temperature lowered from 1 by exp(-0.01) pe
 also be labels of catlog, such as "IndeCateR(4, draws=latin)".
 
 With --advice nothing is raced: for every seed, `catlog.advise` picks an estimator, once among
-unbiased estimators only and once among all, after --epochs of training with RLOO(2). It is told the
-divergence that is added to the loss, and it times the compiled and captured step of candidates that
-may win. Its clock stops during set-up. `python -m benchmarks.cpu_races judge` compares the picks
-with the race. With --compile, the steps of the methods are only compiled, which several processes
-can do at once; later processes find the result in torch's caches.
+unbiased estimators only and once among all, after --epochs of training with RLOO(2). The divergence
+that is added to the loss is its `penalty`, and it times the compiled and captured step of
+candidates that may win. Its clock stops during set-up. `python -m benchmarks.cpu_races judge`
+compares the picks with the race. With --compile, the steps of the methods are only compiled, which
+several processes can do at once; later processes find the result in torch's caches.
 """
 
 import argparse
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -39,6 +39,7 @@ from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
 from catlog.experiments.named_estimators import make_estimator
 
+from .command_line import argument_parser
 from .cpu_races import racers as labels
 from .cpu_races.picks import pick
 from .tables import RESULTS, Row, Table
@@ -139,12 +140,23 @@ def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
     return grouped
 
 
-def reached(curve: list[Row], target: float = TARGET) -> float | None:
-    """Return the seconds of training until the target, linear between two measurements."""
-    for before, after in pairwise(curve):
-        if after["train"] <= target < before["train"]:
-            share = (before["train"] - target) / (before["train"] - after["train"])
-            return float(before["seconds"] + share * (after["seconds"] - before["seconds"]))
+def reached(
+    curve: list[Row], target: float = TARGET, *, unit: str = "seconds", bound: str = "train"
+) -> float | None:
+    """Return the seconds, or steps, until a bound is at the target, linear between measurements.
+
+    >>> curve = [{"step": 600, "train": 110.0}, {"step": 1200, "train": 90.0}]
+    >>> reached(curve, 100.0, unit="step"), reached(curve, 80.0, unit="step")
+    (900.0, None)
+    """
+    before: Row | None = None
+    for row in curve:
+        if row[bound] <= target:
+            if before is None:
+                return float(row[unit])
+            share = (before[bound] - target) / (before[bound] - row[bound])
+            return float(before[unit] + share * (row[unit] - before[unit]))
+        before = row
     return None
 
 
@@ -256,9 +268,7 @@ def print_summary(rows: list[Row], target: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--methods", nargs="*", default=list(RACERS))

@@ -8,7 +8,7 @@ five rounds is written to captured_steps_cuda.csv. Then one step of each is prof
 captured_kernels_cuda.csv has its kernels: start and duration in microseconds.
 """
 
-import argparse
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from catlog.experiments.dvae import DVAETask
 
-from .race import made, now
+from .command_line import argument_parser
+from .race import made
 from .tables import RESULTS, Row, Table
+from .turns import seconds_in_turns
 
 METHODS = (
     "ReinMax-8",
@@ -29,21 +31,20 @@ METHODS = (
 ROUNDS, STEPS = 5, 1500
 
 
+def steps_of(task: DVAETask, count: int) -> None:
+    """Make training steps."""
+    for i in range(count):
+        task.step(i)
+
+
 def step_times(tasks: dict[str, DVAETask], steps: int = STEPS) -> list[Row]:
     """Return the milliseconds of a step of each task, the median of rounds in turn."""
-    times: dict[str, list[float]] = {name: [] for name in tasks}
-    for _ in range(ROUNDS):
-        for name, task in tasks.items():
-            for i in range(1, 100):
-                task.step(i)
-            begin = now("cuda")
-            for i in range(1, steps + 1):
-                task.step(i)
-            times[name].append(1000 * (now("cuda") - begin) / steps)
-    return [
-        {"method": name, "ms": median(ms), "least": min(ms), "most": max(ms)}
-        for name, ms in times.items()
-    ]
+    calls = {name: partial(steps_of, task, steps) for name, task in tasks.items()}
+    rows = []
+    for name, seconds in seconds_in_turns(calls, ROUNDS).items():
+        ms = [1000 * value / steps for value in seconds]
+        rows.append({"method": name, "ms": median(ms), "least": min(ms), "most": max(ms)})
+    return rows
 
 
 def kernels(name: str, task: DVAETask) -> list[Row]:
@@ -70,16 +71,12 @@ def kernels(name: str, task: DVAETask) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--folder", type=Path, default=RESULTS / "speed")
     args = parser.parse_args()
     args.data, args.device = "mnist", "cuda"
     tasks = {name: made(name, 0, args) for name in args.methods}
-    for task in tasks.values():
-        task.step(0)
     times = Table(args.folder / "captured_steps_cuda.csv", ("method",), digits=4)
     for row in step_times(tasks):
         times.add([row])

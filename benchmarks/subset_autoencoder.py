@@ -44,6 +44,7 @@ from catlog.data import load
 from catlog.distributions import Subset
 from catlog.estimator import Function
 
+from .command_line import argument_parser
 from .tables import RESULTS, Row, Table, show
 
 TERMS = 10  # of the sum of Gamma variables, as published
@@ -258,9 +259,7 @@ def train(training: Training, steps: int, every: int, table: Table, deadline: fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a few steps, for the tests")
     parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
     parser.add_argument("--device", default="cpu")

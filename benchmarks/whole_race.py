@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,11 @@ from catlog.estimator import Kind
 from catlog.estimators import ESTIMATORS
 from catlog.experiments import records
 
-from .race import bounds, label_of, made, now
+from .command_line import argument_parser
+from .race import bounds, label_of, made, reached
+from .step_kernels import steps_of
 from .tables import RESULTS, Row, Table, show
+from .turns import seconds_in_turns
 
 DRAWS = (2, 4, 8, 16)
 MOST_EVALUATIONS = 450  # of the decoder per image; two draws of IndeCateR take 402
@@ -121,33 +125,17 @@ def time_steps(args: argparse.Namespace) -> None:
     for method in args.methods or entrants():
         if (method,) in table or time.monotonic() > begin + args.limit:
             continue
-        task = made(method, 0, args)
-        times = []
-        for _ in range(6):  # the first one compiles
-            before = now(args.device)
-            for i in range(args.every):
-                task.step(i)
-            times.append(1000 * (now(args.device) - before) / args.every)
-        table.add([{"method": method, "ms": median(times[1:]), "device": args.device}])
-        print(f"{method:40}{table.rows[-1]['ms']:.4f} ms", flush=True)
+        run_steps = partial(steps_of, made(method, 0, args), args.every)
+        times = seconds_in_turns({method: run_steps}, 5)[method]  # the call before them compiles
+        ms = 1000 * median(times) / args.every
+        table.add([{"method": method, "ms": ms, "device": args.device}])
+        print(f"{method:40}{ms:.4f} ms", flush=True)
 
 
 def steps_to(curve: Sequence[Row], name: str, target: float) -> float | None:
-    """Return the steps until a bound, linear between two measurements.
-
-    >>> curve = [{"step": 600, "train": 110.0}, {"step": 1200, "train": 90.0}]
-    >>> steps_to(curve, "train", 100.0), steps_to(curve, "train", 80.0)
-    (900.0, None)
-    """
-    before: Row | None = None
-    for row in sorted(curve, key=lambda row: row["step"]):
-        if row[name] <= target:
-            if before is None:
-                return float(row["step"])
-            share = (before[name] - target) / (before[name] - row[name])
-            return float(before["step"] + share * (row["step"] - before["step"]))
-        before = row
-    return None
+    """Return the steps until a bound, linear between two measurements."""
+    ordered = sorted(curve, key=lambda row: row["step"])
+    return reached(ordered, target, unit="step", bound=name)
 
 
 def standings(rows: Sequence[Row], times: Sequence[Row], data: str) -> list[Row]:
@@ -174,9 +162,7 @@ def standings(rows: Sequence[Row], times: Sequence[Row], data: str) -> list[Row]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     curves_file = RESULTS / "speed" / "whole_race_curves.csv"
     times_file = RESULTS / "speed" / "whole_race_times.csv"
     commands = parser.add_subparsers(dest="command", required=True)

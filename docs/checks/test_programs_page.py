@@ -47,12 +47,7 @@ def test_every_sum_and_program_was_run_to_its_end_with_three_seeds() -> None:
         for estimator, twice in programs.MNIST_R.values():
             if estimator == "IndeCateR-D":
                 continue
-            settings = (program, estimator, twice)
-            runs = [
-                row
-                for row in rows
-                if (row["program"], row["estimator"], bool(row["double_softmax"])) == settings
-            ]
+            runs = programs.runs_of(rows, program, estimator, twice)
             assert len({row["seed"] for row in runs}) == len(runs) == 3
 
 
@@ -61,12 +56,8 @@ def test_what_the_page_says_of_the_second_softmax() -> None:
     rows = programs.last_rows(read("programs/programs"))
 
     def accuracy(program: str, estimator: str, twice: bool) -> float:
-        return 100 * mean(
-            row["accuracy"]
-            for row in rows
-            if (row["program"], row["estimator"], bool(row["double_softmax"]))
-            == (program, estimator, twice)
-        )
+        runs = programs.runs_of(rows, program, estimator, twice)
+        return 100 * mean(row["accuracy"] for row in runs)
 
     for program in ("sum-3", "sum-4", "add-sub", "less-than", "equal"):
         right = max(accuracy(program, "IndeCateR", False), accuracy(program, "RLOO", False))

@@ -131,17 +131,22 @@ MNIST_R = {  # estimator, softmax twice
 }
 
 
+def runs_of(rows: list[Row], program: str, estimator: str, twice: bool = False) -> list[Row]:
+    """Return the runs of an estimator on a program, with the softmax taken once or twice."""
+    return [
+        row
+        for row in rows
+        if (row["program"], row["estimator"], bool(row["double_softmax"]))
+        == (program, estimator, twice)
+    ]
+
+
 def mnist_r(rows: list[Row]) -> str:
     lines = []
     for program, (best, published) in PUBLISHED_MNIST_R.items():
         cells = []
         for estimator, twice in MNIST_R.values():
-            runs = [
-                row
-                for row in rows
-                if (row["program"], row["estimator"], bool(row["double_softmax"]))
-                == (program, estimator, twice)
-            ]
+            runs = runs_of(rows, program, estimator, twice)
             cells.append(per_cent(runs) if runs else "")
         lines.append([program, f"{best:.1f}", f"{published:.1f}", *cells])
     return table(["program", "best published", "IndeCateR, published", *MNIST_R], lines)
@@ -151,16 +156,9 @@ def wins(rows: list[Row], estimator: str) -> int:
     """Return on how many programs an estimator's best version is above the best published."""
     count = 0
     for program, (best, _) in PUBLISHED_MNIST_R.items():
-        means = []
-        for version in {estimator, f"{estimator}-D"}:
-            runs = [
-                row["accuracy"]
-                for row in rows
-                if (row["program"], row["estimator"]) == (program, version)
-                and not row["double_softmax"]
-            ]
-            means += [100 * mean(runs)] if runs else []
-        count += max(means) > best
+        versions = [runs_of(rows, program, name) for name in (estimator, f"{estimator}-D")]
+        means = [mean(row["accuracy"] for row in runs) for runs in versions if runs]
+        count += 100 * max(means) > best
     return count
 
 

@@ -221,8 +221,8 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
 
 
 def steps_to(curve: Curve, target: float) -> float | None:
-    """Return the steps until the target, linear between two measurements."""
-    return reached([{**row, "seconds": row["step"]} for row in curve], target)
+    """Return the steps until the target."""
+    return reached(curve, target, unit="step")
 
 
 def mean_or_blank(values: list[float | None], digits: int) -> str:

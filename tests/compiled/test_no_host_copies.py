@@ -4,8 +4,7 @@ The device is torch's "meta", which computes shapes only. So there are no values
 would fail, as it should), and real sizes cost nothing. It needs no GPU.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,14 +18,13 @@ from torch.distributions import (
     Poisson,
 )
 from torch.distributions import OneHotCategorical as OneHot
-from torch.overrides import TorchFunctionMode
 
 import catlog
 from catlog.estimator import Kind
 from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
+from real_sizes import BATCH, DRAWS, NoHostCopies, settings_of
 
-BATCH, DRAWS = 100, 14
 SIZES = {
     "bits": (200, 2),
     "one-hot": (20, 10),
@@ -36,13 +34,6 @@ SIZES = {
     "Subset": (6, 2),
     "PlackettLuce": (6, 2),
     "LinearChainCRF": (6, 10),
-}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "Exact": {},
-    "MAPO": {"size": 7, "samples": 7, "max_variables": 200},
-    "MemoryCateR": {"samples": DRAWS, "max_variables": 200},
-    "SumAndSample": {"top": 13},
-    "UnorderedSet": {"samples": 10},
 }
 
 
@@ -66,29 +57,6 @@ def make(kind: str, logits: Tensor) -> Distribution:
     return Independent(law(logits=logits), 1)
 
 
-class NoHostCopies(TorchFunctionMode):
-    """Raise where a tensor on the device is made or indexed from numbers of the host."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if (
-            func in (torch.tensor, torch.as_tensor)
-            and torch.device(kwargs.get("device") or "cpu").type == "meta"
-        ):
-            raise AssertionError(f"{func.__name__} copies from the host")
-        if func in (Tensor.__getitem__, Tensor.__setitem__) and args[0].is_meta:
-            index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(i, list) or (isinstance(i, Tensor) and not i.is_meta) for i in index):
-                raise AssertionError("an index is copied from the host")
-        if func in (Tensor.to, Tensor.copy_) and any(
-            isinstance(value, Tensor) and not value.is_meta and value.dim() for value in args
-        ):
-            raise AssertionError("a tensor of the host is copied")
-        return func(*args, **kwargs)
-
-
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """OneHotCategorical checks its Categorical, whatever validate_args it is given."""
@@ -109,7 +77,7 @@ def test_no_host_copies(name: str, kind: str) -> None:
     if name == "Exact":
         d = min(d, 8 if k == 2 else 2)
     with torch.device("meta"):
-        E = ESTIMATORS[name](**SETTINGS.get(name, {"samples": DRAWS}), validate=False)
+        E = ESTIMATORS[name](**settings_of(name), validate=False)
         if isinstance(E, nn.Module):
             E.to("meta")
         logits = torch.zeros(BATCH, d, k, requires_grad=True)

@@ -10,17 +10,9 @@ from torch.distributions import Bernoulli, Independent
 import catlog
 from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
+from real_sizes import BATCH, BITS, settings_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-BATCH, BITS, DRAWS = 100, 200, 14
-SETTINGS = {
-    "Exact": {},
-    "MAPO": {"size": 7, "samples": 7, "max_variables": BITS},
-    "MemoryCateR": {"samples": DRAWS, "max_variables": BITS},
-    "SumAndSample": {"top": 13},
-    "UnorderedSet": {"samples": 10},  # its table has 2**samples entries
-}
 
 
 def training_step(
@@ -54,7 +46,7 @@ def fail_in_capture() -> None:
 )
 def test_captured_at_real_sizes(name: str) -> None:
     """Twice in one process, each time after a capture that fails."""
-    settings = SETTINGS.get(name, {"samples": DRAWS})
+    settings = settings_of(name)
     bits = 8 if name == "Exact" else BITS
     for _ in range(2):
         E = ESTIMATORS[name](**settings, validate=False)

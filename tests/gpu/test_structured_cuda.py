@@ -21,7 +21,6 @@ from torch.distributions import (
     OneHotCategorical,
     Poisson,
 )
-from torch.overrides import TorchFunctionMode
 
 import catlog
 from catlog.distributions import Node, Prompted, gumbel_top_k, left_padded, truncated
@@ -29,6 +28,7 @@ from catlog.distributions.conditionals import Conditionals, structure, view
 from catlog.functions import Additive, Known, OfSum
 from catlog.sampling.draw import draw
 from catlog.sampling.interventions import noise_shape
+from real_sizes import NoHostCopies
 
 DEVICES = [
     "cpu",
@@ -307,25 +307,6 @@ def test_a_training_step(name: str, E: catlog.Estimator, compile: bool, device: 
     assert bool(theta.isfinite().all())
 
 
-class Copied(TorchFunctionMode):
-    """Raise an error where a Python list or number is made a tensor of a device, or indexes one.
-
-    On a GPU that is a copy, which waits.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        index = args[1] if name in ("__getitem__", "__setitem__") else ()
-        parts = index if isinstance(index, tuple) else (index,)
-        is_made = name in ("tensor", "as_tensor") and kwargs.get("device") is not None
-        assert not is_made, "a list is copied to the device"
-        assert not any(isinstance(part, list) for part in parts), "a list is used as an index"
-        return func(*args, **kwargs)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @each_device
@@ -340,7 +321,7 @@ def test_nothing_waits_for_the_gpu(name: str, E: catlog.Estimator, device: str) 
     q = LAWS[name](theta)
     f = function(q)
     if device == "cpu":
-        with Copied():
+        with NoHostCopies():
             E(f, LAWS[name](theta)).sum().backward()
         return
     E(f, q).sum().backward()

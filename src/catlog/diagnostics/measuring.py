@@ -27,8 +27,8 @@ from .reference import (
     pooled_gradient,
 )
 from .sizing import (
+    copied_to,
     joined_reasons,
-    on_device,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -333,7 +333,7 @@ def _entries(
             if isinstance(sized, str):
                 skipped[name] = sized
                 continue
-            sized = on_device(sized, task.view.device)
+            sized = copied_to(sized, task.view.device)
             has_own_name = name not in (label(E), type(E).__name__)
             entry = Entry(sized, task.evaluations(sized))
             entries[name if has_own_name else label(sized)] = entry

@@ -47,9 +47,10 @@ def with_samples(E: Estimator, samples: int) -> Estimator:
     return copy
 
 
-def on_device(E: Estimator, device: torch.device) -> Estimator:
-    """Return E; if it learns, a copy that keeps what it learns on the device."""
-    return cast(Estimator, deepcopy(E).to(device)) if isinstance(E, nn.Module) else E
+def copied_to(E: Estimator, device: torch.device) -> Estimator:
+    """Return a copy of E, which keeps what it learns on the device."""
+    copy = deepcopy(E)
+    return cast(Estimator, copy.to(device)) if isinstance(copy, nn.Module) else copy
 
 
 def why_over_budget(

@@ -1,7 +1,6 @@
 """Candidates that fit f, q and the budget, and what the pilot has measured of them."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 from statistics import median
@@ -15,8 +14,8 @@ from .gradient_samples import GradientSampler
 from .moments import Moments
 from .pilot_settings import DEFAULTS, PilotSettings
 from .sizing import (
+    copied_to,
     joined_reasons,
-    on_device,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -201,7 +200,7 @@ def shortlist(
                 largest = within_budget(E, task.q, budget, cost)
                 first = cost(E) if candidate.expensive else settings.first_evaluations
                 E = within_budget(E, task.q, min(budget, first), cost, True)
-                E = on_device(E if hasattr(E, "samples") else deepcopy(E), task.view.device)
+                E = copied_to(E, task.view.device)
                 name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, task.evaluations(E), candidate, settings)
                 trial.most_samples = most
