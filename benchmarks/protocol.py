@@ -147,6 +147,8 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
             continue
         if args.protocols and run.protocol not in args.protocols:
             continue
+        if args.only and run.estimator not in args.only:
+            continue
         stacked = {} if run.protocol == "paper" else {"models": args.models or run.models}
         if args.seeds is None:
             changes = [stacked]
@@ -242,7 +244,7 @@ def shared_gpu(wanted: bool) -> Iterator[None]:
         finally:
             for name in names:
                 os.environ.pop(name, None)
-            subprocess.run([control], input=b"quit\n", env=environment, capture_output=True)
+            subprocess.run([control], input=b"quit -t 5\n", env=environment, capture_output=True)
 
 
 def merge(paths: Sequence[Path]) -> None:
@@ -270,6 +272,7 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("--parts", nargs="+", choices=names, default=protocols)
         command.add_argument("--estimators", nargs="+", help='labels such as "RLOO(4)"')
+        command.add_argument("--only", nargs="+", help="names such as IndeCateR; leave others out")
         command.add_argument("--data", nargs="+")
         command.add_argument("--protocols", nargs="+")
         command.add_argument("--models", type=int, help="models in one step, a seed each")

@@ -7,7 +7,10 @@ from catlog.data.images import Images
 from catlog.experiments import DVAE, protocol
 from catlog.experiments.protocol import ProtocolTask
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore"),  # raised by the compiler
+]
 
 METHODS = [
     ("SlopeCateR", 2, ("corrections=1",)),
