@@ -220,13 +220,13 @@ def check_device(name: str, value: Tensor, device: torch.device) -> None:
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
 
 
-def check_module_device(module: nn.Module, device: torch.device) -> None:
-    """Raise unless an estimator keeps what it learns on the device of q."""
+def check_module_device(module: nn.Module, device: torch.device, variable: str = "E") -> None:
+    """Raise unless a module keeps what it learns on the device of q; ``variable`` names it."""
     for value in (*module.parameters(), *module.buffers()):
         if not same_device(value.device, device):
             raise ValueError(
                 f"{type(module).__name__} keeps what it learns on {value.device}, but q is on "
-                f"{device}. Move it there once: E.to({str(device)!r})."
+                f"{device}. Move it there once: {variable}.to({str(device)!r})."
             )
 
 

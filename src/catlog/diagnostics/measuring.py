@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
@@ -29,6 +28,7 @@ from .reference import (
 from .sizing import (
     copied_to,
     joined_reasons,
+    learning_modules,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -189,11 +189,7 @@ class Entry:
         batch = max(2, min(repeats, CALL_EVALUATIONS // evaluations, CALL_NUMBERS // numbers))
         if not self.E.randomness:
             repeats = 2
-        modules = [
-            module
-            for module in (self.E, getattr(self.E, "baseline", None))
-            if isinstance(module, nn.Module)
-        ]
+        modules = learning_modules(self.E)
         if any([*module.parameters(), *module.buffers()] for module in modules):
             train_estimator(self.E, task, training, min(batch, 16), generator)
             self.trained = training
@@ -296,9 +292,9 @@ def train_estimator(
 
 
 def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
-    """Return copies of the estimators by name, so that the originals learn nothing."""
+    """Return the estimators by name."""
     if isinstance(estimators, Mapping):
-        return {name: deepcopy(E) for name, E in estimators.items()}
+        return dict(estimators)
     named: dict[str, Estimator] = {}
     for entry in list(ESTIMATORS) if estimators is None else estimators:
         if isinstance(entry, str):
@@ -308,7 +304,7 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
                 )
             named[entry] = ESTIMATORS[entry]()
         elif isinstance(entry, Estimator) and not isinstance(entry, type):
-            named[label(entry)] = deepcopy(entry)
+            named[label(entry)] = entry
         else:
             raise TypeError(
                 f"estimators: names or estimators are needed, but {entry!r} was given. Give an "

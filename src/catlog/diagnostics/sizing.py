@@ -50,7 +50,15 @@ def with_samples(E: Estimator, samples: int) -> Estimator:
 def copied_to(E: Estimator, device: torch.device) -> Estimator:
     """Return a copy of E, which keeps what it learns on the device."""
     copy = deepcopy(E)
-    return cast(Estimator, copy.to(device)) if isinstance(copy, nn.Module) else copy
+    for module in learning_modules(copy):
+        module.to(device)
+    return copy
+
+
+def learning_modules(E: Estimator) -> list[nn.Module]:
+    """Return what learns in E: the estimator, or its baseline."""
+    parts = (E, getattr(E, "baseline", None))
+    return [part for part in parts if isinstance(part, nn.Module)]
 
 
 def why_over_budget(

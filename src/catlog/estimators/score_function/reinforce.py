@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_baseline, check_number
+from ...checks import check_baseline, check_module_device, check_number
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
@@ -102,6 +102,7 @@ class MovingAverageBaseline(nn.Module):
         self.weight: Tensor
 
     def forward(self, values: Tensor) -> Tensor:
+        check_module_device(self, values.device, "baseline")
         weight = self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)
         (baseline,) = frozen(self, self.mean / weight)
         if learns(self, values):
