@@ -182,6 +182,17 @@ def check_generator(generator: object, device: torch.device | None = None) -> No
         )
 
 
+def check_randomness(E: object, **given: Tensor | None) -> None:
+    """Raise if a call injects randomness that the estimator does not take."""
+    names: tuple[str, ...] = E.randomness  # type: ignore[attr-defined]
+    for name, value in given.items():
+        if value is not None and name not in names:
+            raise ValueError(
+                f"{name}: {type(E).__name__} cannot use it; give "
+                f"{' and '.join(f'`{name}`' for name in names)} or a `generator` instead."
+            )
+
+
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device
 ) -> Tensor:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ...checks import check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
@@ -56,9 +55,6 @@ class DecoupledStraightThrough(MeanThroughDraws):
     backward_temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     randomness = ("x", "noise")
     reference = "Shah et al. 2024"
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_flag, check_generator, check_temperature
+from ...checks import check_flag, check_generator, check_randomness, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
@@ -79,11 +79,7 @@ class GumbelSoftmax(FromDraws):
         outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
-        if x is not None:
-            raise ValueError(
-                "x: GumbelSoftmax makes relaxed draws from q's parameters and noise; give "
-                "`noise` or a `generator` instead."
-            )
+        check_randomness(self, x=x, noise=noise)
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         points = self.points(law, noise=noise, generator=generator).clone()
