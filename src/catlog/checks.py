@@ -30,6 +30,9 @@ class Known(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def validate(self) -> bool: ...
+
 
 def check_count(
     owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = ""
@@ -247,7 +250,6 @@ def check_uniforms(
     shape: tuple[int, ...],
     form: str,
     law: Known,
-    validate: bool,
     *,
     lead: int = 1,
     closed: bool = False,
@@ -262,7 +264,7 @@ def check_uniforms(
     closed = closed or simplex is not None
     if not u.is_floating_point():
         raise TypeError(f"{name} must hold floats, but {u.dtype} was given.")
-    if can_inspect(validate, u):
+    if can_inspect(law.validate, u):
         if not bool(((u >= 0) & (u <= 1 if closed else u < 1)).all()):
             raise ValueError(
                 f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given."

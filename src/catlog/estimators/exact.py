@@ -88,7 +88,7 @@ class Exact:
             raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
         law = view(q, outputs=outputs, validate=self.validate)
         check_generator(generator, law.device)
-        mean = known_mean(f, q, law, validate=self.validate)
+        mean = known_mean(f, q, law)
         if mean is not None:
             return mean
         points = _points(law)
@@ -120,7 +120,6 @@ class Exact:
             points,
             law,
             chunk_size=self.chunk_size,
-            validate=self.validate,
         )
         return (weight * fx).sum(0)
 

@@ -46,7 +46,7 @@ class CoupledDraws(FromDraws):
         if self.for_categories:
             bits_only(q, law, type(self).__name__, self.for_categories)
         index, slope = self.coupled(law, self._noise(law, noise, generator))
-        fx = evaluate(f, law.point(index), law, validate=self.validate)
+        fx = evaluate(f, law.point(index), law)
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, slope(fx.detach())))
 
@@ -67,7 +67,7 @@ class CoupledDraws(FromDraws):
         if noise is not None:
             form = f"for {type(self).__name__} with this q"
             return check_uniforms(
-                "noise", noise, shape, form, law, self.validate, closed=True, simplex=self.simplex
+                "noise", noise, shape, form, law, closed=True, simplex=self.simplex
             )
         u = rand(shape, dtype=law.real, device=law.device, generator=generator)
         if self.simplex is None:

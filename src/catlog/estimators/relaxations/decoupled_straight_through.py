@@ -75,9 +75,7 @@ class DecoupledStraightThrough(MeanThroughDraws):
         log_forward = (law.log_probs.detach() / self.forward_temperature).log_softmax(-1)
         forward = replace(law, probs=log_forward.exp(), given_logits=log_forward)
         x = draws_for(self, forward, x, generator)
-        z = gumbels_given_argmax(
-            forward, forward.index(x), noise, (), generator=generator, validate=self.validate
-        )
+        z = gumbels_given_argmax(forward, forward.index(x), noise, (), generator=generator)
         logits = finite_log_probs(law)
         gumbel = z - torch.where(law.possible, log_forward, 0.0)  # still -inf where impossible
         soft = (gumbel + logits / self.backward_temperature).softmax(-1)

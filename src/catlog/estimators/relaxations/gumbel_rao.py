@@ -72,7 +72,7 @@ class GumbelRao(MeanThroughDraws):
                 slope = self._rise(law, index, noise, generator)
             rise = slope * (odds - odds.detach())
             return torch.stack([-rise, rise], -1)
-        z = gumbels_given_argmax(law, index, noise, (self.noise_samples,), generator, self.validate)
+        z = gumbels_given_argmax(law, index, noise, (self.noise_samples,), generator)
         return ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
 
     def _rise(
@@ -94,7 +94,7 @@ class GumbelRao(MeanThroughDraws):
         if noise is not None:
             shape = (repeats, *index.shape, law.k)
             form = "[..., n, *batch, d, k]"
-            noise = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+            noise = check_uniforms("noise", noise, shape, form, law, lead=2)
         second_is_drawn = index.bool()
         p = law.probs.detach()
         other = torch.where(second_is_drawn, p[..., 0], p[..., 1])

@@ -83,7 +83,7 @@ class GumbelSoftmax(FromDraws):
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         points = self.points(law, noise=noise, generator=generator).clone()
-        return evaluate_through(f, points, law, validate=self.validate).mean(0)
+        return evaluate_through(f, points, law).mean(0)
 
     def points(
         self,
@@ -96,7 +96,7 @@ class GumbelSoftmax(FromDraws):
         check_generator(generator, law.device)
         shape = (self.samples, *law.batch_shape, law.d)
         shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
-        u = given_or_rand(noise, shape, "for this q", law, generator, self.validate)
+        u = given_or_rand(noise, shape, "for this q", law, generator)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
             relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)

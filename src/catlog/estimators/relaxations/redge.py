@@ -82,7 +82,7 @@ class ReDGE(MeanThroughDraws):
         check_generator(generator, law.device)
         shape = (2, self.samples, *law.batch_shape, law.d, law.k)
         form = "[2, n, *batch, d, k]"
-        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
+        u = given_or_rand(noise, shape, form, law, generator, lead=2)
         soft = self._denoised(law, u[0])
         index = (soft.detach().log() + gumbels(u[1])).argmax(-1)
         return straight_through(law, law.point(index), to_point(law, soft))

@@ -73,7 +73,7 @@ class ReinMaxCV(MeanThroughDraws):
         index = law.index(x)
         shape = (1 + self.noise_samples, *index.shape, law.k)
         form = "[1 + M, n, *batch, d, k]"
-        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
+        u = given_or_rand(noise, shape, form, law, generator, lead=2)
         middle = midpoint(law, index)
         centre = middle.log_probs
         possible = law.possible

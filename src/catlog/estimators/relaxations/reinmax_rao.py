@@ -66,7 +66,7 @@ class ReinMaxRao(MeanThroughDraws):
     ) -> Float[Tensor, "#n *batch d k"]:
         index = law.index(x)
         z = gumbels_given_argmax(
-            midpoint(law, index), index, noise, (self.noise_samples,), generator, self.validate
+            midpoint(law, index), index, noise, (self.noise_samples,), generator
         )
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)

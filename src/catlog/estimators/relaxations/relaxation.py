@@ -57,14 +57,13 @@ def relaxed_draws(
     samples: int,
     noise: Tensor | None,
     generator: torch.Generator | None,
-    validate: bool,
 ) -> RelaxedDraws:
     """Draw points, evaluate f there, and draw the z behind each point from ``noise``."""
-    x = base_draws(law, x, samples, generator=generator, validate=validate)
-    fx = evaluate(f, x, law, validate=validate)
+    x = base_draws(law, x, samples, generator=generator)
+    fx = evaluate(f, x, law)
     index = law.index(x)
     score = score_in_logits(law, index)[1]
-    z = gumbels_given_argmax(law, index, noise, (), generator, validate).clamp(min=IMPOSSIBLE)
+    z = gumbels_given_argmax(law, index, noise, (), generator).clamp(min=IMPOSSIBLE)
     return RelaxedDraws(fx, score, z, (z - z.amax(-1, keepdim=True)).exp())
 
 
@@ -97,10 +96,10 @@ def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n 
 
 
 def mean_through(
-    f: Function, law: Factors, points: Float[Tensor, "n *batch_event"], validate: bool
+    f: Function, law: Factors, points: Float[Tensor, "n *batch_event"]
 ) -> Float[Tensor, "*batch"]:
     """Return the mean of f at the points, differentiated through them once."""
-    return once(evaluate_through(f, points, law, validate=validate).mean(0))
+    return once(evaluate_through(f, points, law).mean(0))
 
 
 class MeanThroughDraws(FromDraws):
@@ -127,7 +126,7 @@ class MeanThroughDraws(FromDraws):
         law = factors(q, outputs=outputs, validate=self.validate)
         self.check_kind(q, law)
         points = self.points(law, x=x, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
+        return mean_through(f, law, points)
 
     def check_kind(self, q: Distribution, law: Factors) -> None:
         """Raise unless q is of a kind that the estimator supports."""

@@ -66,7 +66,7 @@ class Reinforce(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         baseline = (
             check_baseline(self.baseline(fx.detach()), fx)
             if callable(self.baseline)
