@@ -149,12 +149,7 @@ def compare(
 
 
 def _check_numbers(
-    samples: int | None,
-    budget: int | None,
-    repeats: int,
-    rounds: int,
-    training: int,
-    limit: int,
+    samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
 ) -> None:
     check_count("compare", "repeats", repeats, least=2)
     check_count("compare", "rounds", rounds)

@@ -55,10 +55,7 @@ class Structure:
 
 
 def probe(
-    task: GradientSampler,
-    budget: int | None,
-    clock: Clock,
-    settings: PilotSettings = DEFAULTS,
+    task: GradientSampler, budget: int | None, clock: Clock, settings: PilotSettings = DEFAULTS
 ) -> Structure:
     """Evaluate f at a few points and return what they show about f and q."""
     law, generator = task.view, task.generator(0)

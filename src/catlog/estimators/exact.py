@@ -115,11 +115,7 @@ class Exact:
         # weight 0.
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
         fx = evaluate_chunked(
-            f,
-            lambda part: law.point(index[part]),
-            points,
-            law,
-            chunk_size=self.chunk_size,
+            f, lambda part: law.point(index[part]), points, law, chunk_size=self.chunk_size
         )
         return (weight * fx).sum(0)
 

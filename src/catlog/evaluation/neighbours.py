@@ -96,12 +96,7 @@ def mean_differences(
             table = _sum_of_table(f, x[part], fx[part], law)
         else:
             table = differences(
-                f,
-                x[part],
-                fx[part],
-                law,
-                per_variable=per_variable,
-                chunk_size=chunk_size,
+                f, x[part], fx[part], law, per_variable=per_variable, chunk_size=chunk_size
             ).sum(0)
         total = table if total is None else total + table
     assert total is not None

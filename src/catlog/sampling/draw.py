@@ -108,10 +108,7 @@ def base_draws(
 
 
 def draws_for(
-    E: FromDraws,
-    law: Factors | Conditionals,
-    x: Tensor | None,
-    generator: torch.Generator | None,
+    E: FromDraws, law: Factors | Conditionals, x: Tensor | None, generator: torch.Generator | None
 ) -> Tensor:
     """Return the points given as ``x``, checked, or the independent draws of an estimator."""
     points = base_draws(law, x, E.samples, generator=generator)

@@ -129,14 +129,7 @@ class IndeCateR(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         groups = (law.d,) if self.per_variable else ()
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            self.draws,
-            groups=groups,
-            generator=generator,
-        )
+        x = base_draws(law, x, self.samples, self.draws, groups=groups, generator=generator)
         slope = None
         if self.differentiates_f:
             owner = "IndeCateR(variables=..., control='taylor')"
@@ -148,22 +141,10 @@ class IndeCateR(FromDraws):
             chosen = deal_variables("IndeCateR", law, x.shape[0], self.variables, chosen, generator)
         if chosen is None:
             weight = mean_weight = mean_differences(
-                f,
-                x,
-                fx,
-                law,
-                per_variable=self.per_variable,
-                chunk_size=self.chunk_size,
+                f, x, fx, law, per_variable=self.per_variable, chunk_size=self.chunk_size
             )
         else:
-            table = differences(
-                f,
-                x,
-                fx,
-                law,
-                chosen=chosen,
-                chunk_size=self.chunk_size,
-            )
+            table = differences(f, x, fx, law, chosen=chosen, chunk_size=self.chunk_size)
             mean_weight = _mean_over_draws(table, chosen, law.d)
             weight = mean_weight if slope is None else _taylor(law, x, slope, table, chosen)
         base = fx.mean(0)

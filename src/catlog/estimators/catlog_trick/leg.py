@@ -97,11 +97,7 @@ class LEG(FromDraws):
             log_joint = torch.cat(joint)
             flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, unmoved)
             values = evaluate_chunked(
-                f,
-                lambda part: law.point(flat[part]),
-                len(flat),
-                law,
-                chunk_size=self.chunk_size,
+                f, lambda part: law.point(flat[part]), len(flat), law, chunk_size=self.chunk_size
             )
 
             def table(at_draws: Tensor, at_moves: Tensor, empty: float) -> Tensor:

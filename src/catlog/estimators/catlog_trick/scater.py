@@ -164,11 +164,7 @@ class SCateR(FromDraws):
         with torch.no_grad():
             flat = interventions.moved.flatten(0, 1)
             values = evaluate_chunked(
-                f,
-                lambda part: law.point(flat[part]),
-                len(flat),
-                law,
-                chunk_size=self.chunk_size,
+                f, lambda part: law.point(flat[part]), len(flat), law, chunk_size=self.chunk_size
             )
             change = values.unflatten(0, (len(interventions.moved), len(fx))) - fx.detach()
             variable, category = interventions.variable, interventions.category

@@ -86,11 +86,7 @@ class GumbelSoftmax(FromDraws):
         return evaluate_through(f, points, law).mean(0)
 
     def points(
-        self,
-        law: Factors,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        self, law: Factors, *, noise: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return relaxed draws or, with ``hard``, draws with their derivative."""
         check_generator(generator, law.device)

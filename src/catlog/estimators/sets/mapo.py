@@ -104,14 +104,7 @@ class MAPO(FromDraws, nn.Module):
         check_module_device(self, law.device)
         members, valid = self._recall(law, view(q, validate=False))
         estimate, values, drawn = sum_and_sample(
-            f,
-            law,
-            members,
-            valid,
-            self.samples,
-            x,
-            least=self.clip,
-            generator=generator,
+            f, law, members, valid, self.samples, x, least=self.clip, generator=generator
         )
         if learns(self, values):
             self._remember(values, valid, drawn, law.k)

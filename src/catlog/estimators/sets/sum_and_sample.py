@@ -78,11 +78,5 @@ class SumAndSample(FromDraws):
         count = min(self.top, prod(law.cardinalities))
         members, valid = beam_search(law, count)
         return sum_and_sample(
-            f,
-            law,
-            members[:count],
-            valid[:count],
-            self.samples,
-            x,
-            generator=generator,
+            f, law, members[:count], valid[:count], self.samples, x, generator=generator
         )[0]
