@@ -26,7 +26,9 @@ from .reference import (
     pooled_gradient,
 )
 from .sizing import (
+    ERRORS,
     copied_to,
+    first_line,
     joined_reasons,
     learning_modules,
     why_over_budget,
@@ -126,8 +128,8 @@ def compare(
             advance(name, number, steps)
             try:
                 entry.measure(task, repeats, training, seed + 1 + number)
-            except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-                skipped[name] = str(error).split("\n")[0].rstrip(".")
+            except ERRORS as error:
+                skipped[name] = first_line(error)
                 del entries[name]
         if not entries:
             raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")

@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from ..estimator import RELAXABLE, Estimator, Kind
 
 Cost = Callable[[Estimator], int]
+ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 KIND_NAMES = {
     Kind.BITS: "bits (Bernoulli)",
     Kind.INDEX: "numbers (Categorical)",
@@ -128,6 +129,11 @@ def fewest_draws(E: Estimator, cost: Cost) -> int:
         if _cost_of_draws(E, samples, cost) < inf:
             return samples
     raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, without its full stop."""
+    return str(error).split("\n")[0].rstrip(".")
 
 
 def joined_reasons(skipped: Mapping[str, str]) -> str:
