@@ -2,12 +2,12 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.distributions import Bernoulli, Distribution
 
 from ..distributions.categoricals import Categoricals
 from ..distributions.factors import Factors
 from .gradient_samples import DistributionLike, GradientSampler
-from .rebuilding import parameter_of, rebuilt
+from .rebuilding import parameter_of, rebuilt, with_parameter
 
 NEARLY_UNIFORM = 0.05  # standard deviation of the logits of a variable; a few steps change them
 
@@ -56,12 +56,7 @@ def _noise(q: Distribution, generator: torch.Generator) -> Tensor:
 
 
 def _with_noise(q: Distribution, noise: Tensor) -> Distribution:
-    parameter = parameter_of(q)
-    base: Distribution = q
-    while isinstance(base, Independent):
-        base = base.base_dist
-    inner = base._categorical if isinstance(base, OneHotCategorical) else base
-    assert isinstance(inner, Bernoulli | Categorical | Categoricals)
+    parameter, inner = parameter_of(q), with_parameter(q)
     if parameter is not getattr(inner, "probs", None) or isinstance(inner, Categoricals):
         return rebuilt(q, parameter + noise)
     if isinstance(inner, Bernoulli):

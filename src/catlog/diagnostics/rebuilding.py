@@ -5,31 +5,31 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from ..distributions.categoricals import Categoricals
 from ..distributions.conditionals import view
-from ..distributions.factors import given_form, was_clamped
+from ..distributions.factors import base_distribution, given_form, was_clamped
 from ..distributions.ordered import Ordered
 from ..estimator import Kind
-
-
-def _base(q: Distribution) -> Distribution:
-    """Return the distribution inside all ``Independent``."""
-    while isinstance(q, Independent):
-        q = q.base_dist
-    return q
 
 
 def kind_of(q: Distribution) -> Kind:
     """Return the kind of distribution, as estimators name it."""
     if isinstance(q, Ordered):
         return Kind.STRUCTURED
-    return Kind.MIXED if isinstance(_base(q), Categoricals) else view(q, validate=False).kind
+    is_mixed = isinstance(base_distribution(q), Categoricals)
+    return Kind.MIXED if is_mixed else view(q, validate=False).kind
+
+
+def with_parameter(q: Distribution) -> Bernoulli | Categorical | Categoricals:
+    """Return the distribution inside q that has the logits or probabilities."""
+    base = base_distribution(q)
+    inner = base._categorical if isinstance(base, OneHotCategorical) else base
+    assert isinstance(inner, Bernoulli | Categorical | Categoricals)
+    return inner
 
 
 def parameter_of(q: Distribution) -> Tensor:
     """Return the tensor that q was built from: logits or probabilities."""
     view(q, validate=False)  # raises an error that lists the distributions, if this is none
-    base = _base(q)
-    inner = base._categorical if isinstance(base, OneHotCategorical) else base
-    assert isinstance(inner, Bernoulli | Categorical | Categoricals)
+    inner = with_parameter(q)
     parameter: Tensor = getattr(inner, _form(inner))
     return parameter
 
@@ -54,8 +54,7 @@ def rebuilt(q: Distribution, parameter: Tensor) -> Distribution:
     if isinstance(q, Categoricals):
         return Categoricals(parameter, q.cardinalities, validate_args=False)
     assert isinstance(q, Bernoulli | Categorical | OneHotCategorical)
-    inner = q._categorical if isinstance(q, OneHotCategorical) else q
-    return type(q)(**{_form(inner): parameter}, validate_args=False)
+    return type(q)(**{_form(with_parameter(q)): parameter}, validate_args=False)
 
 
 def detached_copy(q: Distribution) -> tuple[list[Tensor], Distribution]:

@@ -21,7 +21,7 @@ from torch.nn.functional import logsigmoid
 
 from ..checks import check_count, check_flag, check_number, check_outputs, check_validate
 from ..tracing import can_inspect
-from .factors import safe_log
+from .factors import base_distribution, safe_log
 
 MOST_CATEGORIES = 2**16
 
@@ -96,9 +96,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
     """
     check_validate(validate)
     check_outputs(outputs)
-    base: Distribution = q
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = base_distribution(q)
     if not isinstance(base, Poisson | Binomial | Geometric | NegativeBinomial):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "

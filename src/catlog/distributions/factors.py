@@ -152,9 +152,7 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
     check_validate(validate)
     check_outputs(outputs)
     q = converted(q)
-    base: Distribution = q
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = base_distribution(q)
     kind: Kind
     if isinstance(base, Bernoulli):
         kind = Kind.BITS
@@ -213,6 +211,13 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
         outputs=outputs,
         validate=validate,
     )
+
+
+def base_distribution(q: Distribution) -> Distribution:
+    """Return the distribution inside all ``Independent``."""
+    while isinstance(q, Independent):
+        q = q.base_dist
+    return q
 
 
 def relaxable(q: Distribution, law: Factors, owner: str, instead: str = "") -> None:

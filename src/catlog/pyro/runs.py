@@ -14,7 +14,8 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+
+from ..distributions.factors import base_distribution
 
 Node = dict[str, Any]  # a site of a trace
 Plate = tuple[str, int]  # the name of a plate, and its dimension, counted from the right
@@ -104,13 +105,6 @@ class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
 
 def is_subsample(node: Node) -> bool:
     return type(node["fn"]).__name__ == "_Subsample"
-
-
-def base_distribution(distribution: Distribution) -> Distribution:
-    """Return the distribution inside ``Independent``."""
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:

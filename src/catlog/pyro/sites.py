@@ -19,10 +19,9 @@ from torch.distributions import (
 from torch.nn.functional import one_hot, pad
 
 from ..distributions import Categoricals
-from ..distributions.factors import factors
+from ..distributions.factors import base_distribution, factors
 from ..distributions.ordered import Ordered
 from ..estimator import Kind
-from .runs import base_distribution
 
 SUPPORTED = (Bernoulli, Categorical, OneHotCategorical)
 

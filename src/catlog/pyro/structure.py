@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from ..distributions.factors import factors
+from ..distributions.factors import base_distribution, factors
 from ..estimator import Estimator, Kind
 from ..estimators import Exact
-from .runs import Node, Plate, Programs, base_distribution, log_prob, plates, with_dimensions
+from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
 from .sites import SUPPORTED, is_discrete
 
 OWNER = "catlog.pyro.ELBO"
