@@ -197,9 +197,9 @@ def check_randomness(E: object, **given: Tensor | None) -> None:
 
 
 def check_tensor(
-    name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device
+    name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device | None = None
 ) -> Tensor:
-    """Return ``value``, or raise unless it is a tensor of this shape on this device.
+    """Return ``value``, or raise unless it is a tensor of this shape on this device (None: any).
 
     ``form`` names the dimensions.
     """
@@ -212,7 +212,8 @@ def check_tensor(
         raise ValueError(
             f"{name} must have shape {shape} ({form}), but {tuple(value.shape)} was given."
         )
-    check_device(name, value, device)
+    if device is not None:
+        check_device(name, value, device)
     return value
 
 

@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .checks import check_count, check_function, check_generator
+from .checks import check_count, check_function, check_generator, check_tensor
 from .estimator import Estimator
+from .sampling.randomness import seeded_from
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,12 @@ class Pathwise:
                 "reparameterised distribution (Normal, Gamma, Dirichlet, ...); categorical "
                 "variables belong in q."
             )
-        z = self._draw(p, generator) if z is None else self._given(p, z)
+        if z is None:
+            with seeded_from(generator):
+                z = p.rsample((self.samples,))
+        else:
+            expected = (self.samples, *p.batch_shape, *p.event_shape)
+            z = check_tensor("z", z, expected, "[samples, *batch, *event]")
         batch = z.shape[: 1 + len(p.batch_shape)]
         law = q.expand((self.samples, *q.batch_shape)) if isinstance(q, Distribution) else q(z)
         if not isinstance(law, Distribution):
@@ -125,34 +131,6 @@ class Pathwise:
             return f(points, z.expand(points.shape[:1] + z.shape))
 
         return self.estimator(given_z, law, x=x, generator=generator).mean(0)
-
-    def _draw(self, p: Distribution, generator: torch.Generator | None) -> Tensor:
-        """Draw M reparameterised samples.
-
-        torch.distributions use the global generator only. For an explicit one, a fork of the global
-        generator is seeded from it, and the global state stays untouched.
-        """
-        if generator is None:
-            return p.rsample((self.samples,))
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        devices = [generator.device] if generator.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
-            return p.rsample((self.samples,))
-
-    def _given(self, p: Distribution, z: Tensor) -> Tensor:
-        expected = (self.samples, *p.batch_shape, *p.event_shape)
-        if not isinstance(z, Tensor):
-            raise TypeError(
-                f"z must be a tensor of shape {expected} ([samples, *batch, *event]), but "
-                f"{type(z).__name__} was given."
-            )
-        if z.shape != expected:
-            raise ValueError(
-                f"z must have shape {expected} ([samples, *batch, *event]), but {tuple(z.shape)} "
-                "was given."
-            )
-        return z
 
 
 def _wrong_batch(law: Distribution, p: Distribution, fixed: bool, samples: int) -> str:

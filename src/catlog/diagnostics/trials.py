@@ -191,10 +191,7 @@ def measured(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def shortlist(
-    task: GradientSampler,
-    structure: Structure,
-    candidates: Sequence[Candidate],
-    biased: bool,
+    task: GradientSampler, structure: Structure, candidates: Sequence[Candidate], biased: bool
 ) -> tuple[list[Trial], dict[str, str]]:
     """Return the candidates that fit, cheap ones first, and why the others were skipped.
 

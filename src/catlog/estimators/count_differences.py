@@ -11,6 +11,7 @@ from ..checks import check_chunk_size, check_device, check_generator
 from ..distributions.counts import Counts, counts
 from ..estimator import FromDraws, Function, Kind, attach
 from ..evaluation.evaluate import evaluate, evaluate_chunked
+from ..sampling.randomness import seeded_from
 from ..tracing import can_inspect
 
 
@@ -85,7 +86,11 @@ class CountDifferences(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = counts(q, outputs=outputs, validate=self.validate)
         check_generator(generator, law.device)
-        x = _drawn(q, self.samples, generator) if x is None else _given(law, q, x)
+        if x is None:
+            with torch.no_grad(), seeded_from(generator):
+                x = q.sample((self.samples,))
+        else:
+            x = _given(law, q, x)
         z = x.reshape(x.shape[:1] + law.batch_shape + (law.d,))
         fx = evaluate(f, x.reshape(z.shape[:-1] + law.event_shape), law)
         weight = law.family.weights(z.to(law.real))
@@ -107,18 +112,6 @@ class CountDifferences(FromDraws):
             gradient = (weight * change).mean(0)
         value = fx.mean(0)
         return attach(value, value + (gradient * law.parameter.movedim(-1, 0)).sum(0))
-
-
-def _drawn(q: Distribution, samples: int, generator: torch.Generator | None) -> Tensor:
-    """Draw points by q's own sampler, which takes no generator: its seed comes from there."""
-    with torch.no_grad():
-        if generator is None:
-            return q.sample((samples,))
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        devices = [generator.device] if generator.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
-            return q.sample((samples,))
 
 
 def _given(law: Counts, q: Distribution, x: object) -> Tensor:

@@ -56,10 +56,6 @@ class Addition(Settings):
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
 
-    @property
-    def data_set(self) -> str:
-        return self.data
-
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
 

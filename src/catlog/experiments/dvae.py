@@ -112,10 +112,6 @@ class DVAE(Settings):
             return PAPER_RATE
         return LIKELIHOODS[self.protocol].rate(self.data)
 
-    @property
-    def data_set(self) -> str:
-        return self.data
-
     def task(self) -> Task:
         return DVAETask(self) if self.protocol == "paper" else ProtocolTask(self)
 

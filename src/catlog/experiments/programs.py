@@ -144,10 +144,6 @@ class Programs(Settings):
     }
     sizes: ClassVar[tuple[str, ...]] = ("program", "data", "digits", "whole", "double_softmax")
 
-    @property
-    def data_set(self) -> str:
-        return self.data
-
     def task(self) -> "ProgramsTask":
         return ProgramsTask(self)
 

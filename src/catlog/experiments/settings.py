@@ -54,7 +54,7 @@ class Settings(Checked, ABC):
     @property
     def data_set(self) -> str | None:
         """The name of the images that a run loads; None if it needs none."""
-        return None
+        return getattr(self, "data", None)
 
     def check_extension(self) -> None:
         """Raise if a run of these settings cannot be continued as a longer one."""

@@ -8,8 +8,7 @@ from .tables import (
     Variables,
     as_one_hot,
     changes_from_current,
-    check_own_mean,
-    check_own_table,
+    check_own,
     padded_probs,
     register_tensors,
     widened,
@@ -52,7 +51,7 @@ class Additive(nn.Module):
         )
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own_table(self, Additive)
+        check_own("neighbours", self, Additive)
         lead = x.shape[: x.dim() - (2 if self.one_hot else 1)]
         costs = widened(self.costs).expand(lead + self.costs.shape[-2:])
         value = Additive.forward(self, x)
@@ -60,6 +59,6 @@ class Additive(nn.Module):
 
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the exact mean :math:`\sum_i \sum_k p_i(k)\, c_i(k)`, in O(d k)."""
-        check_own_mean(self, Additive)
+        check_own("expectation", self, Additive)
         d, k = self.costs.shape[-2:]
         return (padded_probs(self, q, d, k) * widened(self.costs)).sum((-1, -2))

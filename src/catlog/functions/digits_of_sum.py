@@ -7,7 +7,7 @@ from torch.distributions import Distribution
 
 from ..checks import check_count
 from .convolution import by_products
-from .tables import Variables, check_own_mean, check_own_table, padded_probs, register_tensors
+from .tables import Variables, check_own, padded_probs, register_tensors
 
 
 class DigitsOfSum(nn.Module):
@@ -92,7 +92,7 @@ class DigitsOfSum(nn.Module):
         return self._right(sums, carry).flip(-1)
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own_table(self, DigitsOfSum)
+        check_own("neighbours", self, DigitsOfSum)
         digits, sums = self._pairs(x)
         carry, stop = self._carries(sums)
         right = self._right(sums, carry)
@@ -132,7 +132,7 @@ class DigitsOfSum(nn.Module):
         The carries are a Markov chain: place j carries if its two digits add up to at least k, or
         to k - 1 and a carry comes in.
         """
-        check_own_mean(self, DigitsOfSum)
+        check_own("expectation", self, DigitsOfSum)
         places, k = self.target.shape[-1] - 1, self.base
         probs = padded_probs(self, q, 2 * places, k).unflatten(-2, (2, places))
         first, second = probs.flip(-2).unbind(-3)

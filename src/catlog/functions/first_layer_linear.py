@@ -12,7 +12,7 @@ from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
 from .tables import (
     Variables,
-    check_own_table,
+    check_own,
     full_precision,
     how_it_differs,
     is_exactly,
@@ -238,7 +238,7 @@ class FirstLayerLinear(nn.Module):
         return values
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own_table(self, FirstLayerLinear)
+        check_own("neighbours", self, FirstLayerLinear)
         self._check_network()
         self._check_rows()
         first, rest = cast(nn.Linear, self.network[0]), self._rest()

@@ -11,15 +11,7 @@ from ..checks import check_count
 from ..distributions.factors import Factors, factors
 from ..tracing import can_inspect
 from .convolution import Convolution, best_tilt, by_fft, by_products, distribution_of_sum, spread
-from .tables import (
-    Variables,
-    check_own_mean,
-    check_own_table,
-    full_precision,
-    independent,
-    register_tensors,
-    widened,
-)
+from .tables import Variables, check_own, full_precision, independent, register_tensors, widened
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
 MOST_SUMS = 2**22
@@ -80,7 +72,7 @@ class OfSum(nn.Module):
         return self.g(self._sum(x)[1])
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own_table(self, OfSum)
+        check_own("neighbours", self, OfSum)
         number, total = self._sum(x)
         k = self.categories
         if variables is not None:
@@ -97,7 +89,7 @@ class OfSum(nn.Module):
 
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         r"""Return the exact mean :math:`\sum_s \Pr(\sum_i w_i x_i = s)\, g(s)`."""
-        check_own_mean(self, OfSum)
+        check_own("expectation", self, OfSum)
         return self._mean(q).to(factors(q, validate=False).real)
 
     def log_expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
@@ -109,7 +101,7 @@ class OfSum(nn.Module):
 
         .. math:: \log \mathbb{E}[g] = K + \log \sum_s \tilde{\Pr}(s)\, g(s)\, e^{-\theta s}
         """
-        check_own_mean(self, OfSum)
+        check_own("expectation", self, OfSum)
         terms, values = self._terms_and_values(q)
         if can_inspect(True, values) and bool((values < 0).any()):
             raise NotImplementedError(

@@ -11,8 +11,7 @@ from .tables import (
     Variables,
     as_one_hot,
     changes_from_current,
-    check_own_mean,
-    check_own_table,
+    check_own,
     full_precision,
     padded_probs,
     register_tensors,
@@ -40,7 +39,7 @@ class _Energy(nn.Module):
         return self._energy(as_one_hot(x, self.fields.shape[-1], self.one_hot))[0]
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
-        check_own_table(self, _Energy)
+        check_own("neighbours", self, _Energy)
         value, costs = self._energy(as_one_hot(x, self.fields.shape[-1], self.one_hot))
         return value[..., None, None] + changes_from_current(
             self.fields + costs, x, self.one_hot, variables
@@ -51,7 +50,7 @@ class _Energy(nn.Module):
 
         The energy is linear in the vector of each variable.
         """
-        check_own_mean(self, _Energy)
+        check_own("expectation", self, _Energy)
         return self._energy(padded_probs(self, q, *self.fields.shape))[0]
 
 

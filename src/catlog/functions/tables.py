@@ -1,6 +1,7 @@
 """What functions with a table of their own share: how they read points, and in which precision."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64, Real
@@ -41,30 +42,16 @@ def is_exactly(module: object, kind: type[nn.Module]) -> bool:
     return type(module) is kind and not how_it_differs(module, kind)
 
 
-def check_own_table(f: nn.Module, kind: type[nn.Module]) -> None:
-    """Raise if f has another forward than ``kind``, but inherits its table."""
-    if difference := _inherited(f, kind, "neighbours"):
-        raise TypeError(
-            f"{type(f).__name__}: {difference}, but its table is that of the original forward. "
-            "Override `neighbours` as well, or hand the estimator `lambda x: f(x)`, which "
-            "evaluates f at every neighbour."
-        )
-
-
-def check_own_mean(f: nn.Module, kind: type[nn.Module]) -> None:
-    """Raise if f has another forward than ``kind``, but inherits its mean."""
-    if difference := _inherited(f, kind, "expectation"):
-        raise TypeError(
-            f"{type(f).__name__}: {difference}, but its mean is that of the original forward. "
-            "Override `expectation` as well, or hand the estimator `lambda x: f(x)`, which "
-            "evaluates f."
-        )
-
-
-def _inherited(f: nn.Module, kind: type[nn.Module], method: str) -> str:
-    """Return in words how f differs from ``kind``, if it inherits the method from there."""
+def check_own(method: Literal["neighbours", "expectation"], f: nn.Module, kind: type) -> None:
+    """Raise if f has another forward than ``kind``, but inherits the method from there."""
     inherits = getattr(type(f), method) is getattr(kind, method) and method not in f.__dict__
-    return how_it_differs(f, kind) if inherits else ""
+    if inherits and (difference := how_it_differs(f, kind)):
+        result = "table" if method == "neighbours" else "mean"
+        raise TypeError(
+            f"{type(f).__name__}: {difference}, but its {result} is that of the original forward. "
+            f"Override `{method}` as well, or hand the estimator `lambda x: f(x)`, which has no "
+            f"{result} of its own."
+        )
 
 
 def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:

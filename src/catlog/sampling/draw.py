@@ -54,6 +54,14 @@ def uniforms(
     return fresh(n)
 
 
+def uniforms_for(
+    law: Factors | Conditionals, n: int, generator: torch.Generator | None
+) -> Float[Tensor, "n *batch d"]:
+    """Return independent uniforms for n draws of q."""
+    shape = (*law.batch_shape, law.d)
+    return uniforms(n, shape, dtype=law.real, device=law.device, generator=generator)
+
+
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int64[Tensor, "n *shape"]:
     """Return a random order of 0, ..., n - 1 for every element.
 

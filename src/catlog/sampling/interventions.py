@@ -200,17 +200,16 @@ def _drawn(
     """Draw the block's values in every active group; those of group 0 are ``x`` if it is given."""
     if suffix == "gumbel":
         drawn = (log_probs + gumbels(noise[:1, ..., index, : log_probs.shape[-1]])).argmax(-1)
-        return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
-    if suffix == "independent":
+    elif suffix == "independent":
         groups = noise if len(active) == len(noise) else noise[integers(active, noise.device)]
         drawn = inverse_cdf(log_probs.exp(), groups[..., index])
-        return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
-    u = noise[:1, ..., index]
-    if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
-        p = log_probs[0].exp()
-        low = pad(p.cumsum(-1), (1, 0))[..., :-1].gather(-1, x.unsqueeze(-1)).squeeze(-1)
-        u = (low + u[0] * p.gather(-1, x.unsqueeze(-1)).squeeze(-1)).unsqueeze(0)
-    drawn = inverse_cdf(log_probs.exp(), u)
+    else:
+        u = noise[:1, ..., index]
+        if x is not None:  # the uniform that would have drawn x: one in its interval of the CDF
+            p = log_probs[0].exp()
+            low = pad(p.cumsum(-1), (1, 0))[..., :-1].gather(-1, x.unsqueeze(-1)).squeeze(-1)
+            u = (low + u[0] * p.gather(-1, x.unsqueeze(-1)).squeeze(-1)).unsqueeze(0)
+        drawn = inverse_cdf(log_probs.exp(), u)
     return drawn if x is None else torch.cat([x.unsqueeze(0), drawn[1:]])
 
 

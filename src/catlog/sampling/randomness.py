@@ -1,6 +1,7 @@
 """The one source of uniforms and exponentials."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -40,6 +41,22 @@ def given_or_rand(
     if noise is None:
         return rand(shape, dtype=law.real, device=law.device, generator=generator)
     return check_uniforms(name, noise, shape, form, law, lead=lead, closed=closed)
+
+
+@contextmanager
+def seeded_from(generator: torch.Generator | None) -> Iterator[None]:
+    """Seed torch's global generators from ``generator`` (None: do not), and restore them after.
+
+    This is for the samplers of torch.distributions, which take no generator.
+    """
+    if generator is None:
+        yield
+        return
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    devices = [generator.device] if generator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
 
 
 def exponentials(like: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

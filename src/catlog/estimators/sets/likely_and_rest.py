@@ -12,7 +12,7 @@ from ...distributions.inverse_cdf import as_index
 from ...distributions.ordered import IndependentBlocks, Ordered
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import base_draws, uniforms
+from ...sampling.draw import base_draws, uniforms_for
 from ...tracing import can_inspect
 from ..logit_gradients import leave_one_out
 from .prefix_tree import PrefixTree, prefix_tree, row_numbers
@@ -184,13 +184,7 @@ def sum_and_sample(
     by_depth = remaining_probability(law, members, valid, tree)
     remaining = probability_outside(by_depth, valid)
     if x is None:
-        u = uniforms(
-            samples,
-            (*law.batch_shape, law.d),
-            dtype=law.real,
-            device=law.device,
-            generator=generator,
-        )
+        u = uniforms_for(law, samples, generator)
         with torch.no_grad():
             drawn, inside = _sampled(law, tree, by_depth, u)
     else:

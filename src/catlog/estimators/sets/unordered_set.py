@@ -12,7 +12,7 @@ from ...checks import check_count
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
-from ...sampling.draw import categories, draws_for, uniforms
+from ...sampling.draw import categories, draws_for, uniforms_for
 from ...tracing import can_inspect
 from .likely_and_rest import probability_outside, remaining_probability, sample_outside, tree_of
 
@@ -77,13 +77,7 @@ class UnorderedSet(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         if x is None:
-            u = uniforms(
-                self.samples,
-                (*law.batch_shape, law.d),
-                dtype=law.real,
-                device=law.device,
-                generator=generator,
-            )
+            u = uniforms_for(law, self.samples, generator)
             index = categories(law, u[:1])
             for row in range(1, self.samples):
                 drawn, _ = sample_outside(law, index, None, u[row : row + 1])
