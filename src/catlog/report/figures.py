@@ -97,7 +97,7 @@ def optimisation_figure(evidence: Evidence, update: str = "own") -> Figure:
     for axes, (metric, x) in zip(figure.subplots(2, 2).flat, panels, strict=True):
         # The published curves are known by iteration only.
         overlay = published.OPTIMISATION.get((update, metric), {}) if x == "iteration" else {}
-        draw_curves(axes, runs, metric, x, evidence.step_times, overlay)
+        draw_curves(axes, runs, metric, x, overlay)
         if metric == "value":
             axes.ticklabel_format(axis="y", useOffset=False)
     draw_legend(figure, runs, any(update == key[0] for key in published.OPTIMISATION))
@@ -129,7 +129,7 @@ def dvae_figure(evidence: Evidence, x: str = "iteration", section: str = "dvae")
         has_published = d == 200 and x == "iteration"
         for axes, metric in zip(row, metrics, strict=True):
             overlay = published.DVAE.get((data, k, metric), {}) if has_published else {}
-            draw_curves(axes, runs_here, metric, x, evidence.step_times, overlay)
+            draw_curves(axes, runs_here, metric, x, overlay)
             overlaid |= bool(overlay)
         title = f"{DATA[data]}: {d} variables, {k} categories"
         row[0].set_title(title, loc="left", fontweight="bold")

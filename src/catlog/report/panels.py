@@ -13,7 +13,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from .looks import AXES, METRICS, PUBLISHED, look
 from .published import Bar, Curve
 from .runs import Run, Series, Stat, by_method, final, series, statistic
-from .step_times import NO_STEP_TIMES, StepTimes
 
 # A variance below this share of the largest in its panel is zero up to rounding.
 ROUNDING = 1e-10
@@ -85,20 +84,13 @@ def _set_few_ticks(axes: Axes, values: Sequence[float]) -> None:
 
 
 def draw_curves(
-    axes: Axes,
-    runs: Sequence[Run],
-    metric: str,
-    x: str,
-    times: StepTimes = NO_STEP_TIMES,
-    overlay: Mapping[str, Curve] | None = None,
+    axes: Axes, runs: Sequence[Run], metric: str, x: str, overlay: Mapping[str, Curve] | None = None
 ) -> None:
     """Draw all methods against x, with the published curves as far as the panel reaches."""
     logarithmic = metric.startswith("gradient")
     methods = by_method(runs)
     measured = [
-        curve
-        for method in methods
-        if (curve := series(methods[method], metric, x, times)) is not None
+        curve for method in methods if (curve := series(methods[method], metric, x)) is not None
     ]
     floor = _rounding_floor((float(np.median(curve.mean)) for curve in measured), logarithmic)
     zero = [curve.method for curve in measured if np.median(curve.mean) <= floor]

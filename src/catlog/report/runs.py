@@ -42,6 +42,7 @@ class Run:
         seed: The seed.
         config: The first logged row, which holds the settings.
         points: The logged rows, by iteration.
+        step_times: Step times measured separately, which replace the run's clock.
     """
 
     experiment: str
@@ -49,6 +50,7 @@ class Run:
     seed: int
     config: Row
     points: list[Row]
+    step_times: StepTimes = NO_STEP_TIMES
 
     def column(self, metric: str) -> Array:
         """Return the metric at each point, NaN where it was not logged."""
@@ -120,6 +122,10 @@ class Evidence:
     runs: Sequence[Run]
     step_times: StepTimes = NO_STEP_TIMES
     notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        timed = [replace(run, step_times=self.step_times) for run in self.runs]
+        object.__setattr__(self, "runs", timed)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row], step_times: StepTimes = NO_STEP_TIMES) -> Self:
@@ -384,25 +390,23 @@ def section_of(run: Run) -> str:
     return "categorical" if is_categorical else run.experiment
 
 
-def axis(run: Run, x: str, times: StepTimes = NO_STEP_TIMES) -> Array:
+def axis(run: Run, x: str) -> Array:
     """Return a run's x: ``iteration``, ``epoch`` or ``seconds``.
 
     Seconds follow the step times if the problem has any. They are then NaN for a method without.
     """
     problem = problem_of(run)
-    if x == "seconds" and times.covers(problem):
-        step_ms = times.get(problem, run.method)
+    if x == "seconds" and run.step_times.covers(problem):
+        step_ms = run.step_times.get(problem, run.method)
         return run.column("iteration") * (math.nan if step_ms is None else step_ms / 1000)
     return run.column(x)
 
 
-def series(
-    runs: Sequence[Run], metric: str, x: str = "iteration", times: StepTimes = NO_STEP_TIMES
-) -> Series | None:
+def series(runs: Sequence[Run], metric: str, x: str = "iteration") -> Series | None:
     """Return the curve of one method's runs, or None if there is nothing to draw."""
     curves: list[dict[float, tuple[float, float]]] = []  # of each run: (x, y) by iteration
     for run in runs:
-        points = zip(run.column("iteration"), axis(run, x, times), run.column(metric), strict=True)
+        points = zip(run.column("iteration"), axis(run, x), run.column(metric), strict=True)
         curve = {i: (a, y) for i, a, y in points if math.isfinite(a) and math.isfinite(y)}
         curves += [curve] if curve else []
     shared = sorted(set(curves[0]).intersection(*curves)) if curves else []
@@ -416,20 +420,14 @@ def series(
     return Series(runs[0].method, table[:, :, 0].mean(0), table[:, :, 1].mean(0), error, seeds)
 
 
-def at(
-    runs: Sequence[Run],
-    metric: str,
-    position: float,
-    x: str = "iteration",
-    times: StepTimes = NO_STEP_TIMES,
-) -> Stat:
+def at(runs: Sequence[Run], metric: str, position: float, x: str = "iteration") -> Stat:
     """Return the metric at a position of x, interpolated between logged points.
 
     Seeds that did not reach the position do not count.
     """
     samples = []
     for run in runs:
-        a, y = axis(run, x, times), run.column(metric)
+        a, y = axis(run, x), run.column(metric)
         finite = np.isfinite(a) & np.isfinite(y)
         # The tolerance is for step times: iterations x milliseconds are rounded.
         if finite.any() and a[finite][0] <= position <= a[finite][-1] * (1 + 1e-9):
@@ -450,43 +448,41 @@ def late(runs: Sequence[Run], metric: str, share: float = 0.25) -> Stat:
     )
 
 
-def end(runs: Sequence[Run], x: str, times: StepTimes = NO_STEP_TIMES) -> float:
+def end(runs: Sequence[Run], x: str) -> float:
     """Return how far all runs of a method got on the axis, NaN if that is not known."""
-    ends = [float(axis(run, x, times)[-1]) for run in runs]
+    ends = [float(axis(run, x)[-1]) for run in runs]
     return math.nan if not ends or any(map(math.isnan, ends)) else min(ends)
 
 
-def common_end(
-    methods: Mapping[str, Sequence[Run]], x: str, times: StepTimes = NO_STEP_TIMES
-) -> float:
+def common_end(methods: Mapping[str, Sequence[Run]], x: str) -> float:
     """Return how far all methods got on the axis, apart from methods without a known end."""
-    ends = [end(runs, x, times) for runs in methods.values()]
+    ends = [end(runs, x) for runs in methods.values()]
     return min((position for position in ends if not math.isnan(position)), default=math.nan)
 
 
 def at_common_end(
-    methods: Mapping[str, Sequence[Run]], metric: str, x: str, times: StepTimes = NO_STEP_TIMES
+    methods: Mapping[str, Sequence[Run]], metric: str, x: str
 ) -> tuple[float, dict[str, Stat]]:
     """Return the farthest position that all methods reached, and the metric of each there.
 
     Methods whose step times were not measured are left out.
     """
-    position = common_end(methods, x, times)
+    position = common_end(methods, x)
     stats = {
-        method: at(runs, metric, position, x, times)
+        method: at(runs, metric, position, x)
         for method, runs in methods.items()
-        if not math.isnan(end(runs, x, times))
+        if not math.isnan(end(runs, x))
     }
     return position, stats
 
 
-def milliseconds(runs: Sequence[Run], times: StepTimes = NO_STEP_TIMES) -> Stat:
+def milliseconds(runs: Sequence[Run]) -> Stat:
     """Return the milliseconds of one step.
 
     They are the step times if the method has one, else the clock of the runs, which does not
     count the first step.
     """
-    step_ms = times.get(problem_of(runs[0]), runs[0].method)
+    step_ms = runs[0].step_times.get(problem_of(runs[0]), runs[0].method)
     if step_ms is not None:
         return Stat(step_ms, math.nan, 1)
     timed = [run for run in runs if run.length > 1]

@@ -25,7 +25,6 @@ from .runs import (
     statistic,
     values,
 )
-from .step_times import StepTimes
 
 Cells = dict[str, str]  # a row of a table, by column
 
@@ -148,14 +147,12 @@ def optimisation_tables(evidence: Evidence) -> list[Table]:
     tables = []
     for d, update in values(evidence.runs, "variables", "update"):
         methods = evidence.methods("optimisation", variables=d, update=update)
-        rows = [
-            _optimisation_row(method, runs, evidence.step_times) for method, runs in methods.items()
-        ]
+        rows = [_optimisation_row(method, runs) for method, runs in methods.items()]
         tables.append(Table(f"{d} bits, moved {updates[update]}", rows))
     return tables
 
 
-def _optimisation_row(method: str, runs: Sequence[Run], times: StepTimes) -> Cells:
+def _optimisation_row(method: str, runs: Sequence[Run]) -> Cells:
     value = final(runs, "value")
     variance = statistic(float(np.nanmean(run.column("gradient_variance"))) for run in runs)
     return {
@@ -167,7 +164,7 @@ def _optimisation_row(method: str, runs: Sequence[Run], times: StepTimes) -> Cel
         "iterations to 90\u00a0%": str(statistic(map(iterations_to, runs))),
         "variance over draws": str(variance),
         "the paper's “variance” at the end": str(late(runs, "gradient_spread")),
-        "ms per step": format_number(milliseconds(runs, times).mean, digits=3),
+        "ms per step": format_number(milliseconds(runs).mean, digits=3),
     }
 
 
@@ -179,20 +176,15 @@ def dvae_tables(evidence: Evidence) -> list[Table]:
         methods = evidence.methods("dvae", data=data, variables=d, categories=k)
         name = f"{DATA[data]}, {d} variables of {k} categories"
         step_ms = published.DVAE_MS.get((data, k), {}) if d == 200 else {}
-        rows = [
-            _dvae_row(method, runs, evidence.step_times, step_ms.get(method))
-            for method, runs in methods.items()
-        ]
+        rows = [_dvae_row(method, runs, step_ms.get(method)) for method, runs in methods.items()]
         tables.append(Table(f"{name}: where each method ended", rows))
-        tables.append(_at_equal_work(name, methods, evidence.step_times))
+        tables.append(_at_equal_work(name, methods))
         if d == 200 and (data, k, "train") in published.DVAE:
             tables.append(_beside_published(name, methods, data, k))
     return [table for table in tables if table.rows]
 
 
-def _dvae_row(
-    method: str, runs: Sequence[Run], times: StepTimes, published_ms: float | None
-) -> Cells:
+def _dvae_row(method: str, runs: Sequence[Run], published_ms: float | None) -> Cells:
     return {
         "method": method,
         "seeds": str(len(runs)),
@@ -203,17 +195,17 @@ def _dvae_row(
         "lowest test": str(statistic(float(np.nanmin(run.column("test"))) for run in runs)),
         "variance over draws": str(late(runs, "gradient_variance")),
         "the paper's “variance”": str(late(runs, "gradient_spread")),
-        "ms per step": format_number(milliseconds(runs, times).mean, digits=3),
+        "ms per step": format_number(milliseconds(runs).mean, digits=3),
         "published ms": "" if published_ms is None else format_number(published_ms),
     }
 
 
-def _at_equal_work(name: str, methods: Mapping[str, list[Run]], times: StepTimes) -> Table:
+def _at_equal_work(name: str, methods: Mapping[str, list[Run]]) -> Table:
     """Compare the methods at the last iteration, and at the last second, that all reached."""
     rows: dict[str, Cells] = {method: {"method": method} for method in methods}
     for x, unit, digits in (("iteration", "iterations", 7), ("seconds", "s", 3)):
         for metric in ("train", "test"):
-            position, stats = at_common_end(methods, metric, x, times)
+            position, stats = at_common_end(methods, metric, x)
             column = f"{metric}, nats, after {format_number(position, digits=digits)} {unit}"
             for method in methods if stats else ():
                 rows[method][column] = str(stats.get(method, "-"))
@@ -247,7 +239,7 @@ def addition_tables(evidence: Evidence) -> list[Table]:
         curves = published.ADDITION.get(digits, {}) if data == "mnist" else {}
         methods = evidence.methods("addition", data=data, digits=digits)
         rows = [
-            _addition_row(method, runs, digits, evidence.step_times, curves.get(method))
+            _addition_row(method, runs, digits, curves.get(method))
             for method, runs in methods.items()
         ]
         reader = f"0.99^{digits} is {0.99**digits:.3f}"
@@ -283,7 +275,7 @@ def programs_tables(evidence: Evidence) -> list[Table]:
 
 
 def _addition_row(
-    method: str, runs: Sequence[Run], digits: int, times: StepTimes, curve: published.Curve | None
+    method: str, runs: Sequence[Run], digits: int, curve: published.Curve | None
 ) -> Cells:
     value = curve.at(min(end(runs, "epoch"), 100.0)) if curve else None
     successes, total = solved(runs, digits)
@@ -297,7 +289,7 @@ def _addition_row(
         "best in the run": str(statistic(float(np.nanmax(run.column("accuracy"))) for run in runs)),
         "digits read": str(final(runs, "digit_accuracy")),
         "runs that solved it": f"{successes} of {total}",
-        "ms per step": format_number(milliseconds(runs, times).mean, digits=3),
+        "ms per step": format_number(milliseconds(runs).mean, digits=3),
     }
 
 

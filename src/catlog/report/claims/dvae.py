@@ -18,7 +18,7 @@ from ..runs import (
     series,
     statistic,
 )
-from ..step_times import NO_STEP_TIMES, StepTimes
+from ..step_times import StepTimes
 from .verdicts import Verdict, all_of, claim, clearly_lower, decided, leads, listing
 
 DATA = ("mnist", "fashion-mnist", "omniglot")
@@ -34,11 +34,9 @@ def autoencoders(evidence: Evidence, data: str) -> dict[str, list[Run]]:
     return {name: runs for name, runs in methods.items() if name in ("IndeCateR", *RIVALS)}
 
 
-def most_epochs(
-    methods: Methods, position: float, x: str, times: StepTimes = NO_STEP_TIMES
-) -> float:
+def most_epochs(methods: Methods, position: float, x: str) -> float:
     """Return how many epochs the fastest method has done at a position of x."""
-    stats = [at(runs, "epoch", position, x, times) for runs in methods.values()]
+    stats = [at(runs, "epoch", position, x) for runs in methods.values()]
     return max((stat.mean for stat in stats if stat.seeds), default=0.0)
 
 
@@ -65,16 +63,16 @@ def train_at_equal_time(evidence: Evidence) -> Verdict:
 def _lowest_train(methods: Methods, times: StepTimes) -> Verdict:
     if "IndeCateR" not in methods:
         return Verdict("not run", "IndeCateR was not run with 200 bits")
-    seconds, stats = at_common_end(methods, "train", "seconds", times)
-    if too_short := _too_short(methods, seconds, times):
+    seconds, stats = at_common_end(methods, "train", "seconds")
+    if too_short := _too_short(methods, seconds):
         return too_short
     verdict = leads("IndeCateR", stats, RIVALS)
     moment = f"after {format_number(seconds, digits=3)} s ({_clock(times, 'IndeCateR')})"
     return Verdict(verdict.outcome, f"{moment}: {verdict.why}")
 
 
-def _too_short(methods: Methods, seconds: float, times: StepTimes) -> Verdict | None:
-    epochs = most_epochs(methods, seconds, "seconds", times)
+def _too_short(methods: Methods, seconds: float) -> Verdict | None:
+    epochs = most_epochs(methods, seconds, "seconds")
     if epochs >= FEW_EPOCHS:
         return None
     most = f"none did more than {format_number(epochs, digits=2)} epochs"
@@ -252,17 +250,17 @@ def categorical(evidence: Evidence) -> Verdict:
         names = ("IndeCateR", "IndeCateR-D", "RLOO-F", "GS-F")
         methods = {name: runs for name, runs in methods.items() if name in names}
         if methods:
-            verdicts[data] = _categorical_order(methods, evidence.step_times)
+            verdicts[data] = _categorical_order(methods)
     if not verdicts:
         return Verdict("not run", "no run with 200 variables of 10 categories")
     return all_of(verdicts)
 
 
-def _categorical_order(methods: Methods, times: StepTimes) -> Verdict:
+def _categorical_order(methods: Methods) -> Verdict:
     if not methods.keys() >= {"IndeCateR", "IndeCateR-D", "RLOO-F"}:
         return Verdict("not run", "IndeCateR, IndeCateR-D and RLOO-F were not all run")
-    seconds, stats = at_common_end(methods, "test", "seconds", times)
-    if too_short := _too_short(methods, seconds, times):
+    seconds, stats = at_common_end(methods, "test", "seconds")
+    if too_short := _too_short(methods, seconds):
         return too_short
     why = f"after {format_number(seconds, digits=3)} s: {listing(stats)}"
     if any(stat.seeds < 2 for stat in stats.values()):

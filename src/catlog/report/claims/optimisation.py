@@ -102,10 +102,7 @@ def relaxation_struggles(evidence: Evidence) -> Verdict:
     rule="The slowest step takes less than twice as long as the fastest.",
 )
 def optimisation_time(evidence: Evidence) -> Verdict:
-    stats = {
-        name: milliseconds(runs, evidence.step_times)
-        for name, runs in _of_the_paper(optimisers(evidence)).items()
-    }
+    stats = {name: milliseconds(runs) for name, runs in _of_the_paper(optimisers(evidence)).items()}
     times = {name: stat.mean for name, stat in stats.items() if stat.seeds}
     return within_factor(times, 2, "ms per step")
 
