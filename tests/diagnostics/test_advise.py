@@ -427,7 +427,7 @@ def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, dr
     structure = probe(task, 60, lambda: 0.0)
     generator = task.generator(0)
     pilot = Pilot(task, structure, generator, lambda: now[0], 0.0, 30, whole_step=step)
-    candidate, trials = Candidate(RLOO()), []
+    candidate, trials = Candidate(RLOO()), pilot.trials
     for samples in times:
         E = RLOO(samples)
         trial = Trial(repr(E), E, samples, candidate, times=[1.0])
@@ -437,7 +437,7 @@ def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, dr
     pilot.use_whole_step(trials[0])
     scores = pilot.scoring.scores(trials)
     assert scores["RLOO(4)"] < 1.25 * scores["RLOO(2)"]
-    assert with_cheap_draws(pilot, trials[0], trials).samples == draws
+    assert with_cheap_draws(pilot, trials[0]).samples == draws
 
 
 def test_steps_in_a_row_share_their_time() -> None:
@@ -457,14 +457,14 @@ def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None
     task = GradientSampler(quadratic(6), bits(6))
     pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
     noise = randn(64, 6) / 8
-    trials = []
+    trials = pilot.trials
     for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
         trial = Trial(repr(E), E, E.evaluations(task.q), Candidate(E), times=[time])
         trial.add(1 + shift + noise - noise.mean(0))
         trials.append(trial)
     scores = pilot.scoring.scores(trials)
     assert scores["StraightThrough(1)"] < scores["RLOO(2)"]
-    assert least_biased(pilot, trials, trials).name == name
+    assert least_biased(pilot, trials).name == name
 
 
 def test_memory_needs_a_fixed_function() -> None:

@@ -21,7 +21,7 @@ from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
 from .structure import Structure, probe
-from .trials import Trial, measured, shortlist
+from .trials import Trial, shortlist
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,12 @@ def advise(
     for trial in trials:
         trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
     generator = task.generator(seed)
-    pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
-    finalists = explore(pilot, trials)
-    best = choose(pilot, finalists, trials)
+    pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step, trials)
+    best = choose(pilot, explore(pilot))
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
     if best is None:
         raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
-    ranked = pilot.scoring.ranked(measured(trials))
+    ranked = pilot.scoring.ranked(pilot.measured)
     order = [best, *(trial for trial in ranked if trial is not best)]
     pilot_seconds = clock() - start
     return Advice(

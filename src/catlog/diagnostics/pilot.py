@@ -17,7 +17,7 @@ from .plain_draws import PlainDraws
 from .scoring import Scoring
 from .sizing import fewest_draws
 from .structure import Structure
-from .trials import Trial, measured
+from .trials import Trial
 
 NO_TIME = "the pilot had no time for it"
 TOO_SLOW = "its steps take too long, even if they had no noise"
@@ -37,6 +37,7 @@ class Pilot:
         steps: The time limit, in steps of the leader.
         least_seconds: The time limit is at least this long.
         whole_step: A training step of the user, which is timed for promising candidates.
+        trials: The candidates, with every number of draws that was tried or predicted.
         settings: Further limits.
         scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
@@ -58,6 +59,7 @@ class Pilot:
     steps: float
     least_seconds: float = 0.0
     whole_step: Step | None = None
+    trials: list[Trial] = field(default_factory=list)
     settings: PilotSettings = SETTINGS
     scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
@@ -78,41 +80,47 @@ class Pilot:
         """
         return self.step_ratio < 1
 
+    @property
+    def measured(self) -> list[Trial]:
+        """The trials whose step was timed, and which were not given up."""
+        return [trial for trial in self.trials if trial.is_measured]
+
     @cached_property
     def plain(self) -> PlainDraws:
         """Draws and values for all estimators that use plain draws."""
         size = max(2, min(self.settings.set_size, self.structure.budget))
         return PlainDraws(self.task, size, self.generator, self.clock)
 
-    def time_left(self, trials: Sequence[Trial], overtime: float = 1.0) -> float:
+    def time_left(self, overtime: float = 1.0) -> float:
         """Return the seconds left, and note the leader's step time, which sets the time limit.
 
         Until two candidates are measured, there is no limit.
         """
-        timed = measured(trials)
+        timed = self.measured
         if len({id(trial.candidate) for trial in timed}) < 2:
             return inf
         self.leader_seconds = self.scoring.ranked(timed)[0].seconds
         limit = max(self.steps * self.leader_seconds, self.least_seconds)
         return overtime * limit - (self.clock() - self.start)
 
-    def first_measurement(self, trial: Trial, trials: Sequence[Trial]) -> list[Trial]:
+    def first_measurement(self, trial: Trial) -> None:
         """Time a step and make a few estimates, or skip the candidate.
 
-        Return further trials: the same candidate with other numbers of draws, if it uses plain
-        draws, of which few sets serve all.
+        A candidate that uses plain draws, of which few sets serve all, is tried with other numbers
+        of draws as well.
         """
-        time_left = self.time_left(trials)
-        most_seconds = self._most_seconds(trials)
+        time_left = self.time_left()
+        most_seconds = self._most_seconds()
         least_seconds = self.step_ratio * self._least_seconds(trial)
-        if least_seconds > most_seconds or _is_slower_than_skipped(trial, trials):
+        if least_seconds > most_seconds or _is_slower_than_skipped(trial, self.trials):
             trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
-            return []
+            return
         if time_left < self.settings.reserve_steps * self.leader_seconds:
             trial.skipped = NO_TIME
-            return []
+            return
         if self._shares_draws(trial):
-            return self._plain_trials(trial)
+            self.trials += self._plain_trials(trial)
+            return
         trial.rest_seconds += self.rest_seconds or 0.0
         step = self._step(trial)
         gradient = self._time_step(trial, step)
@@ -121,13 +129,13 @@ class Pilot:
             cannot_shrink
             and not self.is_compiled
             and trial.seconds > most_seconds
-            and not self._is_reference(trial, trials, time_left)
+            and not self._is_reference(trial, time_left)
         ):
             trial.skipped = TOO_SLOW
-            return []
+            return
         if self._further_steps(trial) * trial.seconds > self.settings.usual_share * time_left:
             trial.skipped = NO_TIME
-            return []
+            return
         for _ in range(trial.candidate.warm_up if trial.learns else 0):
             gradient = self._time_step(trial, step)  # the first was made before it learned anything
         if trial.is_exact:
@@ -143,7 +151,6 @@ class Pilot:
             self._look_at_whole_step(trial, min(trial.times))
             trial.times = [seconds * self.step_ratio for seconds in trial.times]
             trial.rest_seconds = self.rest_seconds or 0.0
-        return []
 
     def measure_penalty(self) -> None:
         """Compute the gradient of what is added to the loss, if anything is."""
@@ -151,14 +158,12 @@ class Pilot:
         if gradient is not None:
             self.scoring.penalty = self._selected(gradient).double()
 
-    def measure_minibatch(self, trials: Sequence[Trial]) -> None:
+    def measure_minibatch(self) -> None:
         """Estimate the noise of the minibatch, with the estimator of the least variance.
 
         A bias is no hindrance: the differences between batch elements are much the same.
         """
-        known = [
-            trial for trial in measured(trials) if trial.moments.count and trial.variance < inf
-        ]
+        known = [trial for trial in self.measured if trial.moments.count and trial.variance < inf]
         if not known or not self.task.shares_parameters:
             return
         best = min(known, key=lambda trial: trial.variance)
@@ -168,9 +173,9 @@ class Pilot:
         total = self.task.minibatch_variance(best.estimator, self.settings.groups, self.generator)
         self.scoring.minibatch = max(0.0, total - best.variance)
 
-    def sharpen_biases(self, trials: Sequence[Trial]) -> None:
+    def sharpen_biases(self) -> None:
         """Make more estimates with biased candidates and with the unbiased one that judges them."""
-        repeated = [trial for trial in measured(trials) if trial.moments.count > 1]
+        repeated = [trial for trial in self.measured if trial.moments.count > 1]
         unbiased = [
             trial for trial in repeated if trial.estimator.unbiased and trial.variance < inf
         ]
@@ -185,7 +190,7 @@ class Pilot:
             if not trial.estimator.unbiased and self.best_hope(trial, repeated)[0] < limit
         ]
         for trial in (best, *biased):
-            time_left = self.settings.reference_share * self.time_left(trials)
+            time_left = self.settings.reference_share * self.time_left()
             needed = self._repeats_for_bias(trial, repeated) - trial.moments.count
             self._estimate(trial, min(self.settings.most_repeats, needed), time_left)
 
@@ -196,31 +201,29 @@ class Pilot:
         noise = self.settings.bias_weight * trial.variance * sqrt(2 / trial.dimensions)
         return ceil(noise / (self.settings.truth_error * total)) if noise < inf else 0
 
-    def _is_reference(self, trial: Trial, trials: Sequence[Trial], time_left: float) -> bool:
+    def _is_reference(self, trial: Trial, time_left: float) -> bool:
         """Return whether a slow, unbiased candidate is needed to measure the bias of others."""
         if not trial.estimator.unbiased or self.task.has_loss or time_left == inf:
             return False
-        if all(entry.estimator.unbiased for entry in trials):
+        if all(entry.estimator.unbiased for entry in self.trials):
             return False
         few = self.settings.least_repeats
         unbiased = [
-            entry
-            for entry in measured(trials)
-            if entry.estimator.unbiased and entry.moments.count > 1
+            entry for entry in self.measured if entry.estimator.unbiased and entry.moments.count > 1
         ]
         has_another = any(self._repeats_for_bias(entry, unbiased) <= few for entry in unbiased)
         return not has_another and few * trial.seconds < self.settings.reference_share * time_left
 
-    def measure_truth(self, trials: Sequence[Trial]) -> None:
+    def measure_truth(self) -> None:
         """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
         if not self.task.has_loss:
             return
-        exact = [trial for trial in measured(trials) if trial.is_exact]
-        noisy = [trial for trial in measured(trials) if trial.estimator.unbiased]
+        exact = [trial for trial in self.measured if trial.is_exact]
+        noisy = [trial for trial in self.measured if trial.estimator.unbiased]
         best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
         if best is not None:
             repeats = self.settings.truth_repeats
-            time_left = self.settings.reference_share * self.time_left(trials)
+            time_left = self.settings.reference_share * self.time_left()
             if time_left < repeats * best.seconds:
                 repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
             repeats = 2 if best.is_exact else repeats
@@ -265,12 +268,12 @@ class Pilot:
 
         return min((bound(samples), samples) for samples in self.sizes(trial))
 
-    def hopes_of_compiled(self, trials: Sequence[Trial]) -> list[tuple[float, Trial]]:
+    def hopes_of_compiled(self) -> list[tuple[float, Trial]]:
         """Return candidates whose compiled step was not timed, with the score they may have.
 
         Their steps may be as short as the shortest. The best come first.
         """
-        timed = measured(trials)
+        timed = self.measured
         counts = Counter(id(trial.candidate) for trial in timed)
         floor, errors = self.scoring.floor(timed), self.scoring.squared_errors(timed)
         hopes = [
@@ -304,16 +307,14 @@ class Pilot:
                 self._estimate(entry, needed, inf)
         return [timed, *self._between(trial, timed, [size for size in sizes if size != other])]
 
-    def run_round(
-        self, contenders: Sequence[Trial], trials: Sequence[Trial], error: float, timed_steps: int
-    ) -> None:
+    def run_round(self, contenders: Sequence[Trial], error: float, timed_steps: int) -> None:
         """Time further steps of all in turn, then make estimates until the error is reached."""
         shortest = min(trial.seconds for trial in contenders)
         quick_steps = int(self.settings.timing_seconds / max(shortest, 1e-9))
         count = min(self.settings.most_timed_steps, max(timed_steps, quick_steps))
         old_times: dict[str, int] = {}
         for _, trial in product(range(count), contenders):
-            if trial.skipped is not None or self.time_left(trials) < trial.seconds:
+            if trial.skipped is not None or self.time_left() < trial.seconds:
                 continue
             with trial.given_up_on_error():
                 self.use_whole_step(trial)
@@ -322,11 +323,11 @@ class Pilot:
         for trial in contenders:  # only times of the same minute can be compared
             trial.times = trial.times[old_times.get(trial.name, 0) :]
         for place, trial in enumerate(contenders):
-            share = self.time_left(trials) / (len(contenders) - place)
+            share = self.time_left() / (len(contenders) - place)
             if share <= 0 or trial.is_exact or not trial.is_measured:
                 continue
             # The error of the variance counts as far as the variance does.
-            errors = self.scoring.errors(measured(trials))
+            errors = self.scoring.errors(self.measured)
             ratio = trial.error / max(errors[trial.name], 1e-9)
             with trial.given_up_on_error():
                 self._estimate_until(trial, error * max(1.0, ratio), share)
@@ -610,9 +611,9 @@ class Pilot:
         self.fastest_step = min(self.fastest_step, seconds)
         return seconds
 
-    def _most_seconds(self, trials: Sequence[Trial]) -> float:
+    def _most_seconds(self) -> float:
         """Return the step time with which an estimator without noise is level with the leader."""
-        timed = measured(trials)
+        timed = self.measured
         floor = self.scoring.floor(timed) if len(timed) > 1 else 0.0
         if floor <= 0:
             return inf

@@ -185,11 +185,6 @@ class Trial:
         return max(0, min(SETTINGS.most_repeats, needed) - count)
 
 
-def measured(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials whose step was timed, and which were not given up."""
-    return [trial for trial in trials if trial.is_measured]
-
-
 def shortlist(
     task: GradientSampler, structure: Structure, candidates: Sequence[Candidate], biased: bool
 ) -> tuple[list[Trial], dict[str, str]]:
