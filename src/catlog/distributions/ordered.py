@@ -21,6 +21,8 @@ from .integers import integers
 from .inverse_cdf import ancestral
 from .point_form import PointForm
 
+MOST_POINTS = 2**22  # that are enumerated
+
 
 class Ordered(Distribution):
     r"""A distribution given by its conditionals.
@@ -183,13 +185,20 @@ class Ordered(Distribution):
         return prod(self.cardinalities)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        check_enumerable(self)
-        points = self.points
+        """Return all points; those that a mask or a logit of -inf makes impossible are included."""
+        if self.points > MOST_POINTS:
+            raise NotImplementedError(
+                f"{type(self).__name__} has {self.points} points, too many to enumerate. Estimate "
+                "what you need from draws, q.sample((n,))."
+            )
+        values = self.all_points()
+        values = values.view(len(values), *[1] * len(self.batch_shape), *self.event_shape)
+        return values.expand((-1, *self.batch_shape, *self.event_shape)) if expand else values
+
+    def all_points(self) -> Int64[Tensor, "points d"]:
+        """Return the points of ``enumerate_support``, without a batch."""
         grid = [torch.arange(size, device=self.device) for size in self.cardinalities]
-        values = torch.cartesian_prod(*grid).reshape(
-            (points,) + (1,) * len(self.batch_shape) + self.event_shape
-        )
-        return values.expand((points,) + self.batch_shape + self.event_shape) if expand else values
+        return torch.cartesian_prod(*grid).reshape(-1, len(grid))
 
     def entropy(self) -> Tensor:
         """Return the entropy, by enumeration.
@@ -231,15 +240,6 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def widened(logits: Tensor) -> Tensor:
     return logits.to(at_least_float32(logits.dtype))
-
-
-def check_enumerable(q: Ordered) -> None:
-    """Raise if q has too many points to enumerate."""
-    if q.points > 2**22:
-        raise NotImplementedError(
-            f"{type(q).__name__} has {q.points} points, too many to enumerate. Estimate what you "
-            "need from draws, q.sample((n,))."
-        )
 
 
 def check_logits(logits: object, expected: torch.Size, variable: int) -> None:

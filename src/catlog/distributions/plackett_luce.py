@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from ..checks import check_count
 from ..tracing import can_inspect
 from .items import batch_shape, check_enough, check_items, check_scores
-from .ordered import Ordered, at_least_float32, check_enumerable, widened
+from .ordered import Ordered, at_least_float32, widened
 
 
 class PlackettLuce(Ordered):
@@ -100,14 +100,10 @@ class PlackettLuce(Ordered):
     def points(self) -> int:
         return perm(self.scores.shape[-1], self.k)
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Return all rankings, those with masked items included."""
-        check_enumerable(self)
+    def all_points(self) -> Tensor:
+        """Return all rankings."""
         rankings = list(permutations(range(self.scores.shape[-1]), self.k))
-        values = torch.tensor(rankings, device=self.device).view(
-            (self.points,) + (1,) * len(self.batch_shape) + (self.k,)
-        )
-        return values.expand((self.points, *self.batch_shape, self.k)) if expand else values
+        return torch.tensor(rankings, device=self.device)
 
 
 def gumbel_top_k(

@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid, one_hot
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE, marginals, suffix_counts
 from .items import batch_shape, check_enough, check_items, check_scores
-from .ordered import Ordered, check_enumerable, widened
+from .ordered import Ordered, widened
 
 TILT_STEPS = 20  # bisections: for logits within +-80 the tilt is known to 3e-4
 
@@ -187,20 +187,14 @@ class Subset(Ordered):
     def points(self) -> int:
         return comb(self.event_shape[0], self.k) if isinstance(self.k, int) else super().points
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Return all subsets of k items, masked ones included.
-
-        With a tensor of several k, these are all vectors of d bits.
-        """
+    def all_points(self) -> Tensor:
+        """Return all subsets of k items; with a tensor of several k, all vectors of d bits."""
         if not isinstance(self.k, int):
-            return super().enumerate_support(expand)
-        check_enumerable(self)
+            return super().all_points()
         d = self.event_shape[0]
         chosen = torch.tensor(list(combinations(range(d), self.k)), device=self.device).long()
         bits = torch.zeros(self.points, d, dtype=torch.int64, device=self.device)
-        values = bits.scatter(-1, chosen.view(self.points, self.k), 1)
-        values = values.view((self.points,) + (1,) * len(self.batch_shape) + (d,))
-        return values.expand((self.points, *self.batch_shape, d)) if expand else values
+        return bits.scatter(-1, chosen.view(self.points, self.k), 1)
 
 
 def _check_k(k: object, d: int) -> None:

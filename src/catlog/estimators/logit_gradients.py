@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..distributions.conditionals import Conditionals
 from ..distributions.factors import Factors
-from ..estimator import Kind
+from ..estimator import Kind, attach
 
 
 def score_in_logits(
@@ -64,14 +64,22 @@ def finite_log_probs(law: Factors) -> Float[Tensor, "*batch d k"]:
     return torch.where(law.possible, law.log_probs, 0.0)
 
 
-def logit_surrogate(law: Factors, slope: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
-    """Return a surrogate whose derivative in logit k of variable i is ``slope[i, k]``.
+def with_logit_gradient(
+    fx: Float[Tensor, "n *batch"],
+    law: Factors,
+    gradient: Float[Tensor, "*batch d k"],
+    objective: Float[Tensor, "*batch"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """Return the mean of f's values, with this gradient in the logits of q beside that of f.
 
-    It is sum_k slope_k log p_k, so q may be given by logits or by probabilities. Where the slopes
-    of a variable add up to zero, the normaliser drops out. Impossible categories get no gradient,
-    and the slopes of the others are centred again.
+    The surrogate is sum_k g_k log p_k, so q may be given by logits or by probabilities. Where the
+    gradient of a variable adds up to zero, the normaliser drops out. Impossible categories get no
+    gradient, and that of the others is centred again. ``objective``: as for ``attach``.
     """
-    return (centred(slope.detach(), law.possible) * finite_log_probs(law)).sum((-1, -2))
+    value = fx.mean(0)
+    centred_gradient = centred(gradient.detach(), law.possible)
+    surrogate = (centred_gradient * finite_log_probs(law)).sum((-1, -2))
+    return attach(value, value + surrogate, objective)
 
 
 def centred(

@@ -7,16 +7,16 @@ from torch.distributions import Distribution
 
 from ...checks import check_module_device, check_number, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, attach
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import draws_for
 from ..logit_gradients import (
     by_category,
     leave_one_out,
-    logit_surrogate,
     mean_gradient,
     score_in_logits,
     squared_norm,
+    with_logit_gradient,
 )
 
 
@@ -93,5 +93,4 @@ class DoubleCV(FromDraws, nn.Module):
         advantage = (h - leave_one_out(h))[..., None, None]
         linear = alpha[..., None, None] * mean_gradient(law, slope).mean(0)
         gradient = (advantage * score).mean(0) + linear
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))
+        return with_logit_gradient(fx, law, gradient, squared_norm(law, gradient))

@@ -9,10 +9,10 @@ from torch.distributions import Distribution
 
 from ...checks import refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, attach
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...evaluation.evaluate import evaluate, value_and_slope
 from ...sampling.draw import draws_for
-from ..logit_gradients import by_category, logit_surrogate, mean_gradient, score_in_logits
+from ..logit_gradients import by_category, mean_gradient, score_in_logits, with_logit_gradient
 from ..relaxations.relaxation import to_point
 
 
@@ -76,8 +76,6 @@ class MuProp(FromDraws):
         slope = by_category(law, slope)
         score = score_in_logits(law, law.index(x))[1]
         residual = (fx - at_mean).detach() - (slope * score).sum((-1, -2))
-        gradient = (residual[..., None, None] * score).mean(0) + mean_gradient(law, slope).squeeze(
-            0
-        )
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, gradient))
+        linear = mean_gradient(law, slope).squeeze(0)
+        gradient = (residual[..., None, None] * score).mean(0) + linear
+        return with_logit_gradient(fx, law, gradient)

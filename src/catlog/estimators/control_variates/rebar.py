@@ -9,9 +9,9 @@ from torch.distributions import Distribution
 
 from ...checks import check_module_device, check_number, check_positive, refuse_outputs
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, attach
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...evaluation.evaluate import NOT_DIFFERENTIABLE, evaluate, value_and_grad
-from ..logit_gradients import logit_surrogate, squared_norm
+from ..logit_gradients import squared_norm, with_logit_gradient
 from ..relaxations.relaxation import RelaxedDraws, relaxed, relaxed_draws
 
 
@@ -96,9 +96,8 @@ class REBAR(FromDraws, nn.Module):
         check_module_device(self, law.device)
         relaxable(q, law, "REBAR")
         draws = relaxed_draws(f, law, x, self.samples, noise, generator)
-        value = draws.fx.mean(0)
         if not torch.is_grad_enabled():
-            return value
+            return draws.fx.mean(0)
 
         def objective(
             eta: Float[Tensor, "*batch"], temperature: Float[Tensor, "*batch"]
@@ -117,7 +116,7 @@ class REBAR(FromDraws, nn.Module):
         )
         assert by_eta is not None
         learned = by_eta * eta + (0.0 if by_temperature is None else by_temperature * temperature)
-        return attach(value, value + logit_surrogate(law, gradient.detach()), learned)
+        return with_logit_gradient(draws.fx, law, gradient, learned)
 
     def _gradient(
         self,

@@ -7,10 +7,10 @@ from torch.distributions import Distribution
 
 from ...checks import check_module_device, check_network, check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, attach
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...evaluation.evaluate import value_and_grad
 from ...evaluation.networks import call_network
-from ..logit_gradients import logit_surrogate, squared_norm
+from ..logit_gradients import squared_norm, with_logit_gradient
 from ..relaxations.relaxation import relaxed, relaxed_draws
 
 
@@ -91,10 +91,9 @@ class RELAX(FromDraws, nn.Module):
         check_module_device(self, law.device)
         relaxable(q, law, "RELAX")
         draws = relaxed_draws(f, law, x, self.samples, noise, generator)
-        value = draws.fx.mean(0)
         if self.network is None:
             signal = draws.fx.detach().to(law.real)[..., None, None]
-            return attach(value, value + logit_surrogate(law, (signal * draws.score).mean(0)))
+            return with_logit_gradient(draws.fx, law, (signal * draws.score).mean(0))
         network = self.network
 
         def control(z: Tensor) -> "tuple[Tensor]":
@@ -103,4 +102,4 @@ class RELAX(FromDraws, nn.Module):
 
         (c,), (slope,) = value_and_grad(control, draws.z, create_graph=True)
         gradient = draws.gradient(law, c, slope)
-        return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))
+        return with_logit_gradient(draws.fx, law, gradient, squared_norm(law, gradient))

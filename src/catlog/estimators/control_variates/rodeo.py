@@ -7,11 +7,11 @@ from torch.distributions import Distribution
 
 from ...checks import check_module_device, check_network, check_number, refuse_outputs
 from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, attach
+from ...estimator import BITS, FromDraws, Function
 from ...evaluation.evaluate import value_and_slope
 from ...evaluation.networks import call_network
 from ...sampling.draw import draws_for
-from ..logit_gradients import leave_one_out, logit_surrogate, squared_norm
+from ..logit_gradients import leave_one_out, squared_norm, with_logit_gradient
 
 
 class RODEO(FromDraws, nn.Module):
@@ -111,8 +111,7 @@ class RODEO(FromDraws, nn.Module):
             score * (signal.unsqueeze(-1) + beta * (stein[-1].unsqueeze(-1) - flipped[-1]))
         ).mean(0)
         gradient = torch.stack([-gradient, gradient], -1)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, gradient), squared_norm(law, gradient))
+        return with_logit_gradient(fx, law, gradient, squared_norm(law, gradient))
 
     def _surrogates(
         self,

@@ -10,11 +10,11 @@ from torch.distributions import Distribution
 
 from ...checks import check_generator, check_randomness, check_uniforms
 from ...distributions.factors import Factors, bits_only, factors
-from ...estimator import FromDraws, Function, attach
+from ...estimator import FromDraws, Function
 from ...evaluation.evaluate import evaluate
 from ...sampling.gumbel import positive
 from ...sampling.randomness import rand
-from ..logit_gradients import logit_surrogate
+from ..logit_gradients import with_logit_gradient
 
 Slope = Callable[[Tensor], Tensor]  # from f's values to a slope in the logits, [*batch, d, k]
 
@@ -47,8 +47,7 @@ class CoupledDraws(FromDraws):
             bits_only(q, law, type(self).__name__, self.for_categories)
         index, slope = self.coupled(law, self._noise(law, noise, generator))
         fx = evaluate(f, law.point(index), law)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, slope(fx.detach())))
+        return with_logit_gradient(fx, law, slope(fx.detach()))
 
     def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
         """Return the shape of the noise of one variable in one draw."""

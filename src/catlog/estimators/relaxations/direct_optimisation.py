@@ -9,12 +9,12 @@ from torch.distributions import Distribution
 
 from ...checks import check_chunk_size, check_number, refuse_outputs
 from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, FromDraws, Function, attach
+from ...estimator import INDEPENDENT, FromDraws, Function
 from ...evaluation.evaluate import evaluate
 from ...evaluation.neighbours import differences
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
-from ..logit_gradients import logit_surrogate
+from ..logit_gradients import with_logit_gradient
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,5 +101,4 @@ class DirectOptimisation(FromDraws):
         fx = evaluate(f, x, law)
         table = differences(f, x, fx, law, chunk_size=self.chunk_size)
         shift = argmax_shift(law, index, z, table, self.epsilon)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, shift))
+        return with_logit_gradient(fx, law, shift)

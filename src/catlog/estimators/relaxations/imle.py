@@ -9,11 +9,11 @@ from torch.distributions import Distribution
 
 from ...checks import check_positive, refuse_outputs
 from ...distributions.factors import factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function, attach
+from ...estimator import RELAXABLE, FromDraws, Function
 from ...evaluation.evaluate import value_and_slope
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import argmax_shift, gumbels_given_argmax
-from ..logit_gradients import by_category, logit_surrogate
+from ..logit_gradients import by_category, with_logit_gradient
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,5 +88,4 @@ class IMLE(FromDraws):
         z = gumbels_given_argmax(law, index, noise, generator=generator)
         fx, slope = value_and_slope(f, x, law)
         shift = argmax_shift(law, index, z, by_category(law, slope), -self.step)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, shift))
+        return with_logit_gradient(fx, law, shift)
