@@ -96,9 +96,8 @@ def winner(entries: list[Standing]) -> str:
     text = f"**{marked(first)} is first**, after {first.seconds:.1f} s ({seeds})."
     if len(best) > 1:
         ratio = best[1].seconds / first.seconds
-        distance = (
-            "is level with it" if is_level else f"is next and takes {ratio:.2f} times as long"
-        )
+        behind = f"is next and takes {ratio:.2f} times as long"
+        text += f" {marked(best[1])} {'is level with it' if ratio < 1.02 else behind}."
     other_kind = [entry for entry in best if entry.is_biased != first.is_biased]
     if other_kind and other_kind[0] is not best[1]:
         kind = "biased" if other_kind[0].is_biased else "unbiased"
