@@ -30,6 +30,7 @@ COLOURS = {
     "RLOO": "#6b7280",
     "IndeCateR": "#1d4ed8",
     "CritiCateR": "#7c3aed",
+    "DARN": "#78350f",
 }
 OTHER_COLOUR = "#ec4899"
 # The README's curves and their labels.
