@@ -86,10 +86,8 @@ class TwoHalves:
         generator: torch.Generator | None = None,
     ) -> Tensor:
         law = view(q, validate=self.validate)
-        x = base_draws(
-            law, x, self.rows(q), generator=generator, validate=self.validate
-        )  # [2 n, *batch, *event]
-        fx = evaluate(f, x, law, validate=self.validate)  # [2 n, *batch]
+        x = base_draws(law, x, self.rows(q), generator=generator)  # [2 n, *batch, *event]
+        fx = evaluate(f, x, law)  # [2 n, *batch]
         # What makes this estimator: where f is evaluated, and how the values are weighted.
         score = law.log_prob(law.index(x))
         halves = fx.unflatten(0, (2, -1))

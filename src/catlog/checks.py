@@ -30,6 +30,9 @@ class Known(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def validate(self) -> bool: ...
+
 
 def check_count(
     owner: str, name: str, value: object, least: int = 1, most: int | None = None, hint: str = ""
@@ -182,6 +185,17 @@ def check_generator(generator: object, device: torch.device | None = None) -> No
         )
 
 
+def check_randomness(E: object, **given: Tensor | None) -> None:
+    """Raise if a call injects randomness that the estimator does not take."""
+    names: tuple[str, ...] = E.randomness  # type: ignore[attr-defined]
+    for name, value in given.items():
+        if value is not None and name not in names:
+            raise ValueError(
+                f"{name}: {type(E).__name__} cannot use it; give "
+                f"{' and '.join(f'`{name}`' for name in names)} or a `generator` instead."
+            )
+
+
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device
 ) -> Tensor:
@@ -220,13 +234,13 @@ def check_device(name: str, value: Tensor, device: torch.device) -> None:
         raise ValueError(f"{name} must be on {device}, where q is, but it is on {value.device}.")
 
 
-def check_module_device(module: nn.Module, device: torch.device) -> None:
-    """Raise unless an estimator keeps what it learns on the device of q."""
+def check_module_device(module: nn.Module, device: torch.device, variable: str = "E") -> None:
+    """Raise unless a module keeps what it learns on the device of q; ``variable`` names it."""
     for value in (*module.parameters(), *module.buffers()):
         if not same_device(value.device, device):
             raise ValueError(
                 f"{type(module).__name__} keeps what it learns on {value.device}, but q is on "
-                f"{device}. Move it there once: E.to({str(device)!r})."
+                f"{device}. Move it there once: {variable}.to({str(device)!r})."
             )
 
 
@@ -236,7 +250,6 @@ def check_uniforms(
     shape: tuple[int, ...],
     form: str,
     law: Known,
-    validate: bool,
     *,
     lead: int = 1,
     closed: bool = False,
@@ -251,7 +264,7 @@ def check_uniforms(
     closed = closed or simplex is not None
     if not u.is_floating_point():
         raise TypeError(f"{name} must hold floats, but {u.dtype} was given.")
-    if can_inspect(validate, u):
+    if can_inspect(law.validate, u):
         if not bool(((u >= 0) & (u <= 1 if closed else u < 1)).all()):
             raise ValueError(
                 f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given."

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .checks import check_count
+from .tracing import inside_functorch
 
 Function = Callable[[Tensor], Tensor]
 
@@ -215,7 +216,7 @@ def attach(
     """
     attached = tie(value, surrogate)
     if objective is not None:
-        attached = _Objective.apply(attached, objective)  # type: ignore[no-untyped-call]
+        attached = _applied(_Objective, attached, objective)
     return once(attached)
 
 
@@ -244,9 +245,20 @@ def once(estimate: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     A surrogate has the right first derivative. Its second one is wrong, because it treats the
     weights as constants. Compiled code has no second derivatives anyway.
     """
-    if torch.compiler.is_compiling():
-        return estimate
-    return _Once.apply(estimate)  # type: ignore[no-untyped-call]
+    return estimate if torch.compiler.is_compiling() else _applied(_Once, estimate)
+
+
+def _applied(function: type[torch.autograd.Function], *tensors: Tensor) -> Tensor:
+    """Apply a function of autograd.
+
+    ``Function.apply`` inspects the signature of ``forward`` at every call, which takes longer than
+    all the rest and matters inside torch.func only.
+    """
+    apply = function.apply
+    if not torch.compiler.is_compiling() and not inside_functorch():
+        apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    result: Tensor = apply(*tensors)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Once(torch.autograd.Function):

@@ -38,7 +38,7 @@ from catlog.diagnostics.comparison import COLUMNS
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
-from catlog.diagnostics.sizing import why_unsuitable, with_samples, within_budget
+from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
 from catlog.estimator import label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
@@ -714,3 +714,10 @@ def test_a_large_enumeration_is_measured_only_if_it_is_named():
     assert by_default.skipped["Exact"] == "q has 1024 points, more than the limit of 1000"
     named = compare(lambda x: x.sum(-1), bits(logits), ["Exact"], **settings)
     assert [row.evaluations for row in named.rows] == [1024]
+
+
+def test_a_baseline_is_copied_to_the_device_of_q() -> None:
+    E = Reinforce(2, baseline=catlog.MovingAverageBaseline())
+    copy = copied_to(E, torch.device("meta"))
+    assert copy.baseline.mean.is_meta
+    assert not E.baseline.mean.is_meta

@@ -329,7 +329,7 @@ def test_x_where_none_is_taken(q):
         Exact()(total, q, x=torch.zeros(8, 2, 3))
     with pytest.raises(
         ValueError,
-        match=r"x: GumbelSoftmax makes relaxed draws.*give `noise` or a `generator` instead",
+        match=r"x: GumbelSoftmax cannot use it; give `noise` or a `generator` instead",
     ):
         GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
 
@@ -938,3 +938,11 @@ def test_what_is_learned_must_be_where_q_is(name: str) -> None:
     message = rf"{name} keeps what it learns on cpu, but q is on meta.*E\.to\('meta'\)"
     with pytest.raises(ValueError, match=message):
         E(lambda x: x.sum(-1), q)
+
+
+def test_a_baseline_must_be_where_q_is() -> None:
+    logits = torch.zeros(3, 4, device="meta", requires_grad=True)
+    q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    message = r"MovingAverageBaseline keeps .* on cpu, but q is on meta.*baseline\.to\('meta'\)"
+    with pytest.raises(ValueError, match=message):
+        Reinforce(2, baseline=MovingAverageBaseline())(lambda x: x.sum(-1), q)

@@ -193,8 +193,7 @@ def check_content(path: Path, digest: str, expected: str) -> None:
     """Raise a DataError if the content of a file is not the published one."""
     if digest != expected:
         raise damaged(
-            path,
-            f"its content has the sha256 {digest[:12]}… and not {expected[:12]}… as published",
+            path, f"its content has the sha256 {digest[:12]}… and not {expected[:12]}… as published"
         )
 
 

@@ -21,7 +21,7 @@ from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
 from .structure import Structure, probe
-from .trials import Trial, shortlist
+from .trials import Trial, measured, shortlist
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def advise(
     skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
     if best is None:
         raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
-    measured = [trial for trial in trials if trial.is_measured]
-    order = [best, *(trial for trial in pilot.scoring.ranked(measured) if trial is not best)]
+    ranked = pilot.scoring.ranked(measured(trials))
+    order = [best, *(trial for trial in ranked if trial is not best)]
     pilot_seconds = clock() - start
     return Advice(
         estimator=best.estimator,

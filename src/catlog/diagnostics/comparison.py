@@ -197,15 +197,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "snr": lambda row: f"{row.snr:.3g}",
     "per logit": lambda row: f"{row.logit_variance:.3g}" if isfinite(row.logit_variance) else "",
 }
-IMPORTANCE = (
-    "ms",
-    "variance",
-    "bias ± noise",
-    "95 % interval",
-    "evaluations",
-    "snr",
-    "per logit",
-)
+IMPORTANCE = ("ms", "variance", "bias ± noise", "95 % interval", "evaluations", "snr", "per logit")
 
 
 def _cut(names: list[str], limit: int) -> list[str]:

@@ -457,11 +457,7 @@ def _gradients(
     if not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
     total = value.sum() if weight is None else (value * weight).sum()
-    gradients = torch.autograd.grad(total, leaves, retain_graph=retain, allow_unused=True)
-    return [
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(leaves, gradients, strict=True)
-    ]
+    return list(torch.autograd.grad(total, leaves, retain_graph=retain, materialize_grads=True))
 
 
 def flat_gradients(value: Tensor, leaves: Sequence[Tensor]) -> Float[Tensor, "parameters"]:

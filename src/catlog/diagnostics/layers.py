@@ -20,7 +20,7 @@ from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
 from .progress import shown_progress
 from .reference import KnownGradient, norm_of
-from .sizing import joined_reasons
+from .sizing import copied_to, joined_reasons
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -101,8 +101,8 @@ def compare_layers(
         steps = len(named) + rounds + 1
         for number, (name, E) in enumerate(named.items()):
             advance(name, number, steps)
-            sampler = _drawing_by(E, network.generator(seed + 1 + number))
-            entry = Entry(E, evaluations=1)
+            entry = Entry(copied_to(E, network.device), evaluations=1)
+            sampler = _drawing_by(entry.E, network.generator(seed + 1 + number))
             try:
                 for _ in range(repeats):
                     entry.in_parameters.add(network.gradient(sampler).unsqueeze(0))

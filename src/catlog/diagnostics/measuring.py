@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
@@ -27,8 +26,11 @@ from .reference import (
     pooled_gradient,
 )
 from .sizing import (
+    ERRORS,
     copied_to,
+    first_line,
     joined_reasons,
+    learning_modules,
     why_over_budget,
     why_unsuitable,
     with_samples,
@@ -126,8 +128,8 @@ def compare(
             advance(name, number, steps)
             try:
                 entry.measure(task, repeats, training, seed + 1 + number)
-            except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-                skipped[name] = str(error).split("\n")[0].rstrip(".")
+            except ERRORS as error:
+                skipped[name] = first_line(error)
                 del entries[name]
         if not entries:
             raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
@@ -149,12 +151,7 @@ def compare(
 
 
 def _check_numbers(
-    samples: int | None,
-    budget: int | None,
-    repeats: int,
-    rounds: int,
-    training: int,
-    limit: int,
+    samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
 ) -> None:
     check_count("compare", "repeats", repeats, least=2)
     check_count("compare", "rounds", rounds)
@@ -189,11 +186,7 @@ class Entry:
         batch = max(2, min(repeats, CALL_EVALUATIONS // evaluations, CALL_NUMBERS // numbers))
         if not self.E.randomness:
             repeats = 2
-        modules = [
-            module
-            for module in (self.E, getattr(self.E, "baseline", None))
-            if isinstance(module, nn.Module)
-        ]
+        modules = learning_modules(self.E)
         if any([*module.parameters(), *module.buffers()] for module in modules):
             train_estimator(self.E, task, training, min(batch, 16), generator)
             self.trained = training
@@ -296,9 +289,9 @@ def train_estimator(
 
 
 def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
-    """Return copies of the estimators by name, so that the originals learn nothing."""
+    """Return the estimators by name."""
     if isinstance(estimators, Mapping):
-        return {name: deepcopy(E) for name, E in estimators.items()}
+        return dict(estimators)
     named: dict[str, Estimator] = {}
     for entry in list(ESTIMATORS) if estimators is None else estimators:
         if isinstance(entry, str):
@@ -308,7 +301,7 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
                 )
             named[entry] = ESTIMATORS[entry]()
         elif isinstance(entry, Estimator) and not isinstance(entry, type):
-            named[label(entry)] = deepcopy(entry)
+            named[label(entry)] = entry
         else:
             raise TypeError(
                 f"estimators: names or estimators are needed, but {entry!r} was given. Give an "

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from .gradient_samples import Clock, GradientSampler, Step
 from .moments import Moments
-from .pilot_settings import DEFAULTS, PilotSettings
+from .pilot_settings import SETTINGS, PilotSettings
 from .plain_draws import PlainDraws
 from .scoring import Scoring
 from .sizing import fewest_draws
 from .structure import Structure
-from .trials import Trial
+from .trials import Trial, measured
 
-ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 NO_TIME = "the pilot had no time for it"
 TOO_SLOW = "its steps take too long, even if they had no noise"
 TimedStep = Callable[[], tuple[float, Tensor]]
@@ -59,7 +58,7 @@ class Pilot:
     steps: float
     least_seconds: float = 0.0
     whole_step: Step | None = None
-    settings: PilotSettings = DEFAULTS
+    settings: PilotSettings = SETTINGS
     scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
     minibatch_by: Trial | None = None
@@ -90,10 +89,10 @@ class Pilot:
 
         Until two candidates are measured, there is no limit.
         """
-        measured = [trial for trial in trials if trial.is_measured]
-        if len({id(trial.candidate) for trial in measured}) < 2:
+        timed = measured(trials)
+        if len({id(trial.candidate) for trial in timed}) < 2:
             return inf
-        self.leader_seconds = self.scoring.ranked(measured)[0].seconds
+        self.leader_seconds = self.scoring.ranked(timed)[0].seconds
         limit = max(self.steps * self.leader_seconds, self.least_seconds)
         return overtime * limit - (self.clock() - self.start)
 
@@ -157,14 +156,12 @@ class Pilot:
 
         A bias is no hindrance: the differences between batch elements are much the same.
         """
-        measured = [
-            trial
-            for trial in trials
-            if trial.is_measured and trial.moments.count and trial.variance < inf
+        known = [
+            trial for trial in measured(trials) if trial.moments.count and trial.variance < inf
         ]
-        if not measured or not self.task.shares_parameters:
+        if not known or not self.task.shares_parameters:
             return
-        best = min(measured, key=lambda trial: trial.variance)
+        best = min(known, key=lambda trial: trial.variance)
         if self.minibatch_by is not None and best.variance > self.minibatch_by.variance / 2:
             return
         self.minibatch_by = best
@@ -173,23 +170,23 @@ class Pilot:
 
     def sharpen_biases(self, trials: Sequence[Trial]) -> None:
         """Make more estimates with biased candidates and with the unbiased one that judges them."""
-        measured = [trial for trial in trials if trial.is_measured and trial.moments.count > 1]
+        repeated = [trial for trial in measured(trials) if trial.moments.count > 1]
         unbiased = [
-            trial for trial in measured if trial.estimator.unbiased and trial.variance < inf
+            trial for trial in repeated if trial.estimator.unbiased and trial.variance < inf
         ]
-        if len(unbiased) in (0, len(measured)) or self.task.has_loss:
+        if len(unbiased) in (0, len(repeated)) or self.task.has_loss:
             return
         best = min(unbiased, key=lambda trial: trial.variance * trial.seconds)
-        scores = self.scoring.scores(measured)
+        scores = self.scoring.scores(repeated)
         limit = self.settings.hope_times * min(scores.values())
         biased = [
             trial
-            for trial in measured
-            if not trial.estimator.unbiased and self.best_hope(trial, measured)[0] < limit
+            for trial in repeated
+            if not trial.estimator.unbiased and self.best_hope(trial, repeated)[0] < limit
         ]
         for trial in (best, *biased):
             time_left = self.settings.reference_share * self.time_left(trials)
-            needed = self._repeats_for_bias(trial, measured) - trial.moments.count
+            needed = self._repeats_for_bias(trial, repeated) - trial.moments.count
             self._estimate(trial, min(self.settings.most_repeats, needed), time_left)
 
     def _repeats_for_bias(self, trial: Trial, trials: Sequence[Trial]) -> int:
@@ -206,20 +203,20 @@ class Pilot:
         if all(entry.estimator.unbiased for entry in trials):
             return False
         few = self.settings.least_repeats
-        measured = [
+        unbiased = [
             entry
-            for entry in trials
-            if entry.estimator.unbiased and entry.is_measured and entry.moments.count > 1
+            for entry in measured(trials)
+            if entry.estimator.unbiased and entry.moments.count > 1
         ]
-        has_another = any(self._repeats_for_bias(entry, measured) <= few for entry in measured)
+        has_another = any(self._repeats_for_bias(entry, unbiased) <= few for entry in unbiased)
         return not has_another and few * trial.seconds < self.settings.reference_share * time_left
 
     def measure_truth(self, trials: Sequence[Trial]) -> None:
         """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
         if not self.task.has_loss:
             return
-        exact = [trial for trial in trials if trial.is_measured and trial.is_exact]
-        noisy = [trial for trial in trials if trial.is_measured and trial.estimator.unbiased]
+        exact = [trial for trial in measured(trials) if trial.is_exact]
+        noisy = [trial for trial in measured(trials) if trial.estimator.unbiased]
         best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
         if best is not None:
             repeats = self.settings.truth_repeats
@@ -273,12 +270,12 @@ class Pilot:
 
         Their steps may be as short as the shortest. The best come first.
         """
-        measured = [trial for trial in trials if trial.is_measured]
-        counts = Counter(id(trial.candidate) for trial in measured)
-        floor, errors = self.scoring.floor(measured), self.scoring.squared_errors(measured)
+        timed = measured(trials)
+        counts = Counter(id(trial.candidate) for trial in timed)
+        floor, errors = self.scoring.floor(timed), self.scoring.squared_errors(timed)
         hopes = [
             ((floor + errors[trial.name]) * self.fastest_step, trial)
-            for trial in measured
+            for trial in timed
             if counts[id(trial.candidate)] == 1 and not trial.is_whole and trial.variance < inf
         ]
         return sorted(hopes, key=lambda pair: pair[0])
@@ -318,12 +315,10 @@ class Pilot:
         for _, trial in product(range(count), contenders):
             if trial.skipped is not None or self.time_left(trials) < trial.seconds:
                 continue
-            try:
+            with trial.given_up_on_error():
                 self.use_whole_step(trial)
                 old_times.setdefault(trial.name, len(trial.times))
                 self.run_steps(trial, self._step(trial), 1)
-            except ERRORS as problem:
-                trial.skipped = first_line(problem)
         for trial in contenders:  # only times of the same minute can be compared
             trial.times = trial.times[old_times.get(trial.name, 0) :]
         for place, trial in enumerate(contenders):
@@ -331,12 +326,10 @@ class Pilot:
             if share <= 0 or trial.is_exact or not trial.is_measured:
                 continue
             # The error of the variance counts as far as the variance does.
-            errors = self.scoring.errors([entry for entry in trials if entry.is_measured])
+            errors = self.scoring.errors(measured(trials))
             ratio = trial.error / max(errors[trial.name], 1e-9)
-            try:
+            with trial.given_up_on_error():
                 self._estimate_until(trial, error * max(1.0, ratio), share)
-            except ERRORS as problem:
-                trial.skipped = first_line(problem)
 
     def confirm(self, trial: Trial, is_late: bool, is_new: bool) -> None:
         """Time further steps of the leader and, unless it is late, add cheap batches.
@@ -377,10 +370,10 @@ class Pilot:
         if trial.is_whole and self.whole_step is not None:
             trial.times += [self._whole_seconds(trial) for _ in range(count)]
             return
-        measured = [step() for _ in range(count)]
-        if measured:
-            trial.times += [seconds for seconds, _ in measured]
-            self.add(trial, torch.stack([gradient for _, gradient in measured]))
+        steps = [step() for _ in range(count)]
+        if steps:
+            trial.times += [seconds for seconds, _ in steps]
+            self.add(trial, torch.stack([gradient for _, gradient in steps]))
 
     def add(self, trial: Trial, gradients: Tensor) -> None:
         """Add estimated gradients, one per row; of long ones, only some entries."""
@@ -450,11 +443,11 @@ class Pilot:
             step = self._step(trial)
             seconds = trial.seconds / self.step_ratio  # these steps are not compiled
             possible = repeats if time_left == inf else int(time_left / seconds)
-            measured = [step() for _ in range(min(repeats, possible))]
-            if measured:
-                self.add(trial, torch.stack([gradient for _, gradient in measured]))
+            steps = [step() for _ in range(min(repeats, possible))]
+            if steps:
+                self.add(trial, torch.stack([gradient for _, gradient in steps]))
             if not trial.is_whole:
-                trial.times += [seconds for seconds, _ in measured]
+                trial.times += [seconds for seconds, _ in steps]
             return
         limit, end = self._batch_limit(trial), self.clock() + time_left
         expected = trial.seconds_per_repeat or trial.seconds
@@ -469,20 +462,18 @@ class Pilot:
         More draws than that are predicted.
         """
         sizes = self.sizes(trial)
-        measured = [size for size in sizes if size <= self.plain.size]
+        small = [size for size in sizes if size <= self.plain.size]
         more = [size for size in sizes if size > self.plain.size]
-        trials = {
-            size: trial.resized(size, self.task) for size in measured if size != trial.samples
-        }
+        trials = {size: trial.resized(size, self.task) for size in small if size != trial.samples}
         trials[trial.samples] = trial
         self.plain.extend(self.settings.first_sets)
         self._replay(trial)
         if trial.error > self.settings.first_error:
             self.plain.extend(self.settings.most_sets)
-        for size in measured:
+        for size in small:
             self._replay(trials[size])
-        smallest, largest = trials[measured[0]], trials[measured[-1]]
-        second = trials[max(size for size in measured if size <= self._next_size(smallest))]
+        smallest, largest = trials[small[0]], trials[small[-1]]
+        second = trials[max(size for size in small if size <= self._next_size(smallest))]
         few, many = (self._plain_seconds(entry) for entry in (smallest, second))
         per_draw = self._least_seconds(trial) / trial.samples
         self._look_at_whole_step(smallest, few)
@@ -497,7 +488,7 @@ class Pilot:
             few = max(few, self.fastest_step)
         per_draw = max(per_draw, self.draw_seconds or 0.0)
         line = Line(smallest.samples, few, second.samples, many, per_draw)
-        for size in measured:
+        for size in small:
             trials[size].expected_seconds = line.at(size)
             if not trials[size].is_whole:
                 trials[size].rest_seconds += self.rest_seconds or 0.0
@@ -621,11 +612,11 @@ class Pilot:
 
     def _most_seconds(self, trials: Sequence[Trial]) -> float:
         """Return the step time with which an estimator without noise is level with the leader."""
-        measured = [trial for trial in trials if trial.is_measured]
-        floor = self.scoring.floor(measured) if len(measured) > 1 else 0.0
+        timed = measured(trials)
+        floor = self.scoring.floor(timed) if len(timed) > 1 else 0.0
         if floor <= 0:
             return inf
-        return self.settings.hope_times * min(self.scoring.scores(measured).values()) / floor
+        return self.settings.hope_times * min(self.scoring.scores(timed).values()) / floor
 
     def _least_seconds(self, trial: Trial) -> float:
         """Return the time that f alone takes in a step, about; half of it, to be careful."""
@@ -709,8 +700,3 @@ def _is_slower_than_skipped(trial: Trial, trials: Sequence[Trial]) -> bool:
         and entry.evaluations <= trial.evaluations
         for entry in trials
     )
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a message, without its full stop."""
-    return str(error).split("\n")[0].rstrip(".")

@@ -116,4 +116,4 @@ class PilotSettings:
     hope_times: float = 1.5
 
 
-DEFAULTS = PilotSettings()
+SETTINGS = PilotSettings()

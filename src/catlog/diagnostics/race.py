@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import exp, inf
 
-from .pilot import ERRORS, Pilot, first_line
-from .trials import Trial
+from .pilot import Pilot
+from .trials import Trial, measured
 
 
 def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
@@ -18,12 +18,10 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
     """
     pilot.measure_penalty()
     for trial in list(trials):
-        try:
+        with trial.given_up_on_error():
             trials += pilot.first_measurement(trial, trials)
             if pilot.scoring.minibatch == 0:
                 pilot.measure_minibatch(trials)
-        except ERRORS as problem:
-            trial.skipped = first_line(problem)
     pilot.sharpen_biases(trials)
     pilot.measure_truth(trials)
     pilot.measure_minibatch(trials)
@@ -31,7 +29,7 @@ def explore(pilot: Pilot, trials: list[Trial]) -> list[Trial]:
         _time_compiled_steps(pilot, trials)
     else:
         _try_other_sizes(pilot, trials)
-    remaining = _contenders(pilot, _measured(trials), trials, pilot.settings.contenders)
+    remaining = _contenders(pilot, measured(trials), trials, pilot.settings.contenders)
     finalists = remaining
     for error, timed_steps in pilot.settings.rounds:
         if len(remaining) > 1:
@@ -46,10 +44,8 @@ def _try_other_sizes(pilot: Pilot, trials: list[Trial]) -> None:
     for trial, hope in _promising(pilot, trials):
         if pilot.time_left(trials) < pilot.settings.reserve_steps * trial.seconds:
             break
-        try:
+        with trial.given_up_on_error():
             trials += pilot.other_sizes(trial, hope)
-        except ERRORS as problem:
-            trial.skipped = first_line(problem)
 
 
 def _time_compiled_steps(pilot: Pilot, trials: list[Trial]) -> None:
@@ -63,20 +59,18 @@ def _time_compiled_steps(pilot: Pilot, trials: list[Trial]) -> None:
         if not hopes or hopes[0][0] > _best_of_timed(pilot, trials):
             break
         trial = hopes[0][1]
-        try:
+        with trial.given_up_on_error():
             pilot.use_whole_step(trial)
-            score = pilot.scoring.scores(_measured(trials))[trial.name]
+            score = pilot.scoring.scores(measured(trials))[trial.name]
             if score <= pilot.settings.hope_times * _best_of_timed(pilot, trials):
-                trials += pilot.other_sizes(trial, pilot.best_hope(trial, _measured(trials))[1])
-        except ERRORS as problem:
-            trial.skipped = first_line(problem)
+                trials += pilot.other_sizes(trial, pilot.best_hope(trial, measured(trials))[1])
 
 
 def _best_of_timed(pilot: Pilot, trials: Sequence[Trial]) -> float:
     """Return the best score of those whose step was timed; infinite if there is none."""
-    measured = _measured(trials)
-    scores = pilot.scoring.scores(measured)
-    return min((scores[trial.name] for trial in measured if trial.is_whole), default=inf)
+    timed = measured(trials)
+    scores = pilot.scoring.scores(timed)
+    return min((scores[trial.name] for trial in timed if trial.is_whole), default=inf)
 
 
 def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Trial | None:
@@ -87,7 +81,7 @@ def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Tri
     """
     settings, scoring = pilot.settings, pilot.scoring
     for _ in range(settings.confirmations):
-        trials = _measured(trials)
+        trials = measured(trials)
         if not trials:
             break
         errors, leader = scoring.errors(trials), scoring.ranked(trials)[0]
@@ -102,17 +96,15 @@ def choose(pilot: Pilot, finalists: list[Trial], trials: Sequence[Trial]) -> Tri
         if is_timed and (leader.is_exact or is_done):
             break
         is_new = leader not in finalists
-        try:
+        with leader.given_up_on_error():
             pilot.confirm(leader, is_late, is_new)
-        except ERRORS as problem:
-            leader.skipped = first_line(problem)
         if is_new:
             finalists.append(leader)
-    finalists = _measured(finalists)
+    finalists = measured(finalists)
     timed = [trial for trial in finalists if pilot.is_timed(trial)]
     if not timed:
         return None
-    best = least_biased(pilot, timed, _measured(trials))
+    best = least_biased(pilot, timed, measured(trials))
     return with_cheap_draws(pilot, best, trials) if pilot.is_compiled else best
 
 
@@ -124,24 +116,21 @@ def with_cheap_draws(pilot: Pilot, best: Trial, trials: Sequence[Trial]) -> Tria
     """
 
     def is_level(trial: Trial) -> bool:
-        scores, times = pilot.scoring.scores(_measured(trials)), pilot.settings.level_times
+        scores, times = pilot.scoring.scores(measured(trials)), pilot.settings.level_times
         in_score = scores[trial.name] <= times * scores[best.name]
         return in_score and trial.seconds <= times * best.seconds
 
     more = [
         trial
-        for trial in _measured(trials)
+        for trial in measured(trials)
         if trial.candidate is best.candidate and trial.samples > best.samples
     ]
     for trial in sorted(more, key=lambda trial: trial.samples, reverse=True):
         if not is_level(trial):
             continue
-        try:
+        with trial.given_up_on_error():
             pilot.confirm(trial, is_late=True, is_new=True)
-        except ERRORS as problem:
-            trial.skipped = first_line(problem)
-            continue
-        if is_level(trial):
+        if trial.is_measured and is_level(trial):
             return trial
     return best
 
@@ -166,23 +155,19 @@ def least_biased(pilot: Pilot, finalists: Sequence[Trial], trials: Sequence[Tria
     return min(level, key=lambda trial: (bias(trial), careful[trial.name]))
 
 
-def _measured(trials: Sequence[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial.is_measured]
-
-
 def _promising(pilot: Pilot, trials: Sequence[Trial]) -> list[tuple[Trial, int]]:
     """Return the trials that may win with another number of draws, and that number, best first."""
-    measured = _measured(trials)
-    if not measured:
+    timed = measured(trials)
+    if not timed:
         return []
-    best = min(pilot.scoring.scores(measured).values())
-    counts = Counter(id(trial.candidate) for trial in measured)  # some have other sizes already
+    best = min(pilot.scoring.scores(timed).values())
+    counts = Counter(id(trial.candidate) for trial in timed)  # some have other sizes already
     hopes = [
-        (*pilot.best_hope(trial, measured), place)
-        for place, trial in enumerate(measured)
+        (*pilot.best_hope(trial, timed), place)
+        for place, trial in enumerate(timed)
         if counts[id(trial.candidate)] == 1 and trial.variance < inf
     ]
-    hopeful = [(measured[place], size) for hope, size, place in sorted(hopes) if hope <= best]
+    hopeful = [(timed[place], size) for hope, size, place in sorted(hopes) if hope <= best]
     return hopeful[: pilot.settings.sized_candidates]
 
 
@@ -190,9 +175,9 @@ def _contenders(
     pilot: Pilot, remaining: Sequence[Trial], trials: Sequence[Trial], most: int
 ) -> list[Trial]:
     """Return the best of the remaining trials, less those that are surely worse."""
-    measured = _measured(trials)
-    order = [trial for trial in pilot.scoring.ranked(measured) if trial in remaining]
-    worse = pilot.scoring.surely_worse(order[0], measured) if order else set()
+    timed = measured(trials)
+    order = [trial for trial in pilot.scoring.ranked(timed) if trial in remaining]
+    worse = pilot.scoring.surely_worse(order[0], timed) if order else set()
     contenders: list[Trial] = []
     counts = Counter[int]()
     for trial in order:

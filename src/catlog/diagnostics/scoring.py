@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .moments import Moments
-from .pilot_settings import DEFAULTS, PilotSettings
+from .pilot_settings import SETTINGS
 
 if TYPE_CHECKING:
     from .trials import Trial
@@ -33,13 +33,11 @@ class Scoring:
     Reference: McCandlish et al., "An empirical model of large-batch training", 2018, section 2.2.
 
     Attributes:
-        settings: The settings of the pilot.
         minibatch: :math:`\sigma^2`; 0 if the distributions of the batch share no parameters.
         truth: The gradient to compare with if a loss makes all estimators biased.
         penalty: The gradient of what is added to the loss, which is a part of g; None: nothing is.
     """
 
-    settings: PilotSettings = DEFAULTS
     minibatch: float = 0.0
     truth: Moments | None = None
     penalty: Tensor | None = None
@@ -60,7 +58,7 @@ class Scoring:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
         reference = self.reference(trials)
         signal = 0.0 if reference is None else reference.shifted_norm2(self.penalty)
-        return self.settings.momentum_steps * signal + self.minibatch
+        return SETTINGS.momentum_steps * signal + self.minibatch
 
     def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
         """Return the variance and, unless the estimator is unbiased, the weighted squared bias."""
@@ -97,7 +95,7 @@ class Scoring:
         worse = set()
         for trial in trials:
             error = sqrt(errors[trial.name] ** 2 + errors[leader.name] ** 2)
-            doubt = self.settings.doubt_times * exp(self.settings.doubt_errors * error)
+            doubt = SETTINGS.doubt_times * exp(SETTINGS.doubt_errors * error)
             if scores[trial.name] > scores[leader.name] * doubt:
                 worse.add(trial.name)
         return worse
@@ -108,7 +106,7 @@ class Scoring:
         if reference is None or trial.variance == inf:
             return inf
         bias = self.squared_bias(trial, reference)
-        return trial.variance + self.settings.bias_weight * bias
+        return trial.variance + SETTINGS.bias_weight * bias
 
     def squared_bias(self, trial: "Trial", reference: Moments) -> float:
         """Return the squared distance of the mean from the reference, less the noise in it.

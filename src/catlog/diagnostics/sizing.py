@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from ..estimator import RELAXABLE, Estimator, Kind
 
 Cost = Callable[[Estimator], int]
+ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 KIND_NAMES = {
     Kind.BITS: "bits (Bernoulli)",
     Kind.INDEX: "numbers (Categorical)",
@@ -50,7 +51,15 @@ def with_samples(E: Estimator, samples: int) -> Estimator:
 def copied_to(E: Estimator, device: torch.device) -> Estimator:
     """Return a copy of E, which keeps what it learns on the device."""
     copy = deepcopy(E)
-    return cast(Estimator, copy.to(device)) if isinstance(copy, nn.Module) else copy
+    for module in learning_modules(copy):
+        module.to(device)
+    return copy
+
+
+def learning_modules(E: Estimator) -> list[nn.Module]:
+    """Return what learns in E: the estimator, or its baseline."""
+    parts = (E, getattr(E, "baseline", None))
+    return [part for part in parts if isinstance(part, nn.Module)]
 
 
 def why_over_budget(
@@ -120,6 +129,11 @@ def fewest_draws(E: Estimator, cost: Cost) -> int:
         if _cost_of_draws(E, samples, cost) < inf:
             return samples
     raise ValueError(f"{type(E).__name__}: no number of draws from 1 to 8 is accepted.")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, without its full stop."""
+    return str(error).split("\n")[0].rstrip(".")
 
 
 def joined_reasons(skipped: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
 from .gradient_samples import Clock, GradientSampler
-from .pilot_settings import DEFAULTS, PilotSettings
+from .pilot_settings import SETTINGS
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,7 @@ class Structure:
         return len(self.cardinalities)
 
 
-def probe(
-    task: GradientSampler,
-    budget: int | None,
-    clock: Clock,
-    settings: PilotSettings = DEFAULTS,
-) -> Structure:
+def probe(task: GradientSampler, budget: int | None, clock: Clock) -> Structure:
     """Evaluate f at a few points and return what they show about f and q."""
     law, generator = task.view, task.generator(0)
     x = draw(law, 2, generator=generator)
@@ -74,7 +69,7 @@ def probe(
 
     call_seconds(x[:1])  # to warm up
     once = call_seconds(x[:1])
-    further = 1 if once > settings.slow_evaluation else 7
+    further = 1 if once > SETTINGS.slow_evaluation else 7
     more = call_seconds(draw(law, 1 + further, generator=generator))
     has_slope = is_relaxable = False
     if isinstance(law, Factors) and law.kind in RELAXABLE:
@@ -83,8 +78,8 @@ def probe(
         between = torch.cat([mean, (mean + x) / 2])
         is_relaxable = has_slope and _is_differentiable(task.f, between, law)
     two_draws_of_indecater = 2 * (1 + sum(law.cardinalities) - law.d)
-    default_budget = max(settings.least_budget, two_draws_of_indecater)
-    if task.points <= settings.exact_points:
+    default_budget = max(SETTINGS.least_budget, two_draws_of_indecater)
+    if task.points <= SETTINGS.exact_points:
         default_budget = max(default_budget, task.points)
     return Structure(
         kind=task.kind,

@@ -1,6 +1,7 @@
 """Candidates that fit f, q and the budget, and what the pilot has measured of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 from statistics import median
@@ -12,9 +13,11 @@ from ..estimators import IndeCateR
 from .candidates import Candidate
 from .gradient_samples import GradientSampler
 from .moments import Moments
-from .pilot_settings import DEFAULTS, PilotSettings
+from .pilot_settings import SETTINGS
 from .sizing import (
+    ERRORS,
     copied_to,
+    first_line,
     joined_reasons,
     why_over_budget,
     why_unsuitable,
@@ -33,7 +36,6 @@ class Trial:
         estimator: The estimator.
         evaluations: Evaluations of f per estimate and batch element.
         candidate: The entry of the candidates that it comes from.
-        settings: The settings of the pilot.
         moments: Mean and variance of the estimated gradients.
         times: Seconds of every timed step.
         expected_seconds: The time of a step, predicted from other numbers of draws.
@@ -55,7 +57,6 @@ class Trial:
     estimator: Estimator
     evaluations: int
     candidate: Candidate
-    settings: PilotSettings = field(default=DEFAULTS, repr=False)
     moments: Moments = field(default_factory=Moments)
     times: list[float] = field(default_factory=list)
     expected_seconds: float = inf
@@ -122,7 +123,6 @@ class Trial:
             E,
             task.evaluations(E),
             self.candidate,
-            self.settings,
             expected_seconds=seconds,
             most_samples=self.most_samples,
             rest_seconds=self.rest_seconds,
@@ -131,6 +131,14 @@ class Trial:
         )
         trial.update()
         return trial
+
+    @contextmanager
+    def given_up_on_error(self) -> Iterator[None]:
+        """Give the candidate up if f or the estimator raises an error inside the context."""
+        try:
+            yield
+        except ERRORS as error:
+            self.skipped = first_line(error)
 
     def add(self, gradients: Tensor) -> None:
         """Add estimated gradients, one per row."""
@@ -145,14 +153,14 @@ class Trial:
         source = self.source
         if source is None or (self.moments.count and self.variance == inf):
             return
-        if not self.moments.count or self.error > max(self.settings.first_error, source.error):
+        if not self.moments.count or self.error > max(SETTINGS.first_error, source.error):
             self.variance = source.variance * source.samples / self.samples
             self.dimensions = source.dimensions
             self.error = source.error
 
     @property
     def _dimensions(self) -> float:
-        return min(self.moments.dimensions, self.settings.most_dimensions)
+        return min(self.moments.dimensions, SETTINGS.most_dimensions)
 
     def _own_variance(self) -> tuple[float, float]:
         """Return the variance of the estimates and its relative error."""
@@ -160,7 +168,7 @@ class Trial:
         if not bool(mean.isfinite().all()) or not (bool(mean.any()) or self.is_exact):
             return inf, 1.0  # only zeros: no informative value of f was drawn; or a loss of inf
         variance = self.moments.variance
-        has_spread = count >= self.settings.repeats_for_spread
+        has_spread = count >= SETTINGS.repeats_for_spread
         if variance == 0:  # few estimates may be equal by chance
             return 0.0, 0.0 if has_spread or self.is_exact else 1.0
         if count < 2:
@@ -172,9 +180,14 @@ class Trial:
         """Return how many more estimates would bring the error of the variance down to `error`."""
         count = self.moments.count
         if count < 2:
-            return self.settings.least_repeats
+            return SETTINGS.least_repeats
         needed = ceil((count - 1) * (self.error / error) ** 2) + 1
-        return max(0, min(self.settings.most_repeats, needed) - count)
+        return max(0, min(SETTINGS.most_repeats, needed) - count)
+
+
+def measured(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials whose step was timed, and which were not given up."""
+    return [trial for trial in trials if trial.is_measured]
 
 
 def shortlist(
@@ -182,7 +195,6 @@ def shortlist(
     structure: Structure,
     candidates: Sequence[Candidate],
     biased: bool,
-    settings: PilotSettings = DEFAULTS,
 ) -> tuple[list[Trial], dict[str, str]]:
     """Return the candidates that fit, cheap ones first, and why the others were skipped.
 
@@ -198,11 +210,11 @@ def shortlist(
             reason = reason or why_over_budget(E, task.q, budget, cost)
             if reason is None:
                 largest = within_budget(E, task.q, budget, cost)
-                first = cost(E) if candidate.expensive else settings.first_evaluations
+                first = cost(E) if candidate.expensive else SETTINGS.first_evaluations
                 E = within_budget(E, task.q, min(budget, first), cost, True)
                 E = copied_to(E, task.view.device)
                 name, most = label(E), getattr(largest, "samples", None)
-                trial = Trial(name, E, task.evaluations(E), candidate, settings)
+                trial = Trial(name, E, task.evaluations(E), candidate)
                 trial.most_samples = most
                 trial.cost = cost(E)
                 trials.setdefault(name, trial)
@@ -215,7 +227,7 @@ def shortlist(
             f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. "
             f"{joined_reasons(skipped)}."
         )
-    cheap = settings.cheap_evaluations
+    cheap = SETTINGS.cheap_evaluations
     return sorted(trials.values(), key=lambda trial: max(cheap, cost(trial.estimator))), skipped
 
 

@@ -23,7 +23,8 @@ class Conditionals:
 
     Attributes:
         q: the distribution.
-        validate: check its logits for NaN (eager mode only).
+        validate: check its logits and what comes with q, values of f and points, where Python may
+            look at them.
     """
 
     q: Ordered

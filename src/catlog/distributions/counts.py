@@ -59,6 +59,7 @@ class Counts:
         event_shape: of q.
         dtype: of a point as f sees it.
         outputs: how many of the last batch dimensions stand for the outputs of f.
+        validate: check what comes with q, values of f and points, where Python may look at them.
     """
 
     parameter: Float[Tensor, "*batch d"]
@@ -67,6 +68,7 @@ class Counts:
     event_shape: torch.Size
     dtype: torch.dtype
     outputs: int = 0
+    validate: bool = True
 
     @property
     def d(self) -> int:
@@ -134,6 +136,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
         event_shape=q.event_shape,
         dtype=parameter.dtype,
         outputs=outputs,
+        validate=validate,
     )
 
 

@@ -38,6 +38,7 @@ class Factors:
         dtype: of a point as f sees it.
         outputs: how many of the last batch dimensions stand for the outputs of f. They have size 1
             here, and the size of the outputs in f's values.
+        validate: check what comes with q, values of f and points, where Python may look at them.
     """
 
     kind: Kind
@@ -48,6 +49,7 @@ class Factors:
     cardinalities: tuple[int, ...]
     dtype: torch.dtype
     outputs: int = 0
+    validate: bool = True
 
     @property
     def d(self) -> int:
@@ -209,6 +211,7 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
         else (k,) * d,
         dtype=dtype,
         outputs=outputs,
+        validate=validate,
     )
 
 

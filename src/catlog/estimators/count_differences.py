@@ -85,9 +85,9 @@ class CountDifferences(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = counts(q, outputs=outputs, validate=self.validate)
         check_generator(generator, law.device)
-        x = _drawn(q, self.samples, generator) if x is None else _given(law, q, x, self.validate)
+        x = _drawn(q, self.samples, generator) if x is None else _given(law, q, x)
         z = x.reshape(x.shape[:1] + law.batch_shape + (law.d,))
-        fx = evaluate(f, x.reshape(z.shape[:-1] + law.event_shape), law, validate=self.validate)
+        fx = evaluate(f, x.reshape(z.shape[:-1] + law.event_shape), law)
         weight = law.family.weights(z.to(law.real))
         # Where the weight is 0, the count cannot move on (a Binomial at its end): z is kept.
         step = torch.where(weight != 0, law.family.steps, 0.0).to(z.dtype)
@@ -101,9 +101,7 @@ class CountDifferences(FromDraws):
             return points.reshape(points.shape[:-1] + law.event_shape)
 
         with torch.no_grad():
-            values = evaluate_chunked(
-                f, changed, rows * d, law, chunk_size=self.chunk_size, validate=self.validate
-            )
+            values = evaluate_chunked(f, changed, rows * d, law, chunk_size=self.chunk_size)
             change = values.unflatten(0, (rows, d)) - fx.unsqueeze(1)
             weight = (weight * law.family.steps).movedim(-1, 1)
             gradient = (weight * change).mean(0)
@@ -123,7 +121,7 @@ def _drawn(q: Distribution, samples: int, generator: torch.Generator | None) -> 
             return q.sample((samples,))
 
 
-def _given(law: Counts, q: Distribution, x: object, validate: bool) -> Tensor:
+def _given(law: Counts, q: Distribution, x: object) -> Tensor:
     """Return the points given, or raise unless they are counts of the right shape."""
     tail = tuple(q.batch_shape + q.event_shape)
     if not isinstance(x, Tensor) or x.shape[1:] != tail or x.dim() != len(tail) + 1 or not len(x):
@@ -135,7 +133,7 @@ def _given(law: Counts, q: Distribution, x: object, validate: bool) -> Tensor:
     check_device("x", x, law.device)
     points = x.detach().to(law.dtype)
     flat = points.reshape(points.shape[:1] + law.batch_shape + (law.d,))
-    if can_inspect(validate, x):
+    if can_inspect(law.validate, x):
         is_count = (flat >= 0) & (flat == flat.round()) & (flat <= law.family.most)
         if not bool(is_count.all()):
             raise ValueError(

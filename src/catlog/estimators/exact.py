@@ -88,7 +88,7 @@ class Exact:
             raise ValueError("x: Exact evaluates f at every point of q, so it takes no `x`.")
         law = view(q, outputs=outputs, validate=self.validate)
         check_generator(generator, law.device)
-        mean = known_mean(f, q, law, validate=self.validate)
+        mean = known_mean(f, q, law)
         if mean is not None:
             return mean
         points = _points(law)
@@ -115,12 +115,7 @@ class Exact:
         # weight 0.
         index = torch.where((weight > 0).unsqueeze(-1), index, likely)
         fx = evaluate_chunked(
-            f,
-            lambda part: law.point(index[part]),
-            points,
-            law,
-            chunk_size=self.chunk_size,
-            validate=self.validate,
+            f, lambda part: law.point(index[part]), points, law, chunk_size=self.chunk_size
         )
         return (weight * fx).sum(0)
 

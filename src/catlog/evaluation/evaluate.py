@@ -31,28 +31,24 @@ FLAT = frozenset(  # nodes of autograd whose derivative is 0, or missing
 )
 
 
-def evaluate(
-    f: Function, x: Tensor, law: View, *, validate: bool = True
-) -> Float[Tensor, "n *batch"]:
+def evaluate(f: Function, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
     """Return ``f(x)`` for points ``[n, *batch, *event]``; f gets a copy and may write into it."""
     check_function(f)
-    return checked(f(as_seen(x.clone(), law)), x, law, validate=validate)
+    return checked(f(as_seen(x.clone(), law)), x, law)
 
 
-def evaluate_through(
-    f: Function, points: Tensor, law: View, *, validate: bool = True
-) -> Float[Tensor, "n *batch"]:
+def evaluate_through(f: Function, points: Tensor, law: View) -> Float[Tensor, "n *batch"]:
     """Return ``f(points)``, or raise if it is not differentiable in the points.
 
-    The error is raised in eager mode with ``validate``. f may write into the points.
+    The error is raised in eager mode with ``law.validate``. f may write into the points.
     """
     check_function(f)
     origin = (
         points.grad_fn
-        if validate and not torch.compiler.is_compiling() and not inside_functorch()
+        if law.validate and not torch.compiler.is_compiling() and not inside_functorch()
         else None
     )
-    fx = checked(f(as_seen(points, law)), points, law, validate=validate)
+    fx = checked(f(as_seen(points, law)), points, law)
     if origin is not None and not depends(fx, origin):
         raise ValueError(NOT_DIFFERENTIABLE)
     return fx
@@ -65,7 +61,6 @@ def evaluate_chunked(
     law: View,
     *,
     chunk_size: int | None = None,
-    validate: bool = True,
 ) -> Float[Tensor, "rows *batch"]:
     """Return f at ``rows`` points, of which ``points(part)`` makes a slice; f may write into them.
 
@@ -75,7 +70,7 @@ def evaluate_chunked(
     values = [torch.zeros((0, *law.batch_shape), dtype=law.real, device=law.device)]
     for part in chunks(rows, law, f, chunk_size):
         chunk = points(part)
-        values.append(checked(f(as_seen(chunk, law)), chunk, law, validate=validate))
+        values.append(checked(f(as_seen(chunk, law)), chunk, law))
         del chunk  # before the next one is made
     return torch.cat(values[1:]) if rows > 0 else values[0]
 
@@ -112,32 +107,30 @@ def default_chunk_size(law: View) -> int:
     return max(1024, min(8192, 2**21 // numbers))
 
 
-def value_and_slope(
-    f: Function, x: Tensor, law: View, *, validate: bool = True
-) -> tuple[Tensor, Tensor]:
+def value_and_slope(f: Function, x: Tensor, law: View) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and its derivative in x at every point, by one batched backward pass.
 
     If no gradient is wanted (``no_grad``, ``inference_mode``), nothing is differentiated and the
     derivative is 0.
     """
     if in_inference_mode() or not torch.is_grad_enabled():
-        return evaluate(f, x, law, validate=validate), torch.zeros_like(x)
+        return evaluate(f, x, law), torch.zeros_like(x)
     check_function(f)
 
     if law.outputs:
-        return _value_and_slopes(f, x, law, validate)
+        return _value_and_slopes(f, x, law)
 
     def value(points: Tensor) -> "tuple[Tensor]":
-        return (checked(f(as_seen(points, law)), points, law, validate=validate),)
+        return (checked(f(as_seen(points, law)), points, law),)
 
     (fx,), (slope,) = value_and_grad(value, x)
     if slope is None:
         raise ValueError(NOT_DIFFERENTIABLE)
-    check_finite(slope, "f's derivative in x must have", validate)
+    check_finite(slope, "f's derivative in x must have", law.validate)
     return fx, slope
 
 
-def _value_and_slopes(f: Function, x: Tensor, law: View, validate: bool) -> tuple[Tensor, Tensor]:
+def _value_and_slopes(f: Function, x: Tensor, law: View) -> tuple[Tensor, Tensor]:
     """Return ``f(x)`` and the derivative of every output in x, by one backward pass per output.
 
     The derivatives have the outputs where x has dimensions of size 1.
@@ -145,7 +138,7 @@ def _value_and_slopes(f: Function, x: Tensor, law: View, validate: bool) -> tupl
     sizes: list[torch.Size] = []
 
     def value(points: Tensor) -> Tensor:
-        fx = checked(f(as_seen(points, law)), points, law, validate=validate)
+        fx = checked(f(as_seen(points, law)), points, law)
         sizes.append(fx.shape[fx.dim() - law.outputs :])
         return fx.flatten(fx.dim() - law.outputs)
 
@@ -167,7 +160,7 @@ def _value_and_slopes(f: Function, x: Tensor, law: View, validate: bool) -> tupl
             ]
     batch_end = 1 + len(law.batch_shape) - law.outputs
     slope = torch.stack([as_seen(slope.detach(), law) for slope in slopes], batch_end)
-    check_finite(slope, "f's derivative in x must have", validate)
+    check_finite(slope, "f's derivative in x must have", law.validate)
     return fx.unflatten(-1, sizes[0]), slope.unflatten(batch_end, sizes[0])
 
 
@@ -236,7 +229,7 @@ def as_seen(x: Tensor, law: View) -> Tensor:
     return x.reshape(x.shape[:1] + without_outputs(law) + law.event_shape)
 
 
-def checked(fx: object, x: Tensor, law: View, *, validate: bool) -> Float[Tensor, "n *batch"]:
+def checked(fx: object, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
     """Return ``fx``, or raise an error that says what f returned and what it must return."""
     expected = x.shape[:1] + without_outputs(law)
     if not isinstance(fx, Tensor):
@@ -258,7 +251,7 @@ def checked(fx: object, x: Tensor, law: View, *, validate: bool) -> Float[Tensor
             f"f must return floats or bools, but it returned {fx.dtype}: end it with `.float()` "
             "(or `.double()`)."
         )
-    check_finite(fx, "f must return", validate)
+    check_finite(fx, "f must return", law.validate)
     return fx
 
 

@@ -16,7 +16,7 @@ def knows_mean(f: Function) -> bool:
 
 
 def known_mean(
-    f: Function, q: Distribution, law: Factors | Conditionals, *, validate: bool = True
+    f: Function, q: Distribution, law: Factors | Conditionals
 ) -> Float[Tensor, "*batch_outputs"] | None:
     """Return ``f.expectation(q)``, checked; None if f has none, or not for this q.
 
@@ -41,5 +41,5 @@ def known_mean(
         )
     if not mean.is_floating_point():
         raise TypeError(f"f.expectation must return floats, but it returned {mean.dtype}.")
-    check_finite(mean, "f.expectation must return", validate)
+    check_finite(mean, "f.expectation must return", law.validate)
     return mean.to(law.real)

@@ -22,7 +22,6 @@ def differences(
     per_variable: bool = False,
     chosen: Int64[Tensor, "n *batch m"] | None = None,
     chunk_size: int | None = None,
-    validate: bool = True,
 ) -> Float[Tensor, "n *batch slots k"]:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
@@ -57,13 +56,11 @@ def differences(
                 table = table.squeeze(-2).unflatten(0, (-1, law.d)).movedim(1, -2)
             else:
                 table = _own_table(f, x, chosen, fx.shape[1 : fx.dim() - 1], law)
-            table = _changes(table.to(fx.dtype), index, chosen, law, validate)
-            if can_inspect(validate, table) and not getattr(f, "table_checked", False):
+            table = _changes(table.to(fx.dtype), index, chosen, law)
+            if can_inspect(law.validate, table) and not getattr(f, "table_checked", False):
                 compare_with_f(f, table, x, fx, law, index, variable, per_variable)
             return table
-        return _evaluated(
-            f, x, fx, law, index, variable, per_variable, chosen is None, chunk_size, validate
-        )
+        return _evaluated(f, x, fx, law, index, variable, per_variable, chosen is None, chunk_size)
 
 
 def mean_differences(
@@ -74,7 +71,6 @@ def mean_differences(
     *,
     per_variable: bool = False,
     chunk_size: int | None = None,
-    validate: bool = True,
 ) -> Float[Tensor, "*batch d k"]:
     """Return the mean of :func:`differences` over the draws.
 
@@ -91,22 +87,16 @@ def mean_differences(
         most = 2**28 if x.is_cuda else 2**22
         at_once = max(1, most // max(1, entries))
     has_checked_table = getattr(f, "neighbours", None) is not None and (
-        getattr(f, "table_checked", False) or not can_inspect(validate, fx)
+        getattr(f, "table_checked", False) or not can_inspect(law.validate, fx)
     )
     total = None
     for first in range(0, draws, at_once):
         part = slice(first * group, (first + at_once) * group)
         if law.outputs and has_checked_table and not per_variable:
-            table = _sum_of_table(f, x[part], fx[part], law, validate)
+            table = _sum_of_table(f, x[part], fx[part], law)
         else:
             table = differences(
-                f,
-                x[part],
-                fx[part],
-                law,
-                per_variable=per_variable,
-                chunk_size=chunk_size,
-                validate=validate,
+                f, x[part], fx[part], law, per_variable=per_variable, chunk_size=chunk_size
             ).sum(0)
         total = table if total is None else total + table
     assert total is not None
@@ -115,12 +105,12 @@ def mean_differences(
 
 @torch.no_grad()
 def _sum_of_table(
-    f: Function, x: Tensor, fx: Float[Tensor, "n *batch"], law: Factors, validate: bool
+    f: Function, x: Tensor, fx: Float[Tensor, "n *batch"], law: Factors
 ) -> Float[Tensor, "*batch d k"]:
     """Return the sum of the differences over the draws, from f's own table of all variables."""
     table = _own_table(f, x, None, fx.shape[1:], law)
     if table.dtype != torch.bool:
-        return _changes(table.to(fx.dtype), law.index(x), None, law, validate).sum(0)
+        return _changes(table.to(fx.dtype), law.index(x), None, law).sum(0)
     total = table.sum(0, dtype=law.real)
     return (total - fx.sum(0).to(law.real)[..., None, None]).masked_fill(~law.possible, 0.0)
 
@@ -135,7 +125,6 @@ def _evaluated(
     per_variable: bool,
     static: bool,
     chunk_size: int | None,
-    validate: bool,
 ) -> Float[Tensor, "n *batch slots k"]:
     """Return the table by calling f at all other categories, (own + j) mod k, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
@@ -179,7 +168,7 @@ def _evaluated(
         start = flat.index_select(0, row[part])
         return law.shaped(law.assign(start, to_variable[part], to_category[part]))
 
-    value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size, validate=validate)
+    value = evaluate_chunked(f, points, n * moves, law, chunk_size=chunk_size)
     value = value.unflatten(0, (n, moves)).movedim(1, -1)
     change = (value - (fx[..., slot] if per_variable else fx)).masked_fill(~possible, 0.0)
     table = change.new_zeros((*change.shape[:-1], slots * k))
@@ -192,7 +181,6 @@ def _changes(
     index: Int64[Tensor, "n *batch slots"],
     chosen: Int64[Tensor, "n *batch slots"] | None,
     law: Factors,
-    validate: bool,
 ) -> Float[Tensor, "n *batch slots k"]:
     """Return a table of values less its entries of x's own categories; 0 where impossible."""
     current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
@@ -202,7 +190,7 @@ def _changes(
     if chosen is not None:
         possible = possible.gather(-2, chosen.unsqueeze(-1).expand(chosen.shape + (law.k,)))
     table = table.masked_fill(~possible, 0.0).scatter(-1, current, 0.0)
-    check_finite(table, "f.neighbours must return", validate)
+    check_finite(table, "f.neighbours must return", law.validate)
     return table
 
 

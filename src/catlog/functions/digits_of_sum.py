@@ -7,13 +7,7 @@ from torch.distributions import Distribution
 
 from ..checks import check_count
 from .convolution import by_products
-from .tables import (
-    Variables,
-    check_own_mean,
-    check_own_table,
-    padded_probs,
-    register_tensors,
-)
+from .tables import Variables, check_own_mean, check_own_table, padded_probs, register_tensors
 
 
 class DigitsOfSum(nn.Module):

@@ -94,7 +94,7 @@ class Known(nn.Module):
             q: the distribution that E gets.
             outputs: the number of output dimensions of f and of the part, as for E.
         """
-        law = view(q, outputs=outputs, validate=False)
+        law = view(q, outputs=outputs)
         mean = known_mean(self.part, q, law)
         if mean is None:
             raise TypeError(

@@ -10,14 +10,7 @@ from torch.distributions import Distribution
 from ..checks import check_count
 from ..distributions.factors import Factors, factors
 from ..tracing import can_inspect
-from .convolution import (
-    Convolution,
-    best_tilt,
-    by_fft,
-    by_products,
-    distribution_of_sum,
-    spread,
-)
+from .convolution import Convolution, best_tilt, by_fft, by_products, distribution_of_sum, spread
 from .tables import (
     Variables,
     check_own_mean,

@@ -260,24 +260,7 @@ def _second(
     """
     block = tl.program_id(0)
     if block < tiles:
-        _tile(
-            z2,
-            w3,
-            b3,
-            z3,
-            block,
-            points,
-            W2,
-            H2,
-            OUT,
-            W3,
-            float("-inf"),
-            True,
-            BIAS,
-            BM,
-            BK,
-            BN,
-        )
+        _tile(z2, w3, b3, z3, block, points, W2, H2, OUT, W3, float("-inf"), True, BIAS, BM, BK, BN)
     else:
         block -= tiles
         groups = tl.cdiv(slots + 1, BR)
@@ -364,21 +347,7 @@ def _last_fused(
     if TAIL > 0:
         if split == FULL % SPLIT:
             value += _column_sums(
-                a,
-                narrow,
-                z3,
-                unit,
-                point,
-                first,
-                last,
-                row,
-                FULL * BN,
-                W2,
-                W3,
-                MANY,
-                BM,
-                TAIL,
-                BK,
+                a, narrow, z3, unit, point, first, last, row, FULL * BN, W2, W3, MANY, BM, TAIL, BK
             )
     tl.store(parts + split * rows + r, value, mask=r < rows)
 

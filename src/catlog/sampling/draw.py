@@ -82,7 +82,6 @@ def base_draws(
     *,
     groups: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
-    validate: bool = True,
 ) -> Tensor:
     """Return the points given as ``x``, checked, or draw ``n`` points (see :func:`draw`)."""
     check_generator(generator, law.device)
@@ -91,7 +90,7 @@ def base_draws(
     x = _check_form(law, x, prod(groups))
     x = x.detach()
     points = x.to(law.dtype)
-    if can_inspect(validate, x):
+    if can_inspect(law.validate, x):
         is_bit = (x == 0) | (x == 1)
         if law.kind == Kind.BITS and not bool(is_bit.all()):
             raise ValueError(
@@ -109,13 +108,10 @@ def base_draws(
 
 
 def draws_for(
-    E: FromDraws,
-    law: Factors | Conditionals,
-    x: Tensor | None,
-    generator: torch.Generator | None,
+    E: FromDraws, law: Factors | Conditionals, x: Tensor | None, generator: torch.Generator | None
 ) -> Tensor:
     """Return the points given as ``x``, checked, or the independent draws of an estimator."""
-    points = base_draws(law, x, E.samples, generator=generator, validate=E.validate)
+    points = base_draws(law, x, E.samples, generator=generator)
     if x is not None and E.least_samples > 1:
         E.check_draws("x.shape[0]", points.shape[0])
     return points

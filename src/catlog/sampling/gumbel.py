@@ -32,7 +32,6 @@ def gumbels_given_argmax(
     noise: Tensor | None = None,
     repeats: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
-    validate: bool = True,
 ) -> Float[Tensor, "*repeats_n_batch d k"]:
     r"""Return :math:`z = \log p + g` with Gumbel noise g, given that its argmax is ``index``.
 
@@ -42,7 +41,7 @@ def gumbels_given_argmax(
     """
     shape = (*repeats, *index.shape, law.k)
     form, lead = "[..., n, *batch, d, k]", len(repeats) + 1
-    u = given_or_rand(noise, shape, form, law, generator, validate, lead=lead)
+    u = given_or_rand(noise, shape, form, law, generator, lead=lead)
     return truncated_gumbels(law, index, u)
 
 

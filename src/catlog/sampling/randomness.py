@@ -27,7 +27,6 @@ def given_or_rand(
     form: str,
     law: Known,
     generator: torch.Generator | None,
-    validate: bool,
     *,
     lead: int = 1,
     closed: bool = False,
@@ -40,7 +39,7 @@ def given_or_rand(
     """
     if noise is None:
         return rand(shape, dtype=law.real, device=law.device, generator=generator)
-    return check_uniforms(name, noise, shape, form, law, validate, lead=lead, closed=closed)
+    return check_uniforms(name, noise, shape, form, law, lead=lead, closed=closed)
 
 
 def exponentials(like: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -18,7 +18,6 @@ def deal_variables(
     m: int | None,
     chosen: Tensor | None = None,
     generator: torch.Generator | None = None,
-    validate: bool = True,
 ) -> Int64[Tensor, "n *batch m"]:
     """Return m different variables for each of n draws: ``chosen``, checked, or dealt.
 
@@ -29,14 +28,14 @@ def deal_variables(
     check_count(owner, "variables", m, most=law.d, hint=hint)
     assert m is not None
     if chosen is not None:
-        return _check_chosen(chosen, n, m, law, validate)
+        return _check_chosen(chosen, n, m, law)
     deck = rand((*law.batch_shape, law.d), device=law.device, generator=generator).argsort(-1)
     turn = torch.arange(n * m, device=deck.device) % law.d
     return deck[..., turn].unflatten(-1, (n, m)).movedim(-2, 0)
 
 
 def _check_chosen(
-    chosen: object, n: int, m: int, law: Factors | Conditionals, validate: bool
+    chosen: object, n: int, m: int, law: Factors | Conditionals
 ) -> Int64[Tensor, "n *batch m"]:
     """Return the chosen variables, or raise unless every draw has m different ones."""
     d, shape = law.d, (n, *law.batch_shape, m)
@@ -45,7 +44,7 @@ def _check_chosen(
         raise TypeError(
             f"chosen must hold the numbers of variables as integers, but {index.dtype} was given."
         )
-    if can_inspect(validate, index):
+    if can_inspect(law.validate, index):
         if not bool(((index >= 0) & (index < d)).all()):
             raise ValueError(
                 f"chosen must hold numbers from 0 to {d - 1}, since q has {d} variables, but "

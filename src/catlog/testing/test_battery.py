@@ -19,13 +19,7 @@ from catlog.sampling.draw import categories
 from .battery import applies, draw_randomness, home, z_limit, z_scores
 from .cases import CASES, FUNCTIONS, PARAMETER, Case
 from .enumeration import expectation, expected
-from .settings import (
-    NOISY_ON_CONSTANTS,
-    chosen_per_draw,
-    continuous,
-    estimators,
-    supports,
-)
+from .settings import NOISY_ON_CONSTANTS, chosen_per_draw, continuous, estimators, supports
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 each_kind = pytest.mark.parametrize("kind", ["bits", "one-hot"])

@@ -392,7 +392,7 @@ def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
     q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
     with pytest.raises(
         ValueError,
-        match=rf"x: {type(E).__name__} makes coupled draws .*give `noise` or a `generator`",
+        match=rf"x: {type(E).__name__} cannot use it; give `noise` or a `generator`",
     ):
         E(f_of_bits, q, x=torch.zeros(E.samples, 4, 3))
     match = (

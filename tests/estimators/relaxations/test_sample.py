@@ -250,9 +250,9 @@ def test_wrong_arguments_are_named() -> None:
         sample(logits, x=torch.zeros(3))
     with pytest.raises(ValueError, match="x must hold one-hot vectors"):
         sample(logits, x=torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"`noise` must be None.*ReinMax\(1\) takes x"):
+    with pytest.raises(ValueError, match="noise: ReinMax cannot use it; give `x` or"):
         sample(logits, noise=torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"`x` must be None.*GumbelSoftmax\(1\) takes noise"):
+    with pytest.raises(ValueError, match="x: GumbelSoftmax cannot use it; give `noise` or"):
         sample(logits, GumbelSoftmax(), x=torch.zeros(2, 3))
     for E in (GumbelSoftmax(), ReinMax()):
         with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None"):

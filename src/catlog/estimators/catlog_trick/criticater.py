@@ -92,7 +92,7 @@ class CritiCateR(FromDraws):
         law = view(q, outputs=outputs, validate=self.validate)
         ordered = structure(law)
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         index = law.index(x)
         log_probs = ordered.log_conditionals(
             index, self.validate

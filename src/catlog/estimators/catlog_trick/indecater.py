@@ -129,46 +129,22 @@ class IndeCateR(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = factors(q, outputs=outputs, validate=self.validate)
         groups = (law.d,) if self.per_variable else ()
-        x = base_draws(
-            law,
-            x,
-            self.samples,
-            self.draws,
-            groups=groups,
-            generator=generator,
-            validate=self.validate,
-        )
+        x = base_draws(law, x, self.samples, self.draws, groups=groups, generator=generator)
         slope = None
         if self.differentiates_f:
             owner = "IndeCateR(variables=..., control='taylor')"
             relaxable(q, law, owner, instead=", or pass control='none'")
-            fx, slope = value_and_slope(f, x, law, validate=self.validate)
+            fx, slope = value_and_slope(f, x, law)
         else:
-            fx = evaluate(f, x, law, validate=self.validate)
+            fx = evaluate(f, x, law)
         if self.variables is not None or chosen is not None:
-            chosen = deal_variables(
-                "IndeCateR", law, x.shape[0], self.variables, chosen, generator, self.validate
-            )
+            chosen = deal_variables("IndeCateR", law, x.shape[0], self.variables, chosen, generator)
         if chosen is None:
             weight = mean_weight = mean_differences(
-                f,
-                x,
-                fx,
-                law,
-                per_variable=self.per_variable,
-                chunk_size=self.chunk_size,
-                validate=self.validate,
+                f, x, fx, law, per_variable=self.per_variable, chunk_size=self.chunk_size
             )
         else:
-            table = differences(
-                f,
-                x,
-                fx,
-                law,
-                chosen=chosen,
-                chunk_size=self.chunk_size,
-                validate=self.validate,
-            )
+            table = differences(f, x, fx, law, chosen=chosen, chunk_size=self.chunk_size)
             mean_weight = _mean_over_draws(table, chosen, law.d)
             weight = mean_weight if slope is None else _taylor(law, x, slope, table, chosen)
         base = fx.mean(0)

@@ -73,7 +73,7 @@ class LEG(FromDraws):
         ordered = structure(law)
         x = draws_for(self, law, x, generator)
         index = law.index(x)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
             moves = [
@@ -97,12 +97,7 @@ class LEG(FromDraws):
             log_joint = torch.cat(joint)
             flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, unmoved)
             values = evaluate_chunked(
-                f,
-                lambda part: law.point(flat[part]),
-                len(flat),
-                law,
-                chunk_size=self.chunk_size,
-                validate=self.validate,
+                f, lambda part: law.point(flat[part]), len(flat), law, chunk_size=self.chunk_size
             )
 
             def table(at_draws: Tensor, at_moves: Tensor, empty: float) -> Tensor:

@@ -147,7 +147,7 @@ class MemoryCateR(FromDraws, nn.Module):
         check_module_device(self, law.device)
         self._check(law)
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         index = law.index(x)
         # By critic: [critics, rows of the batch, ...]; draws come first among the rows.
         probs = law.probs.reshape(-1, self.critics, law.d * law.k).movedim(1, 0).double()

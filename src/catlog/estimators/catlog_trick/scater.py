@@ -118,7 +118,7 @@ class SCateR(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         interventions = self._interventions(law, x, chosen, noise, generator)
-        fx = evaluate(f, law.point(interventions.x), law, validate=self.validate)
+        fx = evaluate(f, law.point(interventions.x), law)
         table = self._table(f, fx, law, interventions)
         # Weighted by the conditionals at the base draws, in one differentiable pass.
         probs = structure(law).log_conditionals(interventions.x, self.validate).exp()
@@ -139,7 +139,7 @@ class SCateR(FromDraws):
         check_generator(generator, law.device)
         index = None
         if x is not None:
-            index = law.index(base_draws(law, x, self.samples, validate=self.validate))
+            index = law.index(base_draws(law, x, self.samples))
         if index is not None and self.suffix == "gumbel" and any(ordered.ancestors):
             raise ValueError(
                 "x: with suffix='gumbel' the draws come from Gumbel noise; give `noise` or a "
@@ -148,15 +148,13 @@ class SCateR(FromDraws):
         n = self.samples if index is None else index.shape[0]
         shape = noise_shape(ordered, n, self.suffix, self.categories, self._moves(law))
         form = "[groups, n, *batch, d]"
-        noise = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
+        noise = given_or_rand(noise, shape, form, law, generator, lead=2)
         with torch.no_grad():
             if self.variables is None and chosen is None:
                 return all_interventions(
                     ordered, noise, index, self.suffix, self.categories, self.validate
                 )
-            chosen = deal_variables(
-                "SCateR", law, n, self.variables, chosen, generator, self.validate
-            )
+            chosen = deal_variables("SCateR", law, n, self.variables, chosen, generator)
             return chosen_interventions(ordered, noise, chosen, index, self.suffix, self.validate)
 
     def _table(
@@ -166,12 +164,7 @@ class SCateR(FromDraws):
         with torch.no_grad():
             flat = interventions.moved.flatten(0, 1)
             values = evaluate_chunked(
-                f,
-                lambda part: law.point(flat[part]),
-                len(flat),
-                law,
-                chunk_size=self.chunk_size,
-                validate=self.validate,
+                f, lambda part: law.point(flat[part]), len(flat), law, chunk_size=self.chunk_size
             )
             change = values.unflatten(0, (len(interventions.moved), len(fx))) - fx.detach()
             variable, category = interventions.variable, interventions.category

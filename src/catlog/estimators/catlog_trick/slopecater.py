@@ -140,9 +140,7 @@ class SlopeCateR(FromDraws, nn.Module):
         law = factors(q, outputs=outputs, validate=self.validate)
         check_module_device(self, law.device)
         relaxable(q, law, "SlopeCateR")
-        x = base_draws(
-            law, x, self.samples, self.draws, generator=generator, validate=self.validate
-        )
+        x = base_draws(law, x, self.samples, self.draws, generator=generator)
         m = self.turns(law.k)
         undecided = gradient_scale(law.probs.detach())
         # In one tensor, for one kernel.
@@ -152,9 +150,7 @@ class SlopeCateR(FromDraws, nn.Module):
         coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
         probability, ends = selection_probabilities(undecided * sizes)
         shape, form = (1, *law.batch_shape), "[1, *batch]"
-        start = given_or_rand(
-            start, shape, form, law, generator, self.validate, closed=True, name="start"
-        )
+        start = given_or_rand(start, shape, form, law, generator, closed=True, name="start")
         variable = systematic_sample(m * ends, m, start)
         draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
         predictions = make_predictions(draws, probs, variable)
@@ -169,7 +165,7 @@ class SlopeCateR(FromDraws, nn.Module):
             finite_log_probs(law), corrected, rate, self.validate, *plan, *self.buffers()
         )
         points = law.shaped(points).to(law.dtype, copy=True)  # f may write into them
-        values = evaluate_through(f, points, law, validate=self.validate)
+        values = evaluate_through(f, points, law)
         shares = plan.shares.to(values.dtype)
         exact = predictions.exact(values.detach()) * weight
         return once((shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype))

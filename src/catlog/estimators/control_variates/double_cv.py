@@ -85,7 +85,7 @@ class DoubleCV(FromDraws, nn.Module):
         check_module_device(self, law.device)
         relaxable(q, law, "DoubleCV")
         x = draws_for(self, law, x, generator)
-        fx, slope = value_and_slope(f, x, law, validate=self.validate)
+        fx, slope = value_and_slope(f, x, law)
         slope = by_category(law, slope)
         score = score_in_logits(law, law.index(x))[1]
         alpha = self.alpha.to(law.real)

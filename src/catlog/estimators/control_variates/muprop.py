@@ -70,9 +70,9 @@ class MuProp(FromDraws):
         law = factors(q, validate=self.validate)
         relaxable(q, law, "MuProp")
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         mean = to_point(law, law.probs.detach()).to(law.dtype).unsqueeze(0)
-        at_mean, slope = value_and_slope(f, mean, law, validate=self.validate)
+        at_mean, slope = value_and_slope(f, mean, law)
         slope = by_category(law, slope)
         score = score_in_logits(law, law.index(x))[1]
         residual = (fx - at_mean).detach() - (slope * score).sum((-1, -2))

@@ -95,7 +95,7 @@ class REBAR(FromDraws, nn.Module):
         law = factors(q, validate=self.validate)
         check_module_device(self, law.device)
         relaxable(q, law, "REBAR")
-        draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)
+        draws = relaxed_draws(f, law, x, self.samples, noise, generator)
         value = draws.fx.mean(0)
         if not torch.is_grad_enabled():
             return value
@@ -131,7 +131,7 @@ class REBAR(FromDraws, nn.Module):
 
         def control(z: Tensor) -> "tuple[Tensor]":
             points = relaxed(law, z, temperature[..., None, None]).to(law.dtype)
-            return (evaluate(f, points, law, validate=self.validate).to(law.real),)
+            return (evaluate(f, points, law).to(law.real),)
 
         learns = self.log_temperature.requires_grad
         (c,), (slope,) = value_and_grad(control, draws.z, create_graph=learns)

@@ -90,7 +90,7 @@ class RELAX(FromDraws, nn.Module):
         law = factors(q, validate=self.validate)
         check_module_device(self, law.device)
         relaxable(q, law, "RELAX")
-        draws = relaxed_draws(f, law, x, self.samples, noise, generator, self.validate)
+        draws = relaxed_draws(f, law, x, self.samples, noise, generator)
         value = draws.fx.mean(0)
         if self.network is None:
             signal = draws.fx.detach().to(law.real)[..., None, None]

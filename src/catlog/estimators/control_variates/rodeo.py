@@ -98,7 +98,7 @@ class RODEO(FromDraws, nn.Module):
         check_module_device(self, law.device)
         bits_only(q, law, "RODEO", "DoubleCV (with one-hot points) or RLOO")
         x = draws_for(self, law, x, generator)
-        fx, slope = value_and_slope(f, x, law, validate=self.validate)
+        fx, slope = value_and_slope(f, x, law)
         bits = law.flat(x).to(law.real)
         score = bits - law.probs.detach()[..., 1]
         values = fx.detach().to(law.real)

@@ -3,20 +3,18 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, attach
-from ...evaluation.evaluate import evaluate
+from ...distributions.factors import Factors
+from ...estimator import BITS
 from ...sampling.draw import categories
-from ..logit_gradients import logit_surrogate
-from .coupling import coupling_noise
+from .coupling import CoupledDraws, Slope, of_bits
 
 
 @dataclass(frozen=True, repr=False)
-class ARM(FromDraws):
+class ARM(CoupledDraws):
     r"""The difference of f at an antithetic pair of draws, weighted by the uniform noise behind the
     pair.
 
@@ -49,32 +47,18 @@ class ARM(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased = True
     supports = BITS
-    differentiates_f = False
-    randomness = ("noise",)
+    for_categories = "ARSM"
     reference = "Yin & Zhou 2019"
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        bits_only(q, law, "ARM", "ARSM")
-        shape = (self.samples, *law.batch_shape, law.d)
-        u = coupling_noise(self, law, shape, x, noise, generator)
-        index = torch.cat([categories(law, u), categories(law, 1 - u)])
-        fx = evaluate(f, law.point(index), law, validate=self.validate)
-        values, anti_values = fx.detach().chunk(2)
-        slope = ((values - anti_values).unsqueeze(-1) * (u - 0.5)).mean(0)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+        index = torch.cat([categories(law, noise), categories(law, 1 - noise)])
+
+        def slope(fx: Tensor) -> Tensor:
+            values, anti_values = fx.chunk(2)
+            return of_bits(((values - anti_values).unsqueeze(-1) * (noise - 0.5)).mean(0))
+
+        return index, slope

@@ -3,19 +3,17 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Int64
 from torch import Tensor
-from torch.distributions import Distribution
 
-from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, attach
-from ...evaluation.evaluate import evaluate
-from ..logit_gradients import leave_one_out, logit_surrogate
-from .coupling import antithetic_events, coupling_noise, pair_correction
+from ...distributions.factors import Factors
+from ...estimator import BITS
+from ..logit_gradients import leave_one_out
+from .coupling import CoupledDraws, Slope, antithetic_events, of_bits, pair_correction
 
 
 @dataclass(frozen=True, repr=False)
-class ARMS(FromDraws):
+class ARMS(CoupledDraws):
     r"""Leave-one-out REINFORCE on negatively dependent draws of bits, corrected for their
     dependence.
 
@@ -51,34 +49,19 @@ class ARMS(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    unbiased = True
     supports = BITS
-    differentiates_f = False
-    randomness = ("noise",)
+    for_categories = "CARMS"
+    simplex = 0
     least_samples = 2
     too_few = "One draw has no others to compare with: use Reinforce."
     reference = "Dimitriev & Zhou 2021a"
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        bits_only(q, law, "ARMS", "CARMS")
-        n = self.samples
-        shape = (n, *law.batch_shape, law.d)
-        noise = coupling_noise(self, law, shape, x, noise, generator, simplex=0)
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
         rare, category = law.probs.detach().min(-1)
         b = torch.where(antithetic_events(noise, rare), category, 1 - category)
-        fx = evaluate(f, law.point(b), law, validate=self.validate)
-        values = fx.detach()
-        advantage = (values - leave_one_out(values)).unsqueeze(-1)
-        slope = (advantage * b).mean(0) * pair_correction(n, rare)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))
+
+        def slope(fx: Tensor) -> Tensor:
+            advantage = (fx - leave_one_out(fx)).unsqueeze(-1)
+            return of_bits((advantage * b).mean(0) * pair_correction(self.samples, rare))
+
+        return b, slope

@@ -3,19 +3,17 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, FromDraws, Function, attach
-from ...evaluation.evaluate import evaluate
-from ..logit_gradients import logit_surrogate
-from .coupling import coupling_noise
+from ...distributions.factors import Factors, factors
+from ...estimator import INDEPENDENT
+from .coupling import CoupledDraws, Slope
 
 
 @dataclass(frozen=True, repr=False)
-class ARSM(FromDraws):
+class ARSM(CoupledDraws):
     r"""ARM for categorical variables: f at the arg-min categories after swapping pairs of noise
     components, weighted by the noise.
 
@@ -52,40 +50,28 @@ class ARSM(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased = True
     supports = INDEPENDENT
-    differentiates_f = False
-    randomness = ("noise",)
+    simplex = -1
     reference = "Yin et al. 2019"
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k
         return self.samples * (1 + k * (k - 1) // 2)
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        n, k = self.samples, law.k
-        shape = (n, *law.batch_shape, law.d, k)
-        pi = coupling_noise(self, law, shape, x, noise, generator, simplex=-1)
-        order, which = _swaps(k, law.device)
-        scaled = pi[..., order] / law.probs.detach().unsqueeze(-2)
+    def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
+        return (law.k,)
+
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+        order, which = _swaps(law.k, law.device)
+        scaled = noise[..., order] / law.probs.detach().unsqueeze(-2)
         category = scaled.argmin(-1)  # [n, *batch, d, swaps]
-        points = law.point(category.movedim(-1, 0).flatten(0, 1))
-        fx = evaluate(f, points, law, validate=self.validate)
-        swapped = fx.detach().unflatten(0, (-1, n))[which]  # [k (m), k (j), n, *batch]
-        change = (swapped - swapped.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
-        slope = (change * (1 / k - pi).unsqueeze(-2)).sum(-1).mean(0)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, slope))
+
+        def slope(fx: Tensor) -> Tensor:
+            swapped = fx.unflatten(0, (-1, self.samples))[which]  # [k (m), k (j), n, *batch]
+            change = (swapped - swapped.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
+            return (change * (1 / law.k - noise).unsqueeze(-2)).sum(-1).mean(0)
+
+        return category.movedim(-1, 0).flatten(0, 1), slope
 
 
 def _swaps(k: int, device: torch.device) -> tuple[Int64[Tensor, "swaps k"], Int64[Tensor, "k k"]]:

@@ -5,18 +5,15 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ...distributions.factors import factors
-from ...estimator import INDEPENDENT, FromDraws, Function, attach
-from ...evaluation.evaluate import evaluate
-from ..logit_gradients import logit_surrogate
-from .coupling import antithetic_events, coupling_noise, pair_correction, pair_probability
+from ...distributions.factors import Factors
+from ...estimator import INDEPENDENT
+from .coupling import CoupledDraws, Slope, antithetic_events, pair_correction, pair_probability
 
 
 @dataclass(frozen=True, repr=False)
-class CARMS(FromDraws):
+class CARMS(CoupledDraws):
     r"""ARMS for categorical variables: leave-one-out REINFORCE on negatively dependent draws, each
     pair with a weight that corrects for the dependence.
 
@@ -59,38 +56,27 @@ class CARMS(FromDraws):
     samples: int = 2
     validate: bool = True
 
-    unbiased = True
     supports = INDEPENDENT
-    differentiates_f = False
-    randomness = ("noise",)
+    simplex = 0
     least_samples = 2
     too_few = "One draw has no others to compare with: use Reinforce."
     reference = "Dimitriev & Zhou 2021b"
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        n, shape = self.samples, (self.samples, *law.batch_shape, law.d)
-        noise = coupling_noise(self, law, (*shape, law.k - 1), x, noise, generator, simplex=0)
+    def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
+        return (law.k - 1,)
+
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+        n = self.samples
         order, stick = _sticks(law.probs.detach())
         passes = ~antithetic_events(noise, stick)
         rank = (passes if law.k == 2 else passes.long().cumprod(-1)).sum(-1)
-        index = order.expand(*shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
-        fx = evaluate(f, law.point(index), law, validate=self.validate)
+        index = order.expand(*rank.shape, law.k).gather(-1, rank.unsqueeze(-1)).squeeze(-1)
 
-        slope = _summed_pairs(fx.detach().to(law.real), rank, _weights(n, stick)) / (n * (n - 1))
-        order = order.expand(slope.shape)
-        slope = torch.zeros_like(slope).scatter(-1, order, slope)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, slope))
+        def slope(fx: Tensor) -> Tensor:
+            by_rank = _summed_pairs(fx.to(law.real), rank, _weights(n, stick)) / (n * (n - 1))
+            return torch.zeros_like(by_rank).scatter(-1, order.expand(by_rank.shape), by_rank)
+
+        return index, slope
 
 
 def _summed_pairs(

@@ -1,44 +1,84 @@
 """Noise for coupled draws, negatively dependent events made from it, and their probabilities."""
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.distributions import Distribution
 
-from ...checks import check_generator, check_uniforms
-from ...distributions.factors import Factors
-from ...estimator import FromDraws
+from ...checks import check_generator, check_randomness, check_uniforms
+from ...distributions.factors import Factors, bits_only, factors
+from ...estimator import FromDraws, Function, attach
+from ...evaluation.evaluate import evaluate
+from ...sampling.gumbel import positive
 from ...sampling.randomness import rand
+from ..logit_gradients import logit_surrogate
+
+Slope = Callable[[Tensor], Tensor]  # from f's values to a slope in the logits, [*batch, d, k]
 
 
-def coupling_noise(
-    E: FromDraws,
-    law: Factors,
-    shape: tuple[int, ...],
-    x: Tensor | None,
-    noise: Tensor | None,
-    generator: torch.Generator | None,
-    simplex: int | None = None,
-) -> Tensor:
-    """Return ``noise``, checked, or draw it for the estimator E.
+class CoupledDraws(FromDraws):
+    """The mean of f at coupled draws, with a gradient in the logits from the values there.
 
-    It holds uniforms or, with ``simplex``, Dirichlet(1, ..., 1) vectors along that dimension.
+    A subclass adds ``supports`` and ``coupled``.
     """
-    owner = type(E).__name__
-    if x is not None:
-        raise ValueError(
-            f"x: {owner} makes coupled draws from noise; give `noise` or a `generator` instead."
-        )
-    check_generator(generator, law.device)
-    if noise is not None:
-        form = f"for {owner} with this q"
-        return check_uniforms(
-            "noise", noise, shape, form, law, E.validate, closed=True, simplex=simplex
-        )
-    u = rand(shape, dtype=law.real, device=law.device, generator=generator)
-    if simplex is None:
-        return u
-    exponential = -u.clamp(min=torch.finfo(u.dtype).tiny).log()
-    return exponential / exponential.sum(simplex, keepdim=True)
+
+    unbiased = True
+    differentiates_f = False
+    randomness = ("noise",)
+    for_categories: ClassVar[str] = ""  # a method of bits: what to use for categories
+    simplex: ClassVar[int | None] = None  # along it the noise is Dirichlet(1, ..., 1), else uniform
+
+    def __call__(
+        self,
+        f: Function,
+        q: Distribution,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        outputs: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch_outputs"]:
+        check_randomness(self, x=x, noise=noise)
+        law = factors(q, outputs=outputs, validate=self.validate)
+        if self.for_categories:
+            bits_only(q, law, type(self).__name__, self.for_categories)
+        index, slope = self.coupled(law, self._noise(law, noise, generator))
+        fx = evaluate(f, law.point(index), law)
+        value = fx.mean(0)
+        return attach(value, value + logit_surrogate(law, slope(fx.detach())))
+
+    def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
+        """Return the shape of the noise of one variable in one draw."""
+        return ()
+
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+        """Return coupled draws, and a function from f's values there to a slope in the logits."""
+        raise NotImplementedError
+
+    def _noise(
+        self, law: Factors, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "n *batch_and_noise"]:
+        """Return the noise given to the call, checked, or draw it."""
+        check_generator(generator, law.device)
+        shape = (self.samples, *law.batch_shape, law.d, *self.noise_per_variable(law))
+        if noise is not None:
+            form = f"for {type(self).__name__} with this q"
+            return check_uniforms(
+                "noise", noise, shape, form, law, closed=True, simplex=self.simplex
+            )
+        u = rand(shape, dtype=law.real, device=law.device, generator=generator)
+        if self.simplex is None:
+            return u
+        exponential = -positive(u).log()
+        return exponential / exponential.sum(self.simplex, keepdim=True)
+
+
+def of_bits(slope: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d 2"]:
+    """Return the slope in both log-probabilities of bits for a slope in their log-odds."""
+    return torch.stack([-slope, slope], -1)
 
 
 def antithetic_events(

@@ -3,20 +3,18 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...distributions.factors import bits_only, factors
-from ...estimator import BITS, FromDraws, Function, attach
-from ...evaluation.evaluate import evaluate
+from ...distributions.factors import Factors
+from ...estimator import BITS
 from ...sampling.draw import categories
-from ..logit_gradients import logit_surrogate
-from .coupling import coupling_noise
+from .coupling import CoupledDraws, Slope, of_bits
 
 
 @dataclass(frozen=True, repr=False)
-class DisARM(FromDraws):
+class DisARM(CoupledDraws):
     r"""The difference of f at an antithetic pair of draws, credited to the bits in which the pair
     differs.
 
@@ -51,33 +49,19 @@ class DisARM(FromDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased = True
     supports = BITS
-    differentiates_f = False
-    randomness = ("noise",)
+    for_categories = "DisARMTree"
     reference = "Dong et al. 2020; Yin et al. 2020"
 
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        bits_only(q, law, "DisARM", "DisARMTree")
-        shape = (self.samples, *law.batch_shape, law.d)
-        u = coupling_noise(self, law, shape, x, noise, generator)
-        b, anti = categories(law, u), categories(law, 1 - u)
-        fx = evaluate(f, law.point(torch.cat([b, anti])), law, validate=self.validate)
-        values, anti_values = fx.detach().chunk(2)
-        change = ((values - anti_values).unsqueeze(-1) * (b - anti)).mean(0)
-        slope = change * law.probs.detach().amax(-1) / 2
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, torch.stack([-slope, slope], -1)))
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
+        b, anti = categories(law, noise), categories(law, 1 - noise)
+
+        def slope(fx: Tensor) -> Tensor:
+            values, anti_values = fx.chunk(2)
+            change = ((values - anti_values).unsqueeze(-1) * (b - anti)).mean(0)
+            return of_bits(change * law.probs.detach().amax(-1) / 2)
+
+        return torch.cat([b, anti]), slope

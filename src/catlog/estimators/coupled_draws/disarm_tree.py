@@ -4,23 +4,21 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_choice
-from ...distributions.factors import factors
+from ...distributions.factors import Factors
 from ...distributions.inverse_cdf import inverse_cdf
-from ...estimator import INDEPENDENT, FromDraws, Function, attach
-from ...evaluation.evaluate import evaluate
-from ..logit_gradients import logit_surrogate
-from .coupling import coupling_noise
+from ...estimator import INDEPENDENT
+from .coupling import CoupledDraws, Slope
 
 Tree = Literal["balanced", "stick"]
 
 
 @dataclass(frozen=True, repr=False)
-class DisARMTree(FromDraws):
+class DisARMTree(CoupledDraws):
     r"""DisARM for categorical variables: every category is a leaf of a binary tree, every inner
     node a bit.
 
@@ -55,10 +53,7 @@ class DisARMTree(FromDraws):
     tree: Tree = "balanced"
     validate: bool = True
 
-    unbiased = True
     supports = INDEPENDENT
-    differentiates_f = False
-    randomness = ("noise",)
     reference = "Dong et al. 2021"
 
     def __post_init__(self) -> None:
@@ -68,46 +63,38 @@ class DisARMTree(FromDraws):
     def evaluations(self, q: Distribution) -> int:
         return 2 * self.samples
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
-        shape = (self.samples, *law.batch_shape, law.d, law.k - 1)
-        u = coupling_noise(self, law, shape, x, noise, generator)
+    def noise_per_variable(self, law: Factors) -> tuple[int, ...]:
+        return (law.k - 1,)
+
+    def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
         probs = law.probs.detach()
         order = torch.arange(law.k, device=law.device).expand(probs.shape)
         if self.tree == "stick":
             probs, order = probs.sort(dim=-1, stable=True)
         sides = _sides(self.tree, law.k, law.device).to(law.real)  # [left or right, nodes, k]
         mass = torch.einsum("...k,svk->...vs", probs, sides)  # of the leaves on either side
-        node = mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(law.real).tiny)
-        bits = torch.cat([inverse_cdf(node, u), inverse_cdf(node, 1 - u)])
+        tiny = torch.finfo(law.real).tiny
+        node = mass / mass.sum(-1, keepdim=True).clamp(min=tiny)
+        bits = torch.cat([inverse_cdf(node, noise), inverse_cdf(node, 1 - noise)])
         # The leaf whose ancestors all have the bit that leads to it, and the nodes on its path.
         agree = torch.einsum(
             "...vs,svk->...k", torch.stack([1 - bits, bits], -1).to(law.real), sides
         )
         leaf = (agree - sides.sum((0, 1))).argmax(-1)
         index = order.expand(*leaf.shape, law.k).gather(-1, leaf.unsqueeze(-1)).squeeze(-1)
-        fx = evaluate(f, law.point(index), law, validate=self.validate)
 
-        values, anti_values = fx.detach().chunk(2)
-        b, anti = bits.chunk(2)
-        on_path = torch.maximum(*sides.sum(0).T[leaf].chunk(2))
-        change = (values - anti_values)[..., None, None] * (b - anti) * on_path
-        slope = change.mean(0) * node.amax(-1) / 2
-        # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
-        share = torch.stack([-slope, slope], -1) / mass.clamp(min=torch.finfo(law.real).tiny)
-        by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
-        by_category = torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
-        value = fx.mean(0)
-        return attach(value, value + logit_surrogate(law, by_category))
+        def slope(fx: Tensor) -> Tensor:
+            values, anti_values = fx.chunk(2)
+            b, anti = bits.chunk(2)
+            on_path = torch.maximum(*sides.sum(0).T[leaf].chunk(2))
+            change = (values - anti_values)[..., None, None] * (b - anti) * on_path
+            by_node = change.mean(0) * node.amax(-1) / 2
+            # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
+            share = torch.stack([-by_node, by_node], -1) / mass.clamp(min=tiny)
+            by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
+            return torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
+
+        return index, slope
 
 
 def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:

@@ -8,15 +8,14 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_count
-from ...distributions.factors import Factors, bits_only, factors
-from ...estimator import BITS, FromDraws, Function
-from ...sampling.draw import draws_for
+from ...distributions.factors import Factors, bits_only
+from ...estimator import BITS
 from ..logit_gradients import finite_log_probs
-from .relaxation import mean_through, straight_through
+from .relaxation import MeanThroughDraws
 
 
 @dataclass(frozen=True, repr=False)
-class DARN(FromDraws):
+class DARN(MeanThroughDraws):
     r"""REINFORCE for bits, with a baseline that is predicted from the derivative of f at the draw.
 
     .. math::
@@ -52,36 +51,22 @@ class DARN(FromDraws):
     order: int = 2
     validate: bool = True
 
-    unbiased = False
     supports = BITS
-    differentiates_f = True
     reference = "Gregor et al. 2014"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("DARN", "order", self.order, most=2)
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        law = factors(q, outputs=outputs, validate=self.validate)
+    def check_kind(self, q: Distribution, law: Factors) -> None:
         bits_only(q, law, "DARN", "ReinMax, which is the same for categories")
-        return mean_through(f, law, self.points(law, x=x, generator=generator), self.validate)
 
-    def points(
-        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
         logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
         # The weight of f' in the derivative in the bit's logit.
         weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
-        mean = law.shaped(weight * (logits[..., 1] - logits[..., 0]))
-        return straight_through(law, x, mean)
+        rise = weight * (logits[..., 1] - logits[..., 0])
+        return rise.unsqueeze(-1).expand(*rise.shape, 2)  # only category 1 of a bit is used

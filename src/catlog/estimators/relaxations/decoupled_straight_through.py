@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ...checks import check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
 from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
@@ -56,9 +55,6 @@ class DecoupledStraightThrough(MeanThroughDraws):
     backward_temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     randomness = ("x", "noise")
     reference = "Shah et al. 2024"
 
@@ -79,9 +75,7 @@ class DecoupledStraightThrough(MeanThroughDraws):
         log_forward = (law.log_probs.detach() / self.forward_temperature).log_softmax(-1)
         forward = replace(law, probs=log_forward.exp(), given_logits=log_forward)
         x = draws_for(self, forward, x, generator)
-        z = gumbels_given_argmax(
-            forward, forward.index(x), noise, (), generator=generator, validate=self.validate
-        )
+        z = gumbels_given_argmax(forward, forward.index(x), noise, (), generator=generator)
         logits = finite_log_probs(law)
         gumbel = z - torch.where(law.possible, log_forward, 0.0)  # still -inf where impossible
         soft = (gumbel + logits / self.backward_temperature).softmax(-1)

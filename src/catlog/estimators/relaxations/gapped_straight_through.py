@@ -8,10 +8,8 @@ from torch import Tensor
 
 from ...checks import check_number, check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
+from .relaxation import MeanThroughDraws, is_drawn
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,9 +51,6 @@ class GappedStraightThrough(MeanThroughDraws):
     gap: float | None = 1.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     reference = "Fan et al. 2022"
 
     def __post_init__(self) -> None:
@@ -64,19 +59,16 @@ class GappedStraightThrough(MeanThroughDraws):
         if self.gap is not None:
             check_number("GappedStraightThrough", "gap", self.gap, least=0)
 
-    def points(
-        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)
         others = logits - (logits - top + self._gap(law, drawn)).clamp(min=0)
         moved = torch.where(drawn, top, others)
         free = finite_log_probs(law)
-        soft = ((moved + (free - free.detach())) / self.temperature).softmax(-1)
-        return straight_through(law, x, to_point(law, soft))
+        return ((moved + (free - free.detach())) / self.temperature).softmax(-1)
 
     def _gap(self, law: Factors, drawn: Tensor) -> Tensor | float:
         """Return the gap, one per draw and variable if it depends on the drawn category."""

@@ -8,13 +8,11 @@ from torch import Tensor
 
 from ...checks import check_count, check_temperature, check_uniforms
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
 from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, straight_through, to_point
+from .relaxation import MeanThroughDraws
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +53,6 @@ class GumbelRao(MeanThroughDraws):
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     randomness = ("x", "noise")
     reference = "Paulus et al. 2021"
 
@@ -66,16 +61,9 @@ class GumbelRao(MeanThroughDraws):
         check_count("GumbelRao", "noise_samples", self.noise_samples)
         check_temperature("GumbelRao", self.temperature)
 
-    def points(
-        self,
-        law: Factors,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
         index = law.index(x)
         logits = finite_log_probs(law)
         if law.k == 2 and not _is_learned(self.temperature):
@@ -83,13 +71,9 @@ class GumbelRao(MeanThroughDraws):
             with torch.no_grad():
                 slope = self._rise(law, index, noise, generator)
             rise = slope * (odds - odds.detach())
-            soft = torch.stack([-rise, rise], -1)
-        else:
-            z = gumbels_given_argmax(
-                law, index, noise, (self.noise_samples,), generator, self.validate
-            )
-            soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        return straight_through(law, x, to_point(law, soft))
+            return torch.stack([-rise, rise], -1)
+        z = gumbels_given_argmax(law, index, noise, (self.noise_samples,), generator)
+        return ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
 
     def _rise(
         self,
@@ -110,7 +94,7 @@ class GumbelRao(MeanThroughDraws):
         if noise is not None:
             shape = (repeats, *index.shape, law.k)
             form = "[..., n, *batch, d, k]"
-            noise = check_uniforms("noise", noise, shape, form, law, self.validate, lead=2)
+            noise = check_uniforms("noise", noise, shape, form, law, lead=2)
         second_is_drawn = index.bool()
         p = law.probs.detach()
         other = torch.where(second_is_drawn, p[..., 0], p[..., 1])

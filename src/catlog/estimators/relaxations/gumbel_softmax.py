@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_flag, check_generator, check_temperature
+from ...checks import check_flag, check_generator, check_randomness, check_temperature
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
@@ -79,28 +79,20 @@ class GumbelSoftmax(FromDraws):
         outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
-        if x is not None:
-            raise ValueError(
-                "x: GumbelSoftmax makes relaxed draws from q's parameters and noise; give "
-                "`noise` or a `generator` instead."
-            )
+        check_randomness(self, x=x, noise=noise)
         law = factors(q, outputs=outputs, validate=self.validate)
         relaxable(q, law, "GumbelSoftmax")
         points = self.points(law, noise=noise, generator=generator).clone()
-        return evaluate_through(f, points, law, validate=self.validate).mean(0)
+        return evaluate_through(f, points, law).mean(0)
 
     def points(
-        self,
-        law: Factors,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        self, law: Factors, *, noise: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return relaxed draws or, with ``hard``, draws with their derivative."""
         check_generator(generator, law.device)
         shape = (self.samples, *law.batch_shape, law.d)
         shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
-        u = given_or_rand(noise, shape, "for this q", law, generator, self.validate)
+        u = given_or_rand(noise, shape, "for this q", law, generator)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
             relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)

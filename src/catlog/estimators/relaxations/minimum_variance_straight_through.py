@@ -8,11 +8,9 @@ from torch import Tensor
 
 from ...checks import check_number
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
 from .reinmax import times_jacobian
-from .relaxation import MeanThroughDraws, is_drawn, straight_through, to_point
+from .relaxation import MeanThroughDraws, is_drawn
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,20 +51,15 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     bias_weight: float = 100.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     reference = "Hooper & Shekhovtsov 2026"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("MinimumVarianceStraightThrough", "bias_weight", self.bias_weight, least=0)
 
-    def points(
-        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
         drawn = is_drawn(law, law.index(x))
         p, w = law.probs.detach(), self.bias_weight
         slope = times_jacobian(p, finite_log_probs(law))
@@ -77,8 +70,7 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
             return (table * drawn).sum(-1, keepdim=True)
 
         total = (1 + w * p) * multiplier - w * p * of_drawn(multiplier) + w * drawn * slope
-        mean = total / (1 + w * (p + of_drawn(p)))
-        return straight_through(law, x, to_point(law, mean))
+        return total / (1 + w * (p + of_drawn(p)))
 
     def _multiplier(
         self, p: Float[Tensor, "*batch d k"], slope: Float[Tensor, "*batch d k"]

@@ -5,18 +5,16 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ...checks import check_count, check_generator, check_number
-from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import RELAXABLE, FromDraws, Function
+from ...distributions.factors import Factors
 from ...sampling.gumbel import gumbels
 from ...sampling.randomness import given_or_rand
-from .relaxation import mean_through, straight_through, to_point
+from .relaxation import MeanThroughDraws, straight_through, to_point
 
 
 @dataclass(frozen=True, repr=False)
-class ReDGE(FromDraws):
+class ReDGE(MeanThroughDraws):
     r"""Straight-through at the mean that a diffusion model of the categories predicts.
 
     .. math::
@@ -59,9 +57,6 @@ class ReDGE(FromDraws):
     last_time: float = 0.5
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     randomness = ("noise",)
     reference = "Gourevitch et al. 2026"
 
@@ -75,30 +70,11 @@ class ReDGE(FromDraws):
                 "for relaxed draws that are almost one-hot."
             )
 
-    def __call__(
-        self,
-        f: Function,
-        q: Distribution,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        outputs: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch_outputs"]:
-        if x is not None:
-            raise ValueError(
-                "x: ReDGE makes its draws from q's parameters and noise; give `noise` or a "
-                "`generator` instead."
-            )
-        law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, "ReDGE")
-        points = self.points(law, noise=noise, generator=generator)
-        return mean_through(f, law, points, self.validate)
-
     def points(
         self,
         law: Factors,
         *,
+        x: Tensor | None = None,
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
@@ -106,7 +82,7 @@ class ReDGE(FromDraws):
         check_generator(generator, law.device)
         shape = (2, self.samples, *law.batch_shape, law.d, law.k)
         form = "[2, n, *batch, d, k]"
-        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
+        u = given_or_rand(noise, shape, form, law, generator, lead=2)
         soft = self._denoised(law, u[0])
         index = (soft.detach().log() + gumbels(u[1])).argmax(-1)
         return straight_through(law, law.point(index), to_point(law, soft))

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from ...checks import check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
 from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, drawn_categories, is_drawn, straight_through, to_point
+from .relaxation import MeanThroughDraws, drawn_categories, is_drawn
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,22 +49,16 @@ class ReinMax(MeanThroughDraws):
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     reference = "Liu et al. 2023"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_temperature("ReinMax", self.temperature)
 
-    def points(
-        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
-        mean = reinmax_mean(law, drawn_categories(law, x), self.temperature)
-        return straight_through(law, x, to_point(law, mean))
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
+        return reinmax_mean(law, drawn_categories(law, x), self.temperature)
 
 
 def reinmax_mean(

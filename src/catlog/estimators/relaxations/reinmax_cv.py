@@ -8,13 +8,11 @@ from torch import Tensor
 
 from ...checks import check_count, check_number, check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
 from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, reinmax_mean
-from .relaxation import MeanThroughDraws, drawn_categories, straight_through, to_point
+from .relaxation import MeanThroughDraws, drawn_categories
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,9 +58,6 @@ class ReinMaxCV(MeanThroughDraws):
     control_weight: float = 0.5
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     randomness = ("x", "noise")
     reference = "Wang & Bui 2026"
 
@@ -72,20 +67,13 @@ class ReinMaxCV(MeanThroughDraws):
         check_temperature("ReinMaxCV", self.temperature)
         check_number("ReinMaxCV", "control_weight", self.control_weight)
 
-    def points(
-        self,
-        law: Factors,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
         index = law.index(x)
         shape = (1 + self.noise_samples, *index.shape, law.k)
         form = "[1 + M, n, *batch, d, k]"
-        u = given_or_rand(noise, shape, form, law, generator, self.validate, lead=2)
+        u = given_or_rand(noise, shape, form, law, generator, lead=2)
         middle = midpoint(law, index)
         centre = middle.log_probs
         possible = law.possible
@@ -96,5 +84,4 @@ class ReinMaxCV(MeanThroughDraws):
         rao = ((z + change) / self.temperature).softmax(-1).mean(0)
         drawn = ((torch.where(possible, centre, 0.0) + h + change) / self.temperature).softmax(-1)
         mean = reinmax_mean(law, drawn_categories(law, x), 1.0)
-        controlled = mean + self.control_weight * (rao - drawn)
-        return straight_through(law, x, to_point(law, controlled))
+        return mean + self.control_weight * (rao - drawn)

@@ -8,12 +8,10 @@ from torch import Tensor
 
 from ...checks import check_count, check_temperature
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, times_jacobian
-from .relaxation import MeanThroughDraws, straight_through, to_point
+from .relaxation import MeanThroughDraws
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +53,6 @@ class ReinMaxRao(MeanThroughDraws):
     temperature: float | Tensor = 1.0
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     randomness = ("x", "noise")
     reference = "Wang & Bui 2026"
 
@@ -66,21 +61,13 @@ class ReinMaxRao(MeanThroughDraws):
         check_count("ReinMaxRao", "noise_samples", self.noise_samples)
         check_temperature("ReinMaxRao", self.temperature)
 
-    def points(
-        self,
-        law: Factors,
-        *,
-        x: Tensor | None = None,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
         index = law.index(x)
         z = gumbels_given_argmax(
-            midpoint(law, index), index, noise, (self.noise_samples,), generator, self.validate
+            midpoint(law, index), index, noise, (self.noise_samples,), generator
         )
         logits = finite_log_probs(law)
         soft = ((z + (logits - logits.detach())) / self.temperature).softmax(-1).mean(0)
-        mean = 2 * soft - times_jacobian(law.probs.detach(), logits) / 2
-        return straight_through(law, x, to_point(law, mean))
+        return 2 * soft - times_jacobian(law.probs.detach(), logits) / 2

@@ -1,17 +1,17 @@
 """Relaxed points: the continuous draw behind a discrete one, and straight-through derivatives."""
 
-from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ...checks import check_randomness
 from ...distributions.factors import Factors, factors, relaxable
-from ...estimator import FromDraws, Function, Kind, once
+from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate, evaluate_through
-from ...sampling.draw import base_draws
+from ...sampling.draw import base_draws, draws_for
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import score_in_logits, to_logit_gradient
 
@@ -57,14 +57,13 @@ def relaxed_draws(
     samples: int,
     noise: Tensor | None,
     generator: torch.Generator | None,
-    validate: bool,
 ) -> RelaxedDraws:
     """Draw points, evaluate f there, and draw the z behind each point from ``noise``."""
-    x = base_draws(law, x, samples, generator=generator, validate=validate)
-    fx = evaluate(f, x, law, validate=validate)
+    x = base_draws(law, x, samples, generator=generator)
+    fx = evaluate(f, x, law)
     index = law.index(x)
     score = score_in_logits(law, index)[1]
-    z = gumbels_given_argmax(law, index, noise, (), generator, validate).clamp(min=IMPOSSIBLE)
+    z = gumbels_given_argmax(law, index, noise, (), generator).clamp(min=IMPOSSIBLE)
     return RelaxedDraws(fx, score, z, (z - z.amax(-1, keepdim=True)).exp())
 
 
@@ -97,19 +96,21 @@ def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n 
 
 
 def mean_through(
-    f: Function, law: Factors, points: Float[Tensor, "n *batch_event"], validate: bool
+    f: Function, law: Factors, points: Float[Tensor, "n *batch_event"]
 ) -> Float[Tensor, "*batch"]:
     """Return the mean of f at the points, differentiated through them once."""
-    return once(evaluate_through(f, points, law, validate=validate).mean(0))
+    return once(evaluate_through(f, points, law).mean(0))
 
 
-class MeanThroughDraws(FromDraws, ABC):
+class MeanThroughDraws(FromDraws):
     """The mean of f at draws of independent variables, differentiated through the draws.
 
-    A subclass adds ``points``: the draws, with the derivative that defines the method.
+    A subclass adds ``mean`` or, if its draws are not those of q, replaces ``points``.
     """
 
-    validate: bool
+    unbiased = False
+    supports = RELAXABLE
+    differentiates_f = True
 
     def __call__(
         self,
@@ -121,14 +122,30 @@ class MeanThroughDraws(FromDraws, ABC):
         outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
+        check_randomness(self, x=x, noise=noise)
         law = factors(q, outputs=outputs, validate=self.validate)
-        relaxable(q, law, type(self).__name__)
-        more: dict[str, Any] = {} if noise is None else {"noise": noise}
-        points = self.points(law, x=x, generator=generator, **more)
-        return mean_through(f, law, points, self.validate)
+        self.check_kind(q, law)
+        points = self.points(law, x=x, noise=noise, generator=generator)
+        return mean_through(f, law, points)
 
-    @abstractmethod
+    def check_kind(self, q: Distribution, law: Factors) -> None:
+        """Raise unless q is of a kind that the estimator supports."""
+        relaxable(q, law, type(self).__name__)
+
     def points(
-        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        law: Factors,
+        *,
+        x: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
+        """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
+        x = draws_for(self, law, x, generator)
+        return straight_through(law, x, to_point(law, self.mean(law, x, noise, generator)))
+
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
+        """Return what is differentiated in place of the draws x, a number per category."""
+        raise NotImplementedError

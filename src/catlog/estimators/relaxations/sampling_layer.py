@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
 
-from ...checks import check_flag, check_generator
+from ...checks import check_flag, check_generator, check_randomness
 from ...distributions.factors import Factors, factors
 from ...estimator import Kind, once
 from ...sampling.gumbel import logistics
@@ -104,12 +104,7 @@ def sample(
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
     law = _law(last, bits, estimator.validate)
     given = {"x": _as_points(x, logits, last, dim), "noise": noise}
-    for name, value in given.items():
-        if value is not None and name not in estimator.randomness:
-            raise ValueError(
-                f"sample: `{name}` must be None, but a tensor was given: {estimator!r} takes "
-                f"{' and '.join(estimator.randomness)}."
-            )
+    check_randomness(estimator, **given)
     injected = {name: value for name, value in given.items() if value is not None}
     points = estimator.points(law, generator=generator, **injected)[0]
     draws = points if isinstance(estimator, GumbelSoftmax) else once(points)

@@ -64,11 +64,9 @@ class SIMPLE(FromDraws):
             law = factors(q, outputs=outputs, validate=self.validate)
             relaxable(q, law, "SIMPLE")
             x = draws_for(self, law, x, generator)
-            return mean_through(
-                f, law, straight_through(law, x, to_point(law, law.probs)), self.validate
-            )
+            return mean_through(f, law, straight_through(law, x, to_point(law, law.probs)))
         subset = view(q, outputs=outputs, validate=self.validate)
         x = draws_for(self, subset, x, generator)
         mean = q.mean.reshape(subset.batch_shape + subset.event_shape)
         points = x.to(mean.dtype) + (mean - mean.detach())
-        return once(evaluate_through(f, points, subset, validate=self.validate).mean(0))
+        return once(evaluate_through(f, points, subset).mean(0))

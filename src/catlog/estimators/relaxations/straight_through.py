@@ -7,9 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...distributions.factors import Factors
-from ...estimator import RELAXABLE
-from ...sampling.draw import draws_for
-from .relaxation import MeanThroughDraws, straight_through, to_point
+from .relaxation import MeanThroughDraws
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,14 +38,9 @@ class StraightThrough(MeanThroughDraws):
     samples: int = 1
     validate: bool = True
 
-    unbiased = False
-    supports = RELAXABLE
-    differentiates_f = True
     reference = "Bengio et al. 2013"
 
-    def points(
-        self, law: Factors, *, x: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n *batch_event"]:
-        """Return draws of q with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
-        return straight_through(law, x, to_point(law, law.probs))
+    def mean(
+        self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "#n *batch d k"]:
+        return law.probs

@@ -73,7 +73,7 @@ class BBVI(FromDraws):
         law = view(q, outputs=outputs, validate=self.validate)
         x = draws_for(self, law, x, generator)
         n = x.shape[0]
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         log_probs, score = score_in_logits(law, law.index(x))
         values = fx.detach()[..., None, None]
         # Sums over the other draws, not the total less one term: weights may differ by many orders

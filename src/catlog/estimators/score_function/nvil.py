@@ -84,7 +84,7 @@ class NVIL(FromDraws, nn.Module):
         law = view(q, validate=self.validate)
         check_module_device(self, law.device)
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         log_probs, score = score_in_logits(law, law.index(x))
         signal = fx.detach() - self._baseline(law, context).to(fx.dtype)
         surrogate = (fx + signal.detach() * (score * log_probs).sum((-1, -2))).mean(0)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_baseline, check_number
+from ...checks import check_baseline, check_module_device, check_number
 from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
@@ -66,7 +66,7 @@ class Reinforce(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         baseline = (
             check_baseline(self.baseline(fx.detach()), fx)
             if callable(self.baseline)
@@ -102,6 +102,7 @@ class MovingAverageBaseline(nn.Module):
         self.weight: Tensor
 
     def forward(self, values: Tensor) -> Tensor:
+        check_module_device(self, values.device, "baseline")
         weight = self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)
         (baseline,) = frozen(self, self.mean / weight)
         if learns(self, values):

@@ -68,7 +68,7 @@ class RLOO(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         x = draws_for(self, law, x, generator)
-        fx = evaluate(f, x, law, validate=self.validate)
+        fx = evaluate(f, x, law)
         baseline = leave_one_out(fx.detach())
         ratio = likelihood_ratio(law.log_prob(law.index(x)))
         return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))

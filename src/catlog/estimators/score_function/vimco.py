@@ -75,7 +75,7 @@ class VIMCO(FromDraws):
         law = view(q, validate=self.validate)
         x = draws_for(self, law, x, generator)
         n = x.shape[0]
-        log_w = evaluate(f, x, law, validate=self.validate)
+        log_w = evaluate(f, x, law)
         value = log_w.logsumexp(0) - log(n)
         constant = log_w.detach()
         substitute = leave_one_out(constant).unsqueeze(1)

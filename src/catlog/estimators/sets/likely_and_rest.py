@@ -20,7 +20,7 @@ from .prefix_tree import PrefixTree, prefix_tree, row_numbers
 
 @torch.no_grad()
 def beam_search(
-    law: Factors | Conditionals, count: int, validate: bool = True
+    law: Factors | Conditionals, count: int
 ) -> tuple[Int64[Tensor, "m *batch d"], Bool[Tensor, "m *batch"]]:
     """Return likely points, best first, and which of them are possible (the others repeat the
     best).
@@ -37,7 +37,7 @@ def beam_search(
     score = torch.zeros(points.shape[:-1], dtype=q.real, device=q.device)
     for block, variables in enumerate(q.blocks):
         raw = q.raw_logits(points)[block] if q.incremental else q.conditional(points, block)
-        log_probs = q.block_log_probs(raw, block, points.shape[:-1], validate)
+        log_probs = q.block_log_probs(raw, block, points.shape[:-1], law.validate)
         k = log_probs.shape[-1]
         best, favourite = log_probs.max(-1)
         slots = min(count - 1, len(variables))
@@ -79,7 +79,6 @@ def remaining_probability(
     law: Factors | Conditionals,
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None = None,
-    validate: bool = True,
     tree: PrefixTree | None = None,
 ) -> Float[Tensor, "m *batch depths"]:
     """Return the probability that a draw is no valid member (None: all), given that its first i
@@ -90,7 +89,7 @@ def remaining_probability(
     gets no meaningful number. ``tree`` is the result of :func:`tree_of`, if it is known already.
     """
     q = structure(law)
-    probs = q.log_conditionals(members, validate).exp()[..., _drawing_order(q), :]
+    probs = q.log_conditionals(members, law.validate).exp()[..., _drawing_order(q), :]
     return (tree or tree_of(law, members, valid)).remaining(probs)
 
 
@@ -121,7 +120,6 @@ def sample_outside(
     members: Int64[Tensor, "m *batch d"],
     valid: Bool[Tensor, "m *batch"] | None,
     u: Float[Tensor, "n *batch d"],
-    validate: bool = True,
 ) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
     r"""Draw from :math:`q(x) / (1 - q(S))` outside S, the valid members (None: all), in one
     ancestral pass; return the draws, and which of them are members nevertheless.
@@ -130,9 +128,7 @@ def sample_outside(
     If no point is outside S, a member is drawn.
     """
     tree = tree_of(law, members, valid)
-    return _sampled(
-        law, tree, remaining_probability(law, members, valid, validate, tree), u, validate
-    )
+    return _sampled(law, tree, remaining_probability(law, members, valid, tree), u)
 
 
 def _sampled(
@@ -140,7 +136,6 @@ def _sampled(
     tree: PrefixTree,
     remaining: Float[Tensor, "m *batch depths"],
     u: Float[Tensor, "n *batch d"],
-    validate: bool,
 ) -> tuple[Int64[Tensor, "n *batch d"], Bool[Tensor, "n *batch"]]:
     """Return the draws of :func:`sample_outside` from a tree and its remaining probabilities."""
     q = structure(law)
@@ -151,7 +146,7 @@ def _sampled(
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
         lead = (u[:1] if isinstance(q, IndependentBlocks) else u).shape[:-1]
-        probs = q.block_log_probs(raw, block, lead, validate).exp()
+        probs = q.block_log_probs(raw, block, lead, law.validate).exp()
         index = as_index(variables)
         x[..., index] = walk.choose(probs, u[..., index])
         previous = x[..., variables[0]]
@@ -177,7 +172,6 @@ def sum_and_sample(
     *,
     least: float = 0.0,
     generator: torch.Generator | None = None,
-    validate: bool = True,
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "m_n *batch"], Int64[Tensor, "n *batch d"]]:
     """Return the estimate, f at the members and at the draws from the rest, and these draws.
 
@@ -187,7 +181,7 @@ def sum_and_sample(
     """
     m = len(members)
     tree = tree_of(law, members, valid)
-    by_depth = remaining_probability(law, members, valid, validate, tree)
+    by_depth = remaining_probability(law, members, valid, tree)
     remaining = probability_outside(by_depth, valid)
     if x is None:
         u = uniforms(
@@ -198,15 +192,15 @@ def sum_and_sample(
             generator=generator,
         )
         with torch.no_grad():
-            drawn, inside = _sampled(law, tree, by_depth, u, validate)
+            drawn, inside = _sampled(law, tree, by_depth, u)
     else:
-        drawn = law.index(base_draws(law, x, samples, generator=generator, validate=validate))
+        drawn = law.index(base_draws(law, x, samples, generator=generator))
         inside = is_member(drawn, members, valid)
     n = len(drawn)
     log_prob = law.log_prob(torch.cat([members, drawn]))
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
-    if x is not None and can_inspect(validate, x) and bool((inside & (remaining > 0)).any()):
+    if x is not None and can_inspect(law.validate, x) and bool((inside & (remaining > 0)).any()):
         bad = tuple((inside & (remaining > 0)).nonzero()[0].tolist())
         raise ValueError(
             f"x must hold points that are not summed already, but {drawn[bad].tolist()} at index "
@@ -218,7 +212,7 @@ def sum_and_sample(
     remaining = torch.where((total > 0) & (total < least), 1 - least, remaining)
     rest = torch.where(inside, 0.0, remaining) / n
 
-    values = evaluate(f, law.point(torch.cat([members, drawn])), law, validate=validate)
+    values = evaluate(f, law.point(torch.cat([members, drawn])), law)
     mean = (torch.cat([mass.detach(), rest]) * values).sum(0)
     fm, fx = values[:m].detach(), values[m:].detach()
     summed = (mass.detach() * fm).sum(0)

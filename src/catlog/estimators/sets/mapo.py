@@ -104,15 +104,7 @@ class MAPO(FromDraws, nn.Module):
         check_module_device(self, law.device)
         members, valid = self._recall(law, view(q, validate=False))
         estimate, values, drawn = sum_and_sample(
-            f,
-            law,
-            members,
-            valid,
-            self.samples,
-            x,
-            least=self.clip,
-            generator=generator,
-            validate=self.validate,
+            f, law, members, valid, self.samples, x, least=self.clip, generator=generator
         )
         if learns(self, values):
             self._remember(values, valid, drawn, law.k)
@@ -136,7 +128,7 @@ class MAPO(FromDraws, nn.Module):
             beyond < 0
         ).all(-1)
         lead = (self.size, *[1] * len(law.batch_shape))
-        best, _ = beam_search(law, 1, self.validate)
+        best, _ = beam_search(law, 1)
         points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)
         valid = fits.view(lead) & (unchecked.log_prob(points) > -torch.inf)
         return torch.where(valid.unsqueeze(-1), points, best), valid

@@ -76,14 +76,7 @@ class SumAndSample(FromDraws):
     ) -> Float[Tensor, "*batch_outputs"]:
         law = view(q, outputs=outputs, validate=self.validate)
         count = min(self.top, prod(law.cardinalities))
-        members, valid = beam_search(law, count, self.validate)
+        members, valid = beam_search(law, count)
         return sum_and_sample(
-            f,
-            law,
-            members[:count],
-            valid[:count],
-            self.samples,
-            x,
-            generator=generator,
-            validate=self.validate,
+            f, law, members[:count], valid[:count], self.samples, x, generator=generator
         )[0]

@@ -86,7 +86,7 @@ class UnorderedSet(FromDraws):
             )
             index = categories(law, u[:1])
             for row in range(1, self.samples):
-                drawn, _ = sample_outside(law, index, None, u[row : row + 1], self.validate)
+                drawn, _ = sample_outside(law, index, None, u[row : row + 1])
                 index = torch.cat([index, drawn])
         else:
             x = draws_for(self, law, x, generator)
@@ -99,9 +99,9 @@ class UnorderedSet(FromDraws):
                 f"x must hold different points, but the point at index {bad} is a repetition. "
                 "Give different points, or no x."
             )
-        fx = evaluate(f, law.point(index), law, validate=self.validate)
+        fx = evaluate(f, law.point(index), law)
         score = law.log_prob(index)
-        remaining = remaining_probability(law, index, None, self.validate, tree)
+        remaining = remaining_probability(law, index, None, tree)
         rest = probability_outside(remaining)
         first, second = _chances(torch.where(is_new, score.detach().exp(), 0.0), rest)
         change = fx.detach().unsqueeze(1) - fx.detach()
