@@ -61,6 +61,7 @@ KEY = (
     "protocol", "data", "variables", "categories", "estimator", "samples", "options", "seed",
     "models", "epochs", "iteration",
 )  # fmt: skip
+DEFAULTS = {"protocol": "paper", "models": 1}
 REFRESH = 15.0  # seconds between two writings of the table
 FILES = {"categorical": "protocol/categories", "paper": "paper/dvae"}  # others: protocol/bits
 
@@ -248,17 +249,53 @@ def shared_gpu(wanted: bool) -> Iterator[None]:
 
 
 def merge(paths: Sequence[Path]) -> None:
-    """Add the rows of tables to the files in results/ that they belong to."""
+    """Add the rows of tables to the files in results/ that they belong to.
+
+    A run replaces shorter ones that differ in their length alone.
+    """
     for path in paths:
         groups: dict[str, list[Row]] = {}
         for row in records.read(path):
             name = FILES.get(row.get("protocol") or "paper", "protocol/bits")
-            groups.setdefault(name, []).append({**row, "options": row.get("options") or ""})
+            groups.setdefault(name, []).append(without_defaults(row))
         for name, rows in groups.items():
             target = RESULTS / f"{name}.csv"
             target.parent.mkdir(parents=True, exist_ok=True)
-            Table(target, KEY, digits=7 if name.startswith("protocol") else 5).add(rows)
-            print(f"{len(rows)} rows of {path} are in {target}.")
+            table = Table(target, KEY, digits=7 if name.startswith("protocol") else 5)
+            before = list(map(without_defaults, table.rows))
+            added = set(map(settings_of, rows))
+            table.rows = [row for row in before if settings_of(row) not in added]
+            table.add(longest([row for row in before if settings_of(row) in added] + rows))
+            print(f"{len(rows)} rows of {path} were merged into {target}.")
+
+
+def without_defaults(row: Row) -> Row:
+    """Return the cells of a row that say something: tables have columns that others lack."""
+    return {
+        name: value for name, value in row.items() if value not in (None, "", DEFAULTS.get(name))
+    }
+
+
+def settings_of(row: Row) -> tuple[object, ...]:
+    """Return the settings of a row's run without its length."""
+    return tuple(row.get(name) for name in KEY if name not in ("epochs", "iteration"))
+
+
+def longest(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the longest run of each setting; of equal ones, the last.
+
+    >>> cut = [{"seed": 0, "epochs": 8, "iteration": i} for i in (0, 600)]
+    >>> long = [{"seed": 0, "epochs": 9, "iteration": i} for i in (0, 700)]
+    >>> longest([*long, *cut]) == long
+    True
+    """
+    ends: dict[tuple[object, ...], tuple[int, int]] = {}
+    for row in rows:
+        end = ends.get(settings_of(row), (-1, 0))
+        if row["iteration"] >= end[0]:
+            ends[settings_of(row)] = (row["iteration"], row.get("epochs", 0))
+    kept = (row for row in rows if row.get("epochs", 0) == ends[settings_of(row)][1])
+    return list({(settings_of(row), row["iteration"]): row for row in kept}.values())
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
 """The race of `benchmarks.race` with every estimator, at 2, 4, 8 and 16 draws, on a GPU.
 
-    python -m benchmarks.whole_race count --jobs 12 --limit 500    # curves over steps
     python -m benchmarks.whole_race time --limit 300               # milliseconds of a step
+    python -m benchmarks.whole_race count --jobs 12 --limit 500    # curves over steps
     python -m benchmarks.whole_race show
 
 What a run has reached after a number of steps does not depend on what else the machine does, so
 many runs at a time count steps (start NVIDIA's MPS before, `nvidia-cuda-mps-control -d`). The time
 of a step does depend on it, so the steps are timed alone, one estimator after the other. Seconds to
-a target are steps times the time of a step. `count` and `time` stop at their --limit, and the same
-command continues: finished runs are not repeated, and unfinished ones start again.
+a target are steps times the time of a step. A run ends at its lowest target, or after --seconds at
+the measured time of its steps. `count` and `time` stop at their --limit, and the same command
+continues: finished runs are not repeated, and unfinished ones start again.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
+from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +43,7 @@ OPTIONS = {"GumbelSoftmax": ", hard=True"}
 TARGETS = {
     "mnist-5000": (("train", 100.0),),  # for tests
     "mnist": (("train", 100.0), ("train", 97.0), ("test", 102.0)),
-    "fashion-mnist": (("train", 240.0), ("train", 237.0), ("test", 241.0)),
+    "fashion-mnist": (("train", 250.0), ("train", 247.0), ("test", 251.0)),
 }
 KEY = ("data", "method", "seed", "step")
 
@@ -86,9 +88,19 @@ def finished(rows: Sequence[Row]) -> set[tuple[object, ...]]:
     return {(row["data"], row["method"], row["seed"]) for row in rows if row["is_last"]}
 
 
+def most_steps(seconds: float, ms: float | None, every: int) -> int | None:
+    """Return the number of steps in these seconds, in whole measurements; None if it is not known.
+
+    >>> most_steps(14.0, 0.2, 600), most_steps(14.0, 60.0, 600), most_steps(14.0, None, 600)
+    (70200, 600, None)
+    """
+    return None if ms is None else every * ceil(1000 * seconds / ms / every)
+
+
 def count(args: argparse.Namespace) -> None:
     """Run what is not finished, `jobs` at a time, and gather the curves in one file."""
     begin, table = time.monotonic(), Table(args.output, KEY, digits=6)
+    ms = {row["method"]: row["ms"] for row in Table(args.times, ("method",)).rows}
     waiting = [
         key
         for key in product(args.data, args.methods or entrants(), args.seeds)
@@ -103,7 +115,8 @@ def count(args: argparse.Namespace) -> None:
             path.unlink(missing_ok=True)
             command = [sys.executable, "-m", "benchmarks.whole_race", "run", "--method", method]
             command += ["--data", data, "--seed", str(seed), "--output", str(path)]
-            command += ["--device", args.device, "--steps", str(args.steps)]
+            steps = most_steps(args.seconds, ms.get(method), args.every)
+            command += ["--device", args.device, "--steps", str(steps or args.steps)]
             command += ["--every", str(args.every)]
             running.append((subprocess.Popen(command), path))
         time.sleep(0.2)
@@ -174,6 +187,8 @@ def main() -> None:
     several.add_argument("--seeds", nargs="+", type=int, default=[601])
     several.add_argument("--jobs", type=int, default=12)
     several.add_argument("--folder", type=Path, default=Path("runs/whole_race"))
+    several.add_argument("--times", type=Path, default=times_file)
+    several.add_argument("--seconds", type=float, default=14.0, help="of a run, by its step time")
     alone = commands.add_parser("time", help="time of a step, one at a time")
     for command in (several, alone):
         command.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])

@@ -82,7 +82,7 @@ def test_the_fastest_of_the_other_kind_is_named() -> None:
     ]
     text = race.winner(race.standings(rows)["bits"])
     assert "The fastest unbiased estimator is `RLOO(2)`, at 1.50 times." in text
-    assert race.winner(race.standings(rows[:1])["bits"]).endswith("(median over seeds).")
+    assert race.winner(race.standings(rows[:1])["bits"]).endswith("s (one seed).")
     late = [{**rows[0], "seconds": None}]
     assert race.winner(race.standings(late)["bits"]) == "No estimator reached the target."
 

@@ -13,6 +13,7 @@ from catlog.estimator import label
 from catlog.experiments.named_estimators import make_estimator
 
 from . import Row, read_if_measured, table
+from .race import clean
 
 # isort: split
 from benchmarks import protocol as plan
@@ -267,7 +268,8 @@ def draw_curves(path: Path) -> None:
             bounds = [-mean(curve.samples("train", step)) for step in steps]
             style = "--" if marked(name) else "-"
             colour = f"C{names.index(name) % 10}"
-            axes.plot(steps, bounds, style, color=colour, linewidth=1.2, label=name)
+            thousands = [step / 1000 for step in steps]
+            axes.plot(thousands, bounds, style, color=colour, linewidth=1.2, label=name)
             lowest += [bounds[len(bounds) // 8]] if bounds else []
         rival = PUBLISHED[kind]["RODEO(3)"]
         axes.axhline(rival, color="black", linestyle=":", linewidth=1, label="RODEO(3), published")
@@ -278,7 +280,8 @@ def draw_curves(path: Path) -> None:
             axes.set_ylim(min(lowest), top + 0.1 * (top - min(lowest)))
             axes.legend(fontsize=7, loc="lower right")
         axes.set_title(TITLES[kind], fontsize=10)
-    figure.supxlabel("step", fontsize=10)
+        clean(axes)
+    figure.supxlabel("thousands of steps", fontsize=10)
     figure.supylabel("train bound", fontsize=10)
     figure.savefig(path, dpi=150)
 

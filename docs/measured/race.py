@@ -30,6 +30,7 @@ COLOURS = {
     "RLOO": "#6b7280",
     "IndeCateR": "#1d4ed8",
     "CritiCateR": "#7c3aed",
+    "DARN": "#78350f",
 }
 OTHER_COLOUR = "#ec4899"
 # The README's curves and their labels.
@@ -92,10 +93,12 @@ def winner(entries: list[Standing]) -> str:
     if not best:
         return "No estimator reached the target."
     first = best[0]
-    text = f"**{marked(first)} is first**, after {first.seconds:.1f} s (median over seeds)."
+    seeds = "one seed" if first.seeds == 1 else "median over seeds"
+    text = f"**{marked(first)} is first**, after {first.seconds:.1f} s ({seeds})."
     if len(best) > 1:
-        text += f" {marked(best[1])} is next and takes {best[1].seconds / first.seconds:.2f} times"
-        text += " as long."
+        ratio = best[1].seconds / first.seconds
+        behind = f"is next and takes {ratio:.2f} times as long"
+        text += f" {marked(best[1])} {'is level with it' if ratio < 1.02 else behind}."
     other_kind = [entry for entry in best if entry.is_biased != first.is_biased]
     if other_kind and other_kind[0] is not best[1]:
         kind = "biased" if other_kind[0].is_biased else "unbiased"
@@ -164,13 +167,16 @@ def advice_section(ranking: dict[str, list[Standing]], picks: list[Row]) -> str:
         return NOT_MEASURED
     text = decisions(found)
     for advice in sorted({verdict.advice for verdict in found}):
-        ratios = [verdict.ratio for verdict in found if verdict.advice == advice]
-        known = [ratio for ratio in ratios if ratio is not None]
-        if known:
-            good = sum(ratio <= 1.3 for ratio in known)
+        given = [verdict for verdict in found if verdict.advice == advice]
+        ratios = [verdict.ratio for verdict in given if verdict.ratio is not None]
+        allowed = [verdict.allowed_ratio for verdict in given if verdict.allowed_ratio is not None]
+        if ratios:
             text += (
-                f"\n\nThe {advice} advice is within 1.3 times the best on {good} of {len(ratios)} "
-                f"decisions. Its worst ratio is {max(known):.2f}."
+                f"\n\nThe {advice} advice is within 1.3 times the best on "
+                f"{sum(ratio <= 1.3 for ratio in ratios)} of {len(given)} decisions, and within "
+                "1.3 times the best that it was allowed to pick on "
+                f"{sum(ratio <= 1.3 for ratio in allowed)}. Its worst ratios are "
+                f"{max(ratios):.2f} and {max(allowed):.2f}."
             )
     return text
 

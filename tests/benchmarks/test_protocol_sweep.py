@@ -81,6 +81,23 @@ def test_tables_are_merged_by_protocol(tmp_path: Path, monkeypatch: pytest.Monke
     assert paper["train"] == 9.0
 
 
+def test_a_run_replaces_shorter_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "RESULTS", tmp_path / "results")
+    lengths = {"short": 8, "long": 24, "other": 2}
+    for name, epochs in lengths.items():
+        row = {"estimator": "GS-F" if name == "other" else "IndeCateR", "seed": 0}
+        written = [{**row, "epochs": epochs, "iteration": i} for i in range(epochs + 1)]
+        if name == "long":  # as a newer version writes it
+            written = [{**row, "protocol": "paper", "models": 1, "every": 3} for row in written]
+        records.write(written, tmp_path / f"{name}.csv")
+    for order in (("short", "long", "other"), ("other", "long", "short")):
+        protocol.merge([tmp_path / f"{name}.csv" for name in order])
+        merged = records.read(tmp_path / "results" / "paper" / "dvae.csv")
+        ends = {(row["estimator"], row["epochs"]) for row in merged}
+        assert ends == {("IndeCateR", 24), ("GS-F", 2)}
+        assert len(merged) == 25 + 3
+
+
 def test_processes_take_turns_where_there_is_no_mps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

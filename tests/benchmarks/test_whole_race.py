@@ -20,6 +20,8 @@ def options(folder: Path, limit: float = 60.0) -> argparse.Namespace:
         steps=4,
         every=2,
         folder=folder / "runs",
+        times=folder / "times.csv",
+        seconds=1e-3,
         output=folder / "curves.csv",
     )
 

@@ -202,6 +202,18 @@ def test_step_times_decide_over_the_clocks() -> None:
     assert decide(opt.optimisation_time, optimised(**SPEEDS), uneven).outcome == NO
 
 
+def test_variances_of_runs_of_different_lengths_are_compared_at_equal_iterations() -> None:
+    rows = noisy(IndeCateR=1, RLOO_F=1.2, RLOO_S=9, GS_S=1.5, GS_F=0.5)
+    for row in rows:  # in the second half IndeCateR is noisier, but RLOO-F was not run so far
+        is_second_half = row["epoch"] > 50
+        if row["estimator"] == "IndeCateR" and is_second_half:
+            row["gradient_variance"] *= 100
+    longer = decide(dvae.comparable_variance, rows)
+    assert longer.outcome == NO
+    cut = [row for row in rows if row["estimator"] != "RLOO-F" or row["epoch"] <= 50]
+    assert decide(dvae.comparable_variance, cut).outcome == YES
+
+
 def test_small_runs_are_not_testable_and_missing_runs_are_not_run() -> None:
     small = [{**row, "data": "mnist-5000"} for row in autoencoders(data=("mnist",), epochs=2)]
     verdicts = {claim.key: verdict for claim, verdict in judge(Evidence(collect(small)))}

@@ -95,7 +95,7 @@ def draw_curves(
     floor = _rounding_floor((float(np.median(curve.mean)) for curve in measured), logarithmic)
     zero = [curve.method for curve in measured if np.median(curve.mean) <= floor]
     ends = [float(curve.x[-1]) for curve in measured if curve.x[-1] > 0]
-    log_x = x == "epoch" or (x == "seconds" and bool(ends) and max(ends) > 8 * min(ends))
+    log_x = x == "epoch" or (bool(ends) and max(ends) > 8 * min(ends))
     curves = [_thinned(curve, logarithmic, log_x) for curve in measured if curve.method not in zero]
     curves = [curve for curve in curves if curve.x.size]
     for curve in curves:
@@ -142,10 +142,11 @@ def _set_scales(axes: Axes, curves: Sequence[Series], metric: str, log_x: bool) 
         marks = (1,) if last > 20 * first else (1, 2, 5)
         ticks = [mark * 10.0**power for power in range(-4, 6) for mark in marks]
         axes.set_xticks([tick for tick in ticks if 0.95 * first <= tick <= 1.05 * last])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    elif last >= 10_000:
+    if last >= 10_000:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}K"))
+    elif log_x:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if metric in ("train", "test"):
         low, high = _range_without_descent(curves)
         axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))

@@ -440,12 +440,16 @@ def final(runs: Sequence[Run], metric: str) -> Stat:
     return statistic(float(column[-1]) for run in runs if (column := run.finite(metric)).size)
 
 
-def late(runs: Sequence[Run], metric: str, share: float = 0.25) -> Stat:
-    """Return the mean over the last quarter of each run."""
-    columns = [column for run in runs if (column := run.finite(metric)).size]
-    return statistic(
-        float(column[-max(1, round(share * column.size)) :].mean()) for column in columns
-    )
+def late(runs: Sequence[Run], metric: str, until: float = math.inf) -> Stat:
+    """Return the mean over the last quarter of each run, of its iterations up to ``until``."""
+    samples = []
+    for run in runs:
+        iteration, y = run.column("iteration"), run.column(metric)
+        counted = np.isfinite(y) & (iteration <= until)
+        if counted.any():
+            quarter = counted & (iteration >= 0.75 * iteration[counted][-1])
+            samples.append(float(y[quarter].mean()))
+    return statistic(samples)
 
 
 def end(runs: Sequence[Run], x: str) -> float:

@@ -10,8 +10,7 @@ from torch.distributions import Distribution
 from ...checks import check_count
 from ...distributions.factors import Factors, bits_only
 from ...estimator import BITS
-from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws
+from .relaxation import MeanThroughDraws, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,9 +63,7 @@ class DARN(MeanThroughDraws):
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
     ) -> Float[Tensor, "#n *batch d k"]:
-        logits = finite_log_probs(law)
         bit, p = law.flat(x).to(law.real), law.probs.detach()[..., 1]
         # The weight of f' in the derivative in the bit's logit.
         weight = (bit - p).square() if self.order == 1 else (bit - p).abs() / 2
-        rise = weight * (logits[..., 1] - logits[..., 0])
-        return rise.unsqueeze(-1).expand(*rise.shape, 2)  # only category 1 of a bit is used
+        return weighted_log_odds(law, weight)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ...checks import check_temperature
 from ...distributions.factors import Factors
+from ...estimator import Kind
 from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, drawn_categories, is_drawn
+from .relaxation import MeanThroughDraws, drawn_categories, is_drawn, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,16 +59,18 @@ class ReinMax(MeanThroughDraws):
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
     ) -> Float[Tensor, "#n *batch d k"]:
-        return reinmax_mean(law, drawn_categories(law, x), self.temperature)
+        return reinmax_mean(law, x, self.temperature)
 
 
 def reinmax_mean(
-    law: Factors, drawn: Float[Tensor, "n *batch d k"], temperature: float | Tensor
+    law: Factors, x: Float[Tensor, "n *batch_event"], temperature: float | Tensor
 ) -> Float[Tensor, "n *batch d k"]:
-    """Return what ReinMax differentiates in place of the draws (1 at their categories, else 0)."""
-    logits = finite_log_probs(law)
+    """Return what ReinMax differentiates in place of the draws x."""
     p = law.probs.detach()
     is_tempered = isinstance(temperature, Tensor) or temperature != 1
+    if law.kind == Kind.BITS and not is_tempered:
+        return weighted_log_odds(law, (law.flat(x).to(law.real) - p[..., 1]).abs() / 2)
+    logits, drawn = finite_log_probs(law), drawn_categories(law, x)
     tempered = (law.log_probs.detach() / temperature).softmax(-1) if is_tempered else p
     # 2 J((x + p) / 2) = 1/2 sum_k p_k (k - x) (k - x)^T + 1/2 J(p), with k and x one-hot.
     change = tempered / 2 * (logits - (drawn * logits).sum(-1, keepdim=True))

@@ -12,7 +12,7 @@ from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
 from .reinmax import midpoint, reinmax_mean
-from .relaxation import MeanThroughDraws, drawn_categories
+from .relaxation import MeanThroughDraws
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,5 +83,5 @@ class ReinMaxCV(MeanThroughDraws):
         change = logits - logits.detach()
         rao = ((z + change) / self.temperature).softmax(-1).mean(0)
         drawn = ((torch.where(possible, centre, 0.0) + h + change) / self.temperature).softmax(-1)
-        mean = reinmax_mean(law, drawn_categories(law, x), 1.0)
+        mean = reinmax_mean(law, x, 1.0)
         return mean + self.control_weight * (rao - drawn)

@@ -13,7 +13,7 @@ from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate, evaluate_through
 from ...sampling.draw import base_draws, draws_for
 from ...sampling.gumbel import gumbels_given_argmax
-from ..logit_gradients import score_in_logits, to_logit_gradient
+from ..logit_gradients import finite_log_probs, score_in_logits, to_logit_gradient
 
 IMPOSSIBLE = -1e30  # z of an impossible category: finite, so that 0 times it is 0
 
@@ -88,6 +88,15 @@ def drawn_categories(law: Factors, x: Tensor) -> Float[Tensor, "n *batch d k"]:
     """Return for points x of bits or one-hot vectors 1 for the categories drawn, else 0."""
     flat = law.flat(x).to(law.real)
     return torch.stack([1 - flat, flat], -1) if law.kind == Kind.BITS else flat
+
+
+def weighted_log_odds(
+    law: Factors, weight: Float[Tensor, "n *batch d"]
+) -> Float[Tensor, "n *batch d 2"]:
+    """Return a mean of bits: a constant weight times the log-odds, for either category."""
+    logits = finite_log_probs(law)
+    mean = weight * (logits[..., 1] - logits[..., 0])
+    return mean.unsqueeze(-1).expand(*mean.shape, 2)  # a point of bits has that of category 1
 
 
 def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n *batch_event"]:
