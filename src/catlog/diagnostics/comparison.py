@@ -1,7 +1,5 @@
 """The result of a comparison: one row per estimator, as text, CSV file or figure."""
 
-import csv
-import io
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping
@@ -12,8 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..estimator import Estimator
-from ..files.atomic import write_atomically
-from ..files.csv_cells import guarded
+from ..files.csv_cells import guarded, write_csv
 
 REFERENCES = {
     "exact": "Bias against the exact gradient",
@@ -147,18 +144,14 @@ class Comparison:
     def to_csv(self, path: Path | str) -> None:
         """Write one line per estimator; the column ``skipped`` says why others were left out."""
         columns = [column.name for column in fields(Row) if column.repr]
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*columns, "reference", "mode", "skipped"])
+        lines = [[*columns, "reference", "mode", "skipped"]]
         for row in self.rows:
-            cells = [getattr(row, column) for column in columns]
-            writer.writerow([*map(_cell, cells), self.reference, self.mode, ""])
+            cells = [_cell(getattr(row, column)) for column in columns]
+            lines.append([*cells, self.reference, self.mode, ""])
         for name, reason in self.skipped.items():
             blanks = [""] * (len(columns) - 1)
-            writer.writerow([guarded(name), *blanks, self.reference, self.mode, guarded(reason)])
-        write_atomically(path, file.getvalue())
+            lines.append([guarded(name), *blanks, self.reference, self.mode, guarded(reason)])
+        write_csv(path, lines)
 
     def plot(self, path: Path | str) -> None:
         """Draw variance x time with its interval, and variance against time.

@@ -1,13 +1,11 @@
 """Runs as one tidy table: a row per logged point, with the fields of its configuration."""
 
 import csv
-import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..files.atomic import write_atomically
-from ..files.csv_cells import guarded, unguarded
+from ..files.csv_cells import guarded, unguarded, write_csv
 from .named_estimators import parse_literal
 from .ranges import Count, Digits, check
 from .run_folder import Folder, refuse_run_file
@@ -60,29 +58,17 @@ def read_all(sources: Iterable[Path | str]) -> list[Row]:
     return [row for source in sources for row in read(source)]
 
 
-def write(
-    rows: list[Row], path: Path | str, *, digits: int = 6, leave_out: Iterable[str] = ()
-) -> None:
+def write(rows: list[Row], path: Path | str, *, digits: int = 6) -> None:
     """Write rows as CSV, numbers with ``digits`` significant digits, without empty columns.
 
     A text that begins like a formula is written behind an apostrophe, which :func:`read` removes.
     """
     check("--digits", digits, Digits)
     refuse_run_file(path)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    columns = [
-        key
-        for key in columns
-        if key not in set(leave_out) and any(row.get(key) not in (None, [], ()) for row in rows)
-    ]
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(guarded, columns))
-    for row in rows:
-        writer.writerow([_text(row.get(key), digits) for key in columns])
-    write_atomically(path, file.getvalue())
+    keys = dict.fromkeys(key for row in rows for key in row)
+    columns = [key for key in keys if any(row.get(key) not in (None, [], ()) for row in rows)]
+    lines = [[_text(row.get(key), digits) for key in columns] for row in rows]
+    write_csv(path, [list(map(guarded, columns)), *lines])
 
 
 def _text(value: Any, digits: int) -> str:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..experiments.records import Row
 from . import published
-from .looks import DATA, METRICS, styled
+from .looks import DATA, METRICS, STYLE
 from .panels import draw_curves, draw_dots, draw_legend, place_legend
 from .runs import Evidence, by_method, collect, pick, section_of, values
 from .step_times import NO_STEP_TIMES, StepTimes
@@ -34,7 +35,7 @@ class Picture:
     figure: Figure
 
 
-@styled
+@mpl.rc_context(STYLE)
 def gradients_figure(evidence: Evidence, function: str = "additive") -> Figure:
     """Draw the synthetic gradients: a column of panels per (D, K).
 
@@ -77,7 +78,7 @@ def gradients_figure(evidence: Evidence, function: str = "additive") -> Figure:
     return figure
 
 
-@styled
+@mpl.rc_context(STYLE)
 def optimisation_figure(evidence: Evidence, update: str = "own") -> Figure:
     """Draw the synthetic optimisation: the expected value and the gradient's variance.
 
@@ -104,7 +105,7 @@ def optimisation_figure(evidence: Evidence, update: str = "own") -> Figure:
     return figure
 
 
-@styled
+@mpl.rc_context(STYLE)
 def dvae_figure(evidence: Evidence, x: str = "iteration", section: str = "dvae") -> Figure:
     """Draw the discrete autoencoder: a row per data set, with both bounds and both variances.
 
@@ -148,7 +149,7 @@ def panel_grid(count: int) -> tuple[Figure, Any]:
     return figure, grid
 
 
-@styled
+@mpl.rc_context(STYLE)
 def addition_figure(evidence: Evidence) -> Figure:
     """Draw MNIST addition: test accuracy against epochs, a panel per number of digits.
 
@@ -175,7 +176,7 @@ def addition_figure(evidence: Evidence) -> Figure:
     return figure
 
 
-@styled
+@mpl.rc_context(STYLE)
 def programs_figure(evidence: Evidence) -> Figure:
     """Draw programs over digits: test accuracy of whole examples, a panel per program and size."""
     runs = pick(evidence.runs, "programs")

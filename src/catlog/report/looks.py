@@ -1,15 +1,9 @@
 """How figures and tables look: colours and markers of methods, names of metrics and data sets."""
 
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, ParamSpec
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from collections.abc import Iterable
+from typing import Any
 
 from .runs import estimator_of
-
-P = ParamSpec("P")
 
 # Colour and marker of each method. The hues are the paper's where it has them. Colour-blind readers
 # can distinguish all of them.
@@ -51,7 +45,7 @@ METRICS = {
     "relative_variance": "relative variance",
 }
 AXES = {"iteration": "iterations", "seconds": "seconds", "epoch": "epochs"}
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # of all figures, for matplotlib.rc_context
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.labelsize": 10,
@@ -63,17 +57,6 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
 }
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw with :data:`STYLE`, and leave matplotlib's settings as they were."""
-
-    @wraps(draw)
-    def draw_in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-            return draw(*args, **kwargs)
-
-    return draw_in_style
 
 
 def look(method: str, methods: Iterable[str] = ()) -> dict[str, Any]:
