@@ -89,44 +89,18 @@ def advantages(
     check_number("advantages", "epsilon", epsilon, least=0)
     check_flag("advantages", "validate", validate)
     check_rewards(rewards)
-    shape = tuple(rewards.shape) if rewards.dim() == 2 else None
-    chosen = checked_mask(mask, rewards, shape)
-    if chosen is not None:
-        shape = tuple(chosen.shape)
+    is_alive = checked_mask(mask, rewards)
+    check_extras(estimator, tokens, values, is_alive)
     members = grouped(groups, len(rewards), rewards.device)
-    real = torch.promote_types(rewards.dtype, torch.float32)
-    per_token = rewards.to(real)
+    scores = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     if rewards.dim() == 2:
-        per_token = per_token if chosen is None else torch.where(chosen, per_token, 0.0)
-    scores = per_token.sum(-1) if rewards.dim() == 2 else per_token
+        assert is_alive is not None
+        scores = torch.where(is_alive, scores, 0.0).sum(-1)
     if can_inspect(validate, scores) and not bool(scores.isfinite().all()):
         raise ValueError(
             "advantages: `rewards` must be finite, but they hold NaN or inf. Give a failed "
             "completion a reward of its own, or leave its row out."
         )
-    is_alive = chosen
-    if shape is not None and chosen is None:
-        is_alive = torch.ones(shape, dtype=torch.bool, device=rewards.device)
-    if estimator == "criticater":
-        tokens = check_per_token(tokens, "tokens", estimator, is_alive, "tokens=completion_ids")
-        if tokens.is_floating_point() or tokens.is_complex():
-            raise TypeError(
-                f"advantages: `tokens` must hold integers, but {tokens.dtype} was given. Pass the "
-                "ids of the tokens."
-            )
-    elif estimator == "vineppo":
-        values = check_per_token(values, "values", estimator, is_alive, "values=prefix_values")
-        if not values.is_floating_point():
-            raise TypeError(
-                f"advantages: `values` must hold floats, but {values.dtype} was given. Use "
-                "values.float(), with NaN at positions that have none."
-            )
-    for name, given, owner in (("tokens", tokens, "criticater"), ("values", values, "vineppo")):
-        if given is not None and estimator != owner:
-            raise ValueError(
-                f"advantages: `{name}` is for estimator={owner!r}, but {estimator!r} was chosen. "
-                f"Leave `{name}` out, or pass estimator={owner!r}."
-            )
     if estimator != "reinforce":
         check_sizes(members, estimator, validate)
 
@@ -142,7 +116,7 @@ def advantages(
         assert values is not None
         assert is_alive is not None
         baseline = members.scatter(mean_of_others(by_group, members.present))
-        result = changes_of_value(scores, baseline, values.to(real), is_alive)
+        result = changes_of_value(scores, baseline, values.to(scores.dtype), is_alive)
     else:
         result = members.scatter(per_row(by_group, members.present, estimator, epsilon))
     if is_alive is not None:
@@ -199,12 +173,14 @@ def check_rewards(rewards: object) -> None:
         )
 
 
-def checked_mask(
-    mask: object, rewards: Tensor, shape: tuple[int, ...] | None
-) -> Bool[Tensor, "rows length"] | None:
-    """Return the mask as booleans, or raise unless its shape fits to the rewards."""
+def checked_mask(mask: object, rewards: Tensor) -> Bool[Tensor, "rows length"] | None:
+    """Return the mask as booleans, or raise unless its shape fits to the rewards.
+
+    Without a mask all tokens count. Their number is unknown (None) if rewards are given per row.
+    """
+    shape = tuple(rewards.shape) if rewards.dim() == 2 else None
     if mask is None:
-        return None
+        return None if shape is None else torch.ones_like(rewards, dtype=torch.bool)
     if not isinstance(mask, Tensor):
         raise TypeError(
             "advantages: `mask` must be a tensor [rows, length] or None, but "
@@ -226,10 +202,35 @@ def checked_mask(
     return mask.bool()
 
 
+def check_extras(estimator: str, tokens: object, values: object, mask: Tensor | None) -> None:
+    """Raise unless ``tokens`` and ``values`` are what the estimator needs."""
+    for owner, name, extra, example in (
+        ("criticater", "tokens", tokens, "tokens=completion_ids"),
+        ("vineppo", "values", values, "values=prefix_values"),
+    ):
+        if estimator == owner:
+            check_per_token(extra, name, estimator, mask, example)
+        elif extra is not None:
+            raise ValueError(
+                f"advantages: `{name}` is for estimator={owner!r}, but {estimator!r} was chosen. "
+                f"Leave `{name}` out, or pass estimator={owner!r}."
+            )
+    if isinstance(tokens, Tensor) and (tokens.is_floating_point() or tokens.is_complex()):
+        raise TypeError(
+            f"advantages: `tokens` must hold integers, but {tokens.dtype} was given. Pass the ids "
+            "of the tokens."
+        )
+    if isinstance(values, Tensor) and not values.is_floating_point():
+        raise TypeError(
+            f"advantages: `values` must hold floats, but {values.dtype} was given. Use "
+            "values.float(), with NaN at positions that have none."
+        )
+
+
 def check_per_token(
     value: object, name: str, estimator: str, mask: Tensor | None, example: str
-) -> Tensor:
-    """Return numbers per token, or raise unless they are given in the shape of the mask."""
+) -> None:
+    """Raise unless numbers per token are given in the shape of the mask."""
     if mask is None:
         raise ValueError(
             f"advantages: `mask` must be given for estimator={estimator!r}, which has an advantage "
@@ -251,7 +252,6 @@ def check_per_token(
             f"advantages: `{name}` must be on {mask.device}, where `rewards` is, but it is on "
             f"{value.device}."
         )
-    return value
 
 
 def check_sizes(members: Groups, estimator: str, validate: bool) -> None:
