@@ -165,21 +165,8 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
         )
         dtype = inner._param.dtype if kind == Kind.ONE_HOT else torch.int64
         probs, logits = _probs_and_logits(inner, validate)
-    elif isinstance(base, Ordered):
-        raise TypeError(
-            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "
-            'here. Use an estimator whose `supports` names "structured", such as RLOO or SCateR.'
-        )
     else:
-        raise TypeError(
-            f"q: a distribution of independent categorical variables is needed, but {_name(q)} was "
-            "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
-            "torch.distributions, each alone or inside Independent(..., dims), and "
-            "catlog.Categoricals; and, for estimators of structured distributions, "
-            "Autoregressive, BayesianNetwork and MarkovChain. For counts (Poisson, ...) use "
-            "catlog.CountDifferences, or catlog.distributions.truncated(q). For other types there "
-            "is catlog.register_distribution."
-        )
+        raise TypeError(_why_not_independent(q, base))
     batch, event = q.batch_shape + (1,) * outputs, q.event_shape
     d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
     k = probs.shape[-1]
@@ -210,6 +197,23 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
         dtype=dtype,
         outputs=outputs,
         validate=validate,
+    )
+
+
+def _why_not_independent(q: Distribution, base: Distribution) -> str:
+    if isinstance(base, Ordered):
+        return (
+            f"q: the variables of {_name(q)} depend on each other, but independent ones are needed "
+            'here. Use an estimator whose `supports` names "structured", such as RLOO or SCateR.'
+        )
+    return (
+        f"q: a distribution of independent categorical variables is needed, but {_name(q)} was "
+        "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
+        "torch.distributions, each alone or inside Independent(..., dims), and "
+        "catlog.Categoricals; and, for estimators of structured distributions, Autoregressive, "
+        "BayesianNetwork and MarkovChain. For counts (Poisson, ...) use catlog.CountDifferences, "
+        "or catlog.distributions.truncated(q). For other types there is "
+        "catlog.register_distribution."
     )
 
 

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_chunk_size
-from ...distributions.conditionals import structure, view
+from ...distributions.conditionals import Conditionals, structure, view
+from ...distributions.factors import Factors
 from ...distributions.integers import integers
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import chunks, evaluate, evaluate_chunked
@@ -76,44 +77,55 @@ class LEG(FromDraws):
         fx = evaluate(f, x, law)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
-            moves = [
-                (i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)
-            ]
-            variable = integers([i for i, _ in moves], law.device)
-            offset = integers([offset for _, offset in moves], law.device)
-            cardinality = integers(law.cardinalities, law.device)[variable]
-            category = (index[..., variable] + offset) % cardinality
-            slot = variable * law.k + category
-            flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
-            flat = flat.scatter(
-                -1, variable[:, None].expand(*flat.shape[:-1], 1), category.unsqueeze(-1)
-            )
-            flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
-            unmoved = index.repeat(len(variable), *[1] * (index.dim() - 1))
+            moved, slot = _single_changes(law, index)
             joint = [score.new_zeros((0, *law.batch_shape))]
-            for part in chunks(len(flat), law, f, self.chunk_size):
-                log_probs = ordered.log_conditionals(flat[part], self.validate)
-                joint.append(log_probs.gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1))
+            for part in chunks(len(moved), law, f, self.chunk_size):
+                log_probs = ordered.log_conditionals(moved[part], self.validate)
+                joint.append(log_probs.gather(-1, moved[part].unsqueeze(-1)).squeeze(-1).sum(-1))
             log_joint = torch.cat(joint)
-            flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, unmoved)
+            unmoved = index.repeat(slot.shape[-1], *[1] * (index.dim() - 1))
+            moved = torch.where((log_joint > -torch.inf).unsqueeze(-1), moved, unmoved)
             values = evaluate_chunked(
-                f, lambda part: law.point(flat[part]), len(flat), law, chunk_size=self.chunk_size
+                f, lambda part: law.point(moved[part]), len(moved), law, chunk_size=self.chunk_size
             )
-
-            def table(at_draws: Tensor, at_moves: Tensor, empty: float) -> Tensor:
-                """Return the values at the draws and at the moves as ``[n, *batch, d, k]``."""
-                entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
-                at_moves = at_moves.unflatten(0, (len(moves), len(fx))).movedim(0, -1)
-                at_moves = at_moves.to(at_draws.dtype)
-                entries = entries.scatter(-1, slot.expand(at_moves.shape), at_moves)
-                entries = entries.unflatten(-1, (law.d, law.k))
-                drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
-                return entries.scatter(-1, index.unsqueeze(-1).expand(drawn.shape), drawn)
-
             log_prob = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
-            weight = table(log_prob, log_joint, -torch.inf).softmax(-1)  # q(k | all others)
-            cost = weight * table(fx.detach(), values, 0.0)
+            log_weight = _table(law, index, slot, log_prob, log_joint, -torch.inf)
+            weight = log_weight.softmax(-1)  # q(k | all others)
+            cost = weight * _table(law, index, slot, fx.detach(), values, 0.0)
         base = fx.mean(0)
         # A category of weight zero may have log-probability -inf.
         change = (cost * torch.where(cost != 0, score, 0.0)).sum((-1, -2)).mean(0)
         return attach(cost.sum((-1, -2)).mean(0) / law.d, base + change)
+
+
+def _single_changes(
+    law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
+) -> tuple[Int64[Tensor, "moves_n *batch d"], Int64[Tensor, "n *batch moves"]]:
+    """Return the draws with one variable set to another category, all of them in turn, and the
+    place of each change among the d k categories."""
+    moves = [(i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)]
+    variable = integers([i for i, _ in moves], law.device)
+    offset = integers([offset for _, offset in moves], law.device)
+    cardinality = integers(law.cardinalities, law.device)[variable]
+    category = (index[..., variable] + offset) % cardinality
+    moved = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
+    place = variable[:, None].expand(*moved.shape[:-1], 1)
+    moved = moved.scatter(-1, place, category.unsqueeze(-1))
+    return moved.movedim(-2, 0).flatten(0, 1), variable * law.k + category
+
+
+def _table(
+    law: Factors | Conditionals,
+    index: Int64[Tensor, "n *batch d"],
+    slot: Int64[Tensor, "n *batch moves"],
+    at_draws: Float[Tensor, "n *batch"],
+    at_moves: Float[Tensor, "moves_n *batch"],
+    empty: float,
+) -> Float[Tensor, "n *batch d k"]:
+    """Return numbers at the draws and at all their single changes by variable and category."""
+    entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
+    at_moves = at_moves.unflatten(0, (slot.shape[-1], len(at_draws))).movedim(0, -1)
+    entries = entries.scatter(-1, slot.expand(at_moves.shape), at_moves.to(at_draws.dtype))
+    entries = entries.unflatten(-1, (law.d, law.k))
+    drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
+    return entries.scatter(-1, index.unsqueeze(-1).expand(drawn.shape), drawn)
