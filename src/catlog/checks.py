@@ -185,10 +185,10 @@ def check_generator(generator: object, device: torch.device | None = None) -> No
         )
 
 
-def check_randomness(E: object, **given: Tensor | None) -> None:
+def check_randomness(E: object, **injected: Tensor | None) -> None:
     """Raise if a call injects randomness that the estimator does not take."""
     names: tuple[str, ...] = E.randomness  # type: ignore[attr-defined]
-    for name, value in given.items():
+    for name, value in injected.items():
         if value is not None and name not in names:
             raise ValueError(
                 f"{name}: {type(E).__name__} cannot use it; give "
@@ -225,8 +225,8 @@ def check_injected(
     The batch stands after ``lead`` dimensions, and the output dimensions, of size 1, are its last.
     """
     end = lead + len(law.batch_shape)
-    given = check_tensor(name, value, shape[: end - law.outputs] + shape[end:], form, law.device)
-    return given.reshape(shape) if law.outputs else given
+    tensor = check_tensor(name, value, shape[: end - law.outputs] + shape[end:], form, law.device)
+    return tensor.reshape(shape) if law.outputs else tensor
 
 
 def check_device(name: str, value: Tensor, device: torch.device) -> None:

@@ -21,9 +21,9 @@ def explain(order: Sequence[Trial], scoring: Scoring, structure: Structure, seco
             "so the pilot added random numbers to the logits."
         )
     families = {id(trial.candidate): trial for trial in reversed(order)}  # the best of each
-    others = [trial for trial in order if trial in families.values() and trial is not best]
+    rivals = [trial for trial in order if trial in families.values() and trial is not best]
     runners_up = [
-        f"{trial.name} {_ratio(scores[trial.name] / scores[best.name])}" for trial in others[:3]
+        f"{trial.name} {_ratio(scores[trial.name] / scores[best.name])}" for trial in rivals[:3]
     ]
     if runners_up and best.variance < inf:
         lines.append(f"Expected training time, relative to it: {', '.join(runners_up)}.")

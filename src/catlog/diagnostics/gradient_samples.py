@@ -270,10 +270,10 @@ class GradientSampler:
         assert self.penalty is not None
         penalties = self.penalty(q)
         if not isinstance(penalties, Tensor) or penalties.shape != q.batch_shape:
-            given = tuple(penalties.shape) if isinstance(penalties, Tensor) else repr(penalties)
+            returned = tuple(penalties.shape) if isinstance(penalties, Tensor) else repr(penalties)
             raise ValueError(
                 f"penalty: a number per batch element is needed, of shape {tuple(q.batch_shape)}, "
-                f"but it returned {given}. Sum over the variables only."
+                f"but it returned {returned}. Sum over the variables only."
             )
         return penalties
 

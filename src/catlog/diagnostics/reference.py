@@ -38,10 +38,10 @@ def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGra
         gradient, error = reference.gradient, reference.error
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
     if [tuple(part.shape) for part in gradient] != shapes:
-        given = [tuple(part.shape) for part in gradient]
+        received = [tuple(part.shape) for part in gradient]
         raise ValueError(
-            f"reference: one tensor per parameter is needed, of shapes {shapes}, but {given} were "
-            "given."
+            f"reference: one tensor per parameter is needed, of shapes {shapes}, but {received} "
+            "were given."
         )
     vector = torch.cat([part.detach().flatten() for part in gradient]).double()
     if error is None:

@@ -39,8 +39,8 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
         cuts = _evenly_spaced(len(sizes))
         points = changed_later(x[:1], q.cardinalities, cuts)
         check_causal(q._stacked(form(points), points, validate=False), eps, cuts)
-    (first, log_probs), *others = known.items()
-    for name, again in others:
+    (first, log_probs), *other_forms = known.items()
+    for name, again in other_forms:
         if (i := differing_variable(again, log_probs, eps ** (1 / 2))) is not None:
             difference = (again.exp() - log_probs.exp()).abs()[..., i, :].max().item()
             raise ValueError(

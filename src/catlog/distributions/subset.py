@@ -112,12 +112,12 @@ class Subset(Ordered):
         later = self.counts[1:][bits].movedim((0, 1), (-2, -1))
         later = later.expand(self.batch_shape + later.shape[-2:])
         index = remaining.movedim(0, -1)
-        zero = later.gather(-1, index).movedim(-1, 0) + self.log_off[bits].movedim(0, -1)
-        one = later.gather(-1, (index - 1).clamp(min=0)).movedim(-1, 0)
-        one = one + self.log_on[bits].movedim(0, -1)
-        zero = zero.masked_fill(remaining > items - is_item.long(), -torch.inf)
-        one = one.masked_fill((remaining == 0) | ~is_item, -torch.inf)
-        return torch.stack([zero, one], -1).reshape((*lead, m, 2))
+        log_zero = later.gather(-1, index).movedim(-1, 0) + self.log_off[bits].movedim(0, -1)
+        log_one = later.gather(-1, (index - 1).clamp(min=0)).movedim(-1, 0)
+        log_one = log_one + self.log_on[bits].movedim(0, -1)
+        log_zero = log_zero.masked_fill(remaining > items - is_item.long(), -torch.inf)
+        log_one = log_one.masked_fill((remaining == 0) | ~is_item, -torch.inf)
+        return torch.stack([log_zero, log_one], -1).reshape((*lead, m, 2))
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         remaining = self.to_choose - x[..., :block].sum(-1)

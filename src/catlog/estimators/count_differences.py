@@ -118,10 +118,10 @@ def _given(law: Counts, q: Distribution, x: object) -> Tensor:
     """Return the points given, or raise unless they are counts of the right shape."""
     tail = tuple(q.batch_shape + q.event_shape)
     if not isinstance(x, Tensor) or x.shape[1:] != tail or x.dim() != len(tail) + 1 or not len(x):
-        given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(
             f"x must be a tensor of shape [n, *batch, *event] = "
-            f"[{', '.join(map(str, ('n', *tail)))}], but {given} was given."
+            f"[{', '.join(map(str, ('n', *tail)))}], but {shape} was given."
         )
     check_device("x", x, law.device)
     points = x.detach().to(law.dtype)

@@ -275,15 +275,15 @@ def _shape(expected: torch.Size, law: View) -> str:
 
 
 def _wrong_shape(fx: Tensor, x: Tensor, law: View, expected: torch.Size) -> str:
-    given = tuple(as_seen(x, law).shape)
+    shape = tuple(as_seen(x, law).shape)
     if law.outputs:
         return (
             f"f must return {law.outputs} output dimension{'s' * (law.outputs > 1)} per point: it "
-            f"was given x of shape {given} and must return shape {_shape(expected, law)} "
+            f"was given x of shape {shape} and must return shape {_shape(expected, law)} "
             f"([n, *batch, *outputs]), but it returned {tuple(fx.shape)}. Change `outputs` or f."
         )
     message = (
-        f"f must return one value per point: it was given x of shape {given} and must "
+        f"f must return one value per point: it was given x of shape {shape} and must "
         f"return shape {tuple(expected)} ([n, *batch]), but it returned {tuple(fx.shape)}."
     )
     extra = fx.dim() - len(expected)

@@ -89,10 +89,10 @@ def loop(
         folder.begin_session(start, task.iterations, ranks.size, notify)
 
     def save(i: int) -> None:
-        random, *others = ranks.gather(_random_state())
+        random, *further = ranks.gather(_random_state())
         state = {"task": task.state_dict(), "seconds": seconds, "random": random}
         if ranks.is_first:
-            folder.checkpoint(i, {**state, "random_others": others} if others else state)
+            folder.checkpoint(i, {**state, "random_others": further} if further else state)
 
     def is_logged(i: int) -> bool:
         return i % task.every == 0 or i == task.iterations

@@ -116,8 +116,8 @@ class OfSum(nn.Module):
         probs = distribution_of_sum((log_terms - log_sizes).exp(), by_products)
         probs = probs[..., : len(values)].movedim(-1, 0)
         total = torch.arange(len(values), dtype=terms.dtype, device=terms.device)
-        back = tilt * total.view(-1, *[1] * tilt.dim())
-        log_parts = _log(probs) + log_values - back
+        tilted_by = tilt * total.view(-1, *[1] * tilt.dim())
+        log_parts = _log(probs) + log_values - tilted_by
         is_possible = (log_parts > -torch.inf).any(0)
         log_mean = torch.where(is_possible, log_parts, 0.0).logsumexp(0)
         log_mean = (log_mean + log_sizes.sum((-1, -2))).masked_fill(~is_possible, -torch.inf)

@@ -231,16 +231,16 @@ class _Estimate:
 
         def f(x: Tensor) -> Tensor:
             _check_support(x, form, group)
-            given = with_points(x)
-            inner = self.programs.run_guide(given) if group.is_parent else nodes
+            points = with_points(x)
+            inner = self.programs.run_guide(points) if group.is_parent else nodes
             inner = {
-                name: {**node, "value": given[name]} if name in given else node
+                name: {**node, "value": points[name]} if name in points else node
                 for name, node in inner.items()
             }
             lead = x.shape[:1] + rows
-            estimate = self._terms(chain, inner, given, discrete, lead)
+            estimate = self._terms(chain, inner, points, discrete, lead)
             if len(chain) > 1:
-                later = self._expectation(chain[1:], inner, given, discrete, lead)
+                later = self._expectation(chain[1:], inner, points, discrete, lead)
                 estimate = estimate + self._summed(later, group)
             return estimate
 

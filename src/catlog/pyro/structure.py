@@ -111,10 +111,10 @@ def discrete_sites(nodes: Mapping[str, Node]) -> list[str]:
 def estimator_of(name: str, node: Node, default: Estimator) -> Estimator:
     """Return the estimator of a site: its own, Exact where it is enumerated, or the default."""
     infer = node["infer"]
-    own = infer.get("estimator")
-    if own is not None:
-        check_estimator(f"`infer['estimator']` of site {name!r}", own)
-        return own
+    estimator = infer.get("estimator")
+    if estimator is not None:
+        check_estimator(f"`infer['estimator']` of site {name!r}", estimator)
+        return estimator
     if infer.get("enumerate"):
         if infer.get("num_samples") is not None:
             raise NotImplementedError(
@@ -208,9 +208,9 @@ def _another_value(node: Node) -> Tensor:
     view = factors(node["fn"], validate=False)
     index = view.index(node["value"].unsqueeze(0))[0]
     shape = index.shape + (view.k,)
-    others = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)
-    likeliest = others.argmax(-1)
-    is_possible = others.amax(-1) > -torch.inf
+    other_log_probs = view.log_probs.expand(shape).scatter(-1, index.unsqueeze(-1), -torch.inf)
+    likeliest = other_log_probs.argmax(-1)
+    is_possible = other_log_probs.amax(-1) > -torch.inf
     return view.point(torch.where(is_possible, likeliest, index).unsqueeze(0))[0]
 
 
@@ -230,8 +230,8 @@ def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dic
     """Return the levels whose rows the shapes of sites have."""
     levels: dict[str, set[int]] = {}
     for name, shape in shapes.items():
-        left = shape[: max(0, len(shape) - nesting)]
-        sizes = {len(left) - 1 - i: size for i, size in enumerate(left) if size > 1}
+        row_sizes = shape[: max(0, len(shape) - nesting)]
+        sizes = {len(row_sizes) - 1 - i: size for i, size in enumerate(row_sizes) if size > 1}
         if any(size != level + 2 for level, size in sizes.items()):
             raise NotImplementedError(
                 f"{OWNER}: the {program} cannot be vectorised: discrete values have rows at "
@@ -284,11 +284,11 @@ def _grouped(
         least = max((position[parent] for parent in parents[name]), default=0)
         if Kind.STRUCTURED not in estimator.supports and "estimator" in nodes[name]["infer"]:
             least += any(keys[position[parent]] == key for parent in parents[name])
-        found = [g for g in range(least, len(groups)) if keys[g] == key]
-        if not found:
+        fitting = [g for g in range(least, len(groups)) if keys[g] == key]
+        if not fitting:
             groups.append([])
             keys.append(key)
-        position[name] = found[0] if found else len(groups) - 1
+        position[name] = fitting[0] if fitting else len(groups) - 1
         groups[position[name]].append(name)
     above = [
         {position[parent] for name in group for parent in parents[name]} - {g}
@@ -411,8 +411,8 @@ def _check_rows(
         for site, alone in by_itself.items():
             levels = max(0, together[site].dim() - programs.nesting)
             index = tuple(min(row, size - 1) for size in together[site].shape[:levels])
-            found = together[site][index]
-            if not _is_close(found, alone):
+            in_row = together[site][index]
+            if not _is_close(in_row, alone):
                 raise NotImplementedError(
                     f"{OWNER}: the {site[0]} cannot be vectorised: the log-probability of its site "
                     f"{site[1]!r} differs when several rows are computed at once. Reduce and index "
@@ -434,15 +434,15 @@ def _log_probs(programs: Programs, values: Mapping[str, Tensor]) -> dict[tuple[s
     }
 
 
-def _is_close(found: Tensor, alone: Tensor) -> bool:
+def _is_close(together: Tensor, alone: Tensor) -> bool:
     """Return whether numbers differ by rounding only: far less than a row's influence."""
-    found, alone = torch.broadcast_tensors(found, alone)
-    eps = torch.finfo(found.dtype).eps
-    if found.device.type == "cuda" and found.dtype != torch.float64:
+    together, alone = torch.broadcast_tensors(together, alone)
+    eps = torch.finfo(together.dtype).eps
+    if together.device.type == "cuda" and together.dtype != torch.float64:
         eps = torch.finfo(torch.bfloat16).eps  # matrix products may be in TensorFloat32
     size = torch.where(alone.isfinite(), alone, 0.0).abs().amax().clamp(min=1.0)
-    close = (found - alone).abs() <= eps ** (2 / 3) * size
-    return bool((close | (found == alone) | (found.isnan() & alone.isnan())).all())
+    close = (together - alone).abs() <= eps ** (2 / 3) * size
+    return bool((close | (together == alone) | (together.isnan() & alone.isnan())).all())
 
 
 def _chains(count: int, together: list[set[int]]) -> list[list[int]]:
@@ -478,8 +478,8 @@ def _kept(
         names = members[g]
         guide_sites = frozenset(name for name in guide if max(reach[name], default=-1) == g)
         model_sites = frozenset(name for name in model if max(in_model[name], default=-1) == g)
-        own = frozenset(plates(nodes[names[0]]))
-        kept = own if kept is None else kept & own
+        own_plates = frozenset(plates(nodes[names[0]]))
+        kept = own_plates if kept is None else kept & own_plates
         for node in [guide[name] for name in guide_sites] + [model[name] for name in model_sites]:
             kept &= frozenset(plates(node))
         estimator = estimator_of(names[0], nodes[names[0]], default)
@@ -491,7 +491,7 @@ def _kept(
                 for name in names
             ),
             kept=kept,
-            joint=tuple(sorted(own - kept)),
+            joint=tuple(sorted(own_plates - kept)),
             guide_sites=guide_sites,
             model_sites=model_sites,
             is_parent=any(g in levels for levels in in_guide.values()),

@@ -103,8 +103,8 @@ class OneFit:
     def _prepare_folds(self) -> None:
         """Compute Q of every fold, and the diagonal of its R, from R."""
         rows = self._rows()
-        own = rows.unflatten(-1, (self.folds, -1)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-        factor = inverse_factor(own)
+        held_out = rows.unflatten(-1, (self.folds, -1)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+        factor = inverse_factor(held_out)
         self.inverse = factor.mT @ factor  # Q, [*batch, folds, rounds, rounds]
         removed = ((self.inverse @ rows) * rows).sum(-2)
         self.diagonal = self.residual.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - removed
@@ -143,9 +143,10 @@ class OneFit:
 
     def _update_folds(self, rows: Float[Tensor, "*batch c draws"]) -> None:
         r"""Update Q and the diagonals for a sum of :math:`w w^\top`, to be added to R."""
-        own = rows.unflatten(-1, (self.folds, -1)).movedim(-2, -3)  # [*batch, folds, c, rounds]
+        # [*batch, folds, c, rounds]
+        held_out = rows.unflatten(-1, (self.folds, -1)).movedim(-2, -3)
         changes, scales = [], []
-        for row in own.split(1, -2):
+        for row in held_out.split(1, -2):
             change = row @ self.inverse
             scale = 1 + (row * change).sum(-1, keepdim=True)
             self.inverse = self.inverse - change.mT * (change / scale)
@@ -153,6 +154,6 @@ class OneFit:
             scales.append(scale)
         change, scale = torch.cat(changes, -2), torch.cat(scales, -2)
         # A row's part outside the held-out draws, with the earlier rows added to R already.
-        earlier = (own @ change.mT).triu(1).mT
+        earlier = (held_out @ change.mT).triu(1).mT
         inside = rows.unsqueeze(-3) - change @ self._rows() - earlier @ rows.unsqueeze(-3)
         self.diagonal = self.diagonal + (inside.square() / scale).sum(-2)

@@ -258,7 +258,7 @@ def make_predictions(
 
 
 def shares_of_points(
-    drawn: Float[Tensor, "m *batch"], others: Float[Tensor, "others m *batch"], n: int
+    drawn: Float[Tensor, "m *batch"], alternatives: Float[Tensor, "others m *batch"], n: int
 ) -> Float[Tensor, "rows *batch"]:
     """Return the weights of n draws and of their corrected points in the value.
 
@@ -270,10 +270,10 @@ def shares_of_points(
     """
     m = len(drawn)
     if m <= n:
-        own = pad(drawn / n, (0, 0) * (drawn.dim() - 1) + (0, n - m), value=1 / n)
-        return torch.cat([own, (others / n).flatten(0, 1)])
+        at_draws = pad(drawn / n, (0, 0) * (drawn.dim() - 1) + (0, n - m), value=1 / n)
+        return torch.cat([at_draws, (alternatives / n).flatten(0, 1)])
     row = torch.arange(m, device=drawn.device) % n
     counts = (m // n + (row < m % n)).to(drawn.dtype)
     weight = (1 / (n * counts)).view(-1, *[1] * (drawn.dim() - 1))
-    own = pad(drawn * weight, (0, 0) * (drawn.dim() - 1) + (0, -m % n)).unflatten(0, (-1, n))
-    return torch.cat([own.sum(0), (others * weight).flatten(0, 1)])
+    at_draws = pad(drawn * weight, (0, 0) * (drawn.dim() - 1) + (0, -m % n)).unflatten(0, (-1, n))
+    return torch.cat([at_draws.sum(0), (alternatives * weight).flatten(0, 1)])

@@ -65,8 +65,8 @@ class GappedStraightThrough(MeanThroughDraws):
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)
-        others = logits - (logits - top + self._gap(law, drawn)).clamp(min=0)
-        moved = torch.where(drawn, top, others)
+        lowered = logits - (logits - top + self._gap(law, drawn)).clamp(min=0)
+        moved = torch.where(drawn, top, lowered)
         free = finite_log_probs(law)
         return ((moved + (free - free.detach())) / self.temperature).softmax(-1)
 

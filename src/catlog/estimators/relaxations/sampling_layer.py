@@ -103,9 +103,9 @@ def sample(
         return _gumbel_softmax(logits, estimator, dim, bits, generator)
     last = logits if bits or dim in (-1, logits.dim() - 1) else logits.movedim(dim, -1)
     law = _law(last, bits, estimator.validate)
-    given = {"x": _as_points(x, logits, last, dim), "noise": noise}
-    check_randomness(estimator, **given)
-    injected = {name: value for name, value in given.items() if value is not None}
+    arguments = {"x": _as_points(x, logits, last, dim), "noise": noise}
+    check_randomness(estimator, **arguments)
+    injected = {name: value for name, value in arguments.items() if value is not None}
     points = estimator.points(law, generator=generator, **injected)[0]
     draws = points if isinstance(estimator, GumbelSoftmax) else once(points)
     return draws if last is logits else draws.movedim(-1, dim)
@@ -154,9 +154,9 @@ def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tens
 def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> None:
     """Raise unless the estimator can draw from these logits without f."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        given = str(logits.dtype) if isinstance(logits, Tensor) else type(logits).__name__
+        kind = str(logits.dtype) if isinstance(logits, Tensor) else type(logits).__name__
         raise TypeError(
-            f"sample: `logits` must be a tensor of floats, but {given} was given. Give the "
+            f"sample: `logits` must be a tensor of floats, but {kind} was given. Give the "
             "unnormalised logits, as to F.gumbel_softmax; of probabilities, give the logarithm."
         )
     check_flag("sample", "bits", bits)
