@@ -17,6 +17,7 @@ from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
 from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
+from .left_alone import left_alone
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
@@ -94,6 +95,9 @@ def advise(
     symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
     the logits.
 
+    Nothing else changes: gradients, torch's random number generators and the buffers of the modules
+    that f, q and `step` refer to (running statistics of BatchNorm) are left as they were.
+
     The pilot sees f and q as they are now. At the start of training the gradient is often long,
     and noise that will hurt later seems harmless: train for a few epochs with any estimator, then
     ask.
@@ -150,24 +154,27 @@ def advise(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
     start = clock()
-    task = GradientSampler(f, q, parameters, loss, penalty)
-    if is_moved := is_degenerate(task):
-        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
-    structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
-    candidates = [
-        _fitted(entry, structure) for entry in (CANDIDATES if candidates is None else candidates)
-    ]
-    trials, skipped = shortlist(task, structure, candidates, biased)
-    whole_step = step if callable(step) else None
-    for trial in trials:
-        trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
-    generator = task.generator(seed)
-    pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
-    finalists = explore(pilot, trials)
-    best = choose(pilot, finalists, trials)
-    skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
-    if best is None:
-        raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
+    with left_alone(f, q, loss, penalty, step):
+        task = GradientSampler(f, q, parameters, loss, penalty)
+        if is_moved := is_degenerate(task):
+            task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
+        structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
+        candidates = [
+            _fitted(entry, structure)
+            for entry in (CANDIDATES if candidates is None else candidates)
+        ]
+        trials, skipped = shortlist(task, structure, candidates, biased)
+        whole_step = step if callable(step) else None
+        for trial in trials:
+            trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
+        generator = task.generator(seed)
+        pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step)
+        finalists = explore(pilot, trials)
+        best = choose(pilot, finalists, trials)
+        # What went wrong in the pilot comes first.
+        skipped = {entry.name: entry.skipped for entry in trials if entry.skipped} | skipped
+        if best is None:
+            raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
     measured = [trial for trial in trials if trial.is_measured]
     order = [best, *(trial for trial in pilot.scoring.ranked(measured) if trial is not best)]
     pilot_seconds = clock() - start

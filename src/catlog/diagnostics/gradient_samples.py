@@ -15,6 +15,7 @@ from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
+from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
@@ -93,6 +94,11 @@ class GradientSampler:
         self.known = f if isinstance(f, Known) else None
         self.f = self._function(self.q)
         self.view = view(self.q)
+        if self.view.batch_size == 0:
+            raise ValueError(
+                f"q: its batch {tuple(self.q.batch_shape)} is empty, so there is no gradient to "
+                "measure. Give a batch with at least one distribution."
+            )
         self.kind = kind_of(self.q)
         self.own_parameter = None if isinstance(self.q, Ordered) else parameter_of(self.q)
         with torch.no_grad():
@@ -367,9 +373,10 @@ class GradientSampler:
 
     def _leaves_of_f(self) -> list[Tensor]:
         """Return the leaves that f's values are computed from, beside x."""
+        x = draw(self.view, 1, generator=self.generator(0))
         with torch.enable_grad():
-            fx = self.f(draw(self.view, 1, generator=self.generator(0)))
-        return graph_leaves(fx) if isinstance(fx, Tensor) else []  # else the estimator raises
+            # NaN is left to the estimators, which may allow it.
+            return graph_leaves(evaluate(self.f, x, self.view, validate=False))
 
 
 def _identity(value: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 
+from ..checks import readable
 from ..tracing import can_inspect
 from .absorbing import rows_of_state
 from .integers import integers
@@ -237,8 +238,8 @@ def check_enumerable(q: Ordered) -> None:
     """Raise if q has too many points to enumerate."""
     if q.points > 2**22:
         raise NotImplementedError(
-            f"{type(q).__name__} has {q.points} points, too many to enumerate. Estimate what you "
-            "need from draws, q.sample((n,))."
+            f"{type(q).__name__} has {readable(q.points)} points, too many to enumerate. Estimate "
+            "what you need from draws, q.sample((n,))."
         )
 
 
