@@ -13,6 +13,7 @@ from ...distributions.factors import Factors, factors
 from ...estimator import Kind, once
 from ...sampling.gumbel import logistics
 from ...sampling.randomness import exponentials, rand
+from ...tracing import can_inspect
 from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
 
@@ -135,12 +136,25 @@ def _gumbel_softmax(
     """Return Gumbel-Softmax's draws, which need neither probabilities nor normalised logits."""
     check_generator(generator, logits.device)
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    if can_inspect(estimator.validate, wide):
+        _check_values(wide.detach(), dim, bits)
     if bits:
         u = rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator)
         noise = logistics(u)
     else:
         noise = -exponentials(wide, generator=generator).log()
     return estimator.relax(wide, noise, bits=bits, dim=dim).to(logits.dtype)
+
+
+def _check_values(logits: Tensor, dim: int, bits: bool) -> None:
+    """Raise if a logit is NaN or a variable has no category."""
+    is_valid = ~logits.isnan() if bits else logits.amax(dim).isfinite()
+    if not bool(is_valid.all()):
+        first = tuple((~is_valid).nonzero()[0].tolist())
+        raise ValueError(
+            f"sample: `logits` must leave each variable a category, but those of variable {first} "
+            "are NaN or infinite, or every category is masked (-inf). Check what computes them."
+        )
 
 
 def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tensor | None:
