@@ -13,7 +13,6 @@ from ...distributions.factors import Factors, factors
 from ...estimator import Kind, once
 from ...sampling.gumbel import logistics
 from ...sampling.randomness import exponentials, rand
-from ...tracing import can_inspect
 from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
 
@@ -68,7 +67,8 @@ def sample(
 
     ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
     same ``torch.manual_seed`` it has the same draw and the same gradient. Without ``hard`` it
-    returns relaxed draws, as there.
+    returns relaxed draws, as there. Logits that are NaN are not looked for, as there; the other
+    estimators raise an error, unless they have ``validate=False``.
 
     Every estimator here is **biased**. :func:`catlog.compare_layers` measures how much. Estimators
     that need the values of f (RLOO, IndeCateR and most others) cannot be used without it: write the
@@ -136,25 +136,12 @@ def _gumbel_softmax(
     """Return Gumbel-Softmax's draws, which need neither probabilities nor normalised logits."""
     check_generator(generator, logits.device)
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    if can_inspect(estimator.validate, wide):
-        _check_values(wide.detach(), dim, bits)
     if bits:
         u = rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator)
         noise = logistics(u)
     else:
         noise = -exponentials(wide, generator=generator).log()
     return estimator.relax(wide, noise, bits=bits, dim=dim).to(logits.dtype)
-
-
-def _check_values(logits: Tensor, dim: int, bits: bool) -> None:
-    """Raise if a logit is NaN or a variable has no category."""
-    is_valid = ~logits.isnan() if bits else logits.amax(dim).isfinite()
-    if not bool(is_valid.all()):
-        first = tuple((~is_valid).nonzero()[0].tolist())
-        raise ValueError(
-            f"sample: `logits` must leave each variable a category, but those of variable {first} "
-            "are NaN or infinite, or every category is masked (-inf). Check what computes them."
-        )
 
 
 def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tensor | None:
