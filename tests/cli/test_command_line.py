@@ -280,11 +280,6 @@ def test_the_list_shows_names_in_full(capsys: Capture) -> None:
     assert first_words >= {*catlog.ESTIMATORS, *catlog.problems.PROBLEMS}
 
 
-def test_a_missing_module_is_named(capsys: Capture) -> None:
-    message = error_of(["compare", "--problem", "no_such_module:problem"], capsys)
-    assert "--problem: there is no module 'no_such_module'" in message
-
-
 # --- reports
 
 

@@ -165,3 +165,38 @@ def test_advice_for_sixteen_bits_sees_the_noise() -> None:
 def test_one_category_is_no_warning() -> None:
     q = Independent(Categorical(logits=torch.zeros(3, 2, 1, requires_grad=True)), 1)
     ASK["advise"](lambda x: x.sum(-1).float(), q)
+
+
+def test_wrong_arguments_are_named() -> None:
+    q = bits(4, 3)
+
+    def f(x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+    for ask in ASK.values():
+        with pytest.raises(TypeError, match=r"q: a distribution is needed, or .* Tensor was given"):
+            ask(f, torch.zeros(4, 3))
+        with pytest.raises(TypeError, match=r"^f must be a function of points, but Independent"):
+            ask(q, f)
+    for estimators in ("RLOO", catlog.RLOO(2)):
+        with pytest.raises(TypeError, match="estimators: a list or a dict is needed"):
+            catlog.compare(f, q, estimators)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="estimators: at least one is needed"):
+        catlog.compare(f, q, [])
+    with pytest.raises(TypeError, match="candidates: estimators or Candidates are needed"):
+        catlog.advise(f, q, candidates=[catlog.RLOO])  # type: ignore[list-item]
+
+
+def test_candidates_may_be_estimators_and_parameters_one_tensor() -> None:
+    logits = torch.linspace(-1, 1, 6, dtype=torch.float64).requires_grad_()
+
+    def f(x: Tensor) -> Tensor:
+        return x.sum(-1).sin()
+
+    q = Independent(Bernoulli(logits=logits), 1)
+    advice = catlog.advise(f, q, logits, budget=16, candidates=[catlog.RLOO()])
+    assert isinstance(advice.estimator, catlog.RLOO)
+    result = catlog.compare(
+        f, q, ["RLOO"], parameters=logits, repeats=2, rounds=1, training=0, progress=False
+    )
+    assert result.rows[0].variances.shape == (6,)

@@ -58,7 +58,7 @@ class Advice:
 def advise(
     f: Function,
     q: DistributionLike,
-    parameters: Sequence[Tensor] | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
     *,
     budget: int | None = None,
     biased: bool = False,
@@ -68,7 +68,7 @@ def advise(
     fixed: bool = False,
     steps: float = 30,
     seconds: float = 5.0,
-    candidates: Sequence[Candidate] | None = None,
+    candidates: Sequence[Candidate | Estimator] | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Advice:
@@ -129,8 +129,8 @@ def advise(
         steps: The pilot takes at most about as long as this many training steps,
         seconds: or this long, if that is longer. The first two candidates are tried in any case,
             and the leader is measured again if few estimates may have flattered it.
-        candidates: What to try; None: ``catlog.diagnostics.CANDIDATES``. To add yours, give
-            ``[*CANDIDATES, Candidate(Mine())]``.
+        candidates: What to try, estimators or ``Candidate`` with further settings; None:
+            ``catlog.diagnostics.CANDIDATES``. To add yours, give ``[*CANDIDATES, Mine()]``.
         seed: The seed of the pilot's draws.
         clock: A function that returns seconds.
 
@@ -153,17 +153,15 @@ def advise(
         raise ValueError(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
+    prototypes = [_as_candidate(entry) for entry in _chosen(candidates)]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         task = GradientSampler(f, q, parameters, loss, penalty)
         if is_moved := is_degenerate(task):
             task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
         structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
-        candidates = [
-            _fitted(entry, structure)
-            for entry in (CANDIDATES if candidates is None else candidates)
-        ]
-        trials, skipped = shortlist(task, structure, candidates, biased)
+        fitted = [_fitted(prototype, structure) for prototype in prototypes]
+        trials, skipped = shortlist(task, structure, fitted, biased)
         whole_step = step if callable(step) else None
         for trial in trials:
             trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
@@ -188,6 +186,24 @@ def advise(
         skipped=skipped,
         structure=structure,
     )
+
+
+def _chosen(candidates: Sequence[Candidate | Estimator] | None) -> Sequence[Candidate | Estimator]:
+    if isinstance(candidates, Candidate | Estimator):
+        return [candidates]
+    return CANDIDATES if candidates is None else candidates
+
+
+def _as_candidate(entry: Candidate | Estimator) -> Candidate:
+    """Return an estimator as a candidate, or raise unless it is one of the two."""
+    if isinstance(entry, Candidate):
+        return entry
+    if isinstance(entry, type) or not isinstance(entry, Estimator):
+        raise TypeError(
+            f"candidates: estimators or Candidates are needed, but {entry!r} was given. Give "
+            "instances, as in [RLOO(4), IndeCateR(1)]."
+        )
+    return Candidate(entry)
 
 
 def _fitted(candidate: Candidate, structure: Structure) -> Candidate:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 
+from ..checks import check_function
 from ..distributions.conditionals import view
 from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
@@ -64,7 +65,7 @@ class GradientSampler:
         self,
         f: Function,
         q: DistributionLike,
-        parameters: Sequence[Tensor] | None = None,
+        parameters: Tensor | Sequence[Tensor] | None = None,
         loss: Loss | None = None,
         penalty: Penalty | None = None,
     ) -> None:
@@ -73,7 +74,13 @@ class GradientSampler:
         self.penalty = penalty
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
-        leaves = None if parameters is None else list(parameters)
+        check_function(f)
+        if not isinstance(q, Distribution) and not callable(q):
+            raise TypeError(
+                "q: a distribution is needed, or a callable that makes it from `parameters`, but "
+                f"{type(q).__name__} was given."
+            )
+        leaves = None if parameters is None else listed(parameters)
         if isinstance(q, Distribution):
             self.q = q = converted(q)
             if leaves is None:
@@ -391,6 +398,11 @@ def _from_all_parameters(q: Distribution) -> Tensor:
 
 def _is_among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return any(tensor is entry for entry in tensors)
+
+
+def listed(parameters: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters as a list, also if they are a single tensor."""
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
 
 
 def check_trainable(parameters: Sequence[object]) -> None:

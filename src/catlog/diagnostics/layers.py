@@ -15,7 +15,7 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
-from .gradient_samples import Clock, check_trainable, flat_gradients, graph_leaves
+from .gradient_samples import Clock, check_trainable, flat_gradients, graph_leaves, listed
 from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
@@ -39,7 +39,7 @@ NetworkLoss = Callable[[Sampler], Tensor]
 def compare_layers(
     loss: NetworkLoss,
     estimators: Chosen,
-    parameters: Sequence[Tensor] | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
     *,
     repeats: int = 200,
     rounds: int = 15,
@@ -203,7 +203,7 @@ class _Recorder:
 class _Network:
     """A loss with layers that draw, and its gradients."""
 
-    def __init__(self, loss: NetworkLoss, parameters: Sequence[Tensor] | None) -> None:
+    def __init__(self, loss: NetworkLoss, parameters: Tensor | Sequence[Tensor] | None) -> None:
         if not callable(loss):
             raise TypeError(
                 "loss must be a function of the sampler that returns one loss per row, but "
@@ -220,7 +220,7 @@ class _Network:
         self.device = losses.device
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
-        self.parameters = list(graph_leaves(total) if parameters is None else parameters)
+        self.parameters = graph_leaves(total) if parameters is None else listed(parameters)
         check_trainable(self.parameters)
         self.variables = [
             (cardinality, prod(table.shape[len(self.rows) :]))

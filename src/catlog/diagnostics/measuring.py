@@ -47,7 +47,7 @@ def compare(
     f: Function,
     q: DistributionLike,
     estimators: Chosen | None = None,
-    parameters: Sequence[Tensor] | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
     *,
     samples: int | None = None,
     budget: int | None = None,
@@ -305,6 +305,16 @@ def train_estimator(
 
 def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     """Return copies of the estimators by name, so that the originals learn nothing."""
+    if isinstance(estimators, str | Estimator):
+        raise TypeError(
+            f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
+            "list, [...]."
+        )
+    if estimators is not None and not estimators:
+        raise ValueError(
+            "estimators: at least one is needed, but none was given. Leave the argument out for "
+            "all of the registry."
+        )
     if isinstance(estimators, Mapping):
         return {name: deepcopy(E) for name, E in estimators.items()}
     named: dict[str, Estimator] = {}
