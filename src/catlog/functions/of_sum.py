@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from ..checks import check_count
 from ..distributions.factors import Factors, factors
-from ..tracing import can_inspect
+from ..tracing import can_inspect, full_precision
 from .convolution import (
     Convolution,
     best_tilt,
@@ -22,7 +22,6 @@ from .tables import (
     Variables,
     check_own_mean,
     check_own_table,
-    full_precision,
     independent,
     register_tensors,
     widened,

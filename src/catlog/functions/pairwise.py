@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..tracing import full_precision
 from .tables import (
     Variables,
     as_one_hot,
     changes_from_current,
     check_own_mean,
     check_own_table,
-    full_precision,
     padded_probs,
     register_tensors,
     widened,

@@ -13,6 +13,7 @@ from ...distributions.factors import factors
 from ...distributions.inverse_cdf import inverse_cdf
 from ...estimator import INDEPENDENT, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
+from ...tracing import full_precision
 from ..logit_gradients import logit_surrogate
 from .coupling import coupling_noise
 
@@ -86,11 +87,11 @@ class DisARMTree(FromDraws):
         if self.tree == "stick":
             probs, order = probs.sort(dim=-1, stable=True)
         sides = _sides(self.tree, law.k, law.device).to(law.real)  # [left or right, nodes, k]
-        mass = torch.einsum("...k,svk->...vs", probs, sides)  # of the leaves on either side
+        mass = _contracted("...k,svk->...vs", probs, sides)  # of the leaves on either side
         node = mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(law.real).tiny)
         bits = torch.cat([inverse_cdf(node, u), inverse_cdf(node, 1 - u)])
         # The leaf whose ancestors all have the bit that leads to it, and the nodes on its path.
-        agree = torch.einsum(
+        agree = _contracted(
             "...vs,svk->...k", torch.stack([1 - bits, bits], -1).to(law.real), sides
         )
         leaf = (agree - sides.sum((0, 1))).argmax(-1)
@@ -104,10 +105,15 @@ class DisARMTree(FromDraws):
         slope = change.mean(0) * node.amax(-1) / 2
         # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
         share = torch.stack([-slope, slope], -1) / mass.clamp(min=torch.finfo(law.real).tiny)
-        by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
+        by_leaf = _contracted("...vs,svk->...k", share, sides.to(share.dtype)) * probs
         by_category = torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
         value = fx.mean(0)
         return attach(value, value + logit_surrogate(law, by_category))
+
+
+def _contracted(equation: str, table: Tensor, sides: Tensor) -> Tensor:
+    with full_precision(table):
+        return torch.einsum(equation, table, sides)
 
 
 def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:
