@@ -5,6 +5,7 @@ on smaller cases.
 """
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -555,6 +556,20 @@ def test_structured_distributions_are_torch_distributions() -> None:
         wide = q.expand([3])
         assert wide.sample((2,)).shape == (2, 3, len(q.cardinalities))
         torch.testing.assert_close(wide.log_prob(points[:1]), log_prob[:1].expand(3))
+
+
+@pytest.mark.parametrize("name", ["chain", "emitting chain", "autoregressive"])
+def test_long_sequences_are_made_in_little_memory(name: str) -> None:
+    """Sets of all earlier variables would hold d^2 / 2 numbers, 128 MB here."""
+    d, zeros = 2000, torch.zeros(2, 2)
+    tracemalloc.start()
+    if name == "autoregressive":
+        Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 2), (2,) * d)
+    else:
+        MarkovChain(zeros[0], zeros, length=d, emission=zeros if "emitting" in name else None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
 
 
 def test_draws_have_the_right_probabilities() -> None:

@@ -545,6 +545,22 @@ def test_expand(case: Case) -> None:
     assert torch.equal(wide.from_uniforms(u), Ordered.from_uniforms(wide, u))
 
 
+@pytest.mark.parametrize("batch", [(0,), (2, 0)])
+@pytest.mark.parametrize("name", ["Subset", "PlackettLuce", "LinearChainCRF"])
+def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
+    theta = torch.zeros(*batch, 3, 3, requires_grad=True)
+    q = {
+        "Subset": lambda: catlog.Subset(theta[..., 0, :], 2),
+        "PlackettLuce": lambda: catlog.PlackettLuce(theta[..., 0, :], 2),
+        "LinearChainCRF": lambda: catlog.LinearChainCRF(theta, theta),
+    }[name]()
+    assert q.sample((4,)).shape[:-1] == (4, *batch)
+    for E in (catlog.Exact(), catlog.RLOO(2), catlog.SCateR(1), catlog.LEG(1)):
+        value = E(lambda x: x.float().sum(-1), q)
+        assert value.shape == batch
+        value.sum().backward(retain_graph=True)
+
+
 def test_shapes_broadcast() -> None:
     q = catlog.Subset(torch.zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
     assert q.batch_shape == (2, 3)

@@ -274,6 +274,13 @@ def test_wrong_arguments_are_named(
         log_expectation(E, lambda x: x.sum(-1), bits(torch.zeros(2)), **options)  # type: ignore[arg-type]
 
 
+def test_a_function_in_place_of_the_estimator_is_named() -> None:
+    q = Independent(Bernoulli(logits=torch.zeros(2)), 1)
+    for wrong in (lambda x: x.sum(-1), catlog.RLOO):
+        with pytest.raises(TypeError, match=r"`E` must be an estimator .* The order is"):
+            catlog.log_expectation(wrong, catlog.RLOO(2), q)
+
+
 def test_addition_has_the_loss_that_it_had() -> None:
     """-log(E + 1e-8), to the last bit, in value and gradient."""
     torch.manual_seed(0)

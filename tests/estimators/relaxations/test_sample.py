@@ -214,6 +214,29 @@ def test_narrow_numbers_and_masked_categories() -> None:
         assert gradient[1] == 0
 
 
+@pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
+def test_logits_without_a_category_are_refused(E: catlog.Estimator, bits: bool) -> None:
+    """Except by GumbelSoftmax, which is as fast as torch's; masked categories are not drawn."""
+    if isinstance(E, GumbelSoftmax):
+        return
+    logits = torch.zeros(4, 3)
+    logits[2] = torch.nan
+    with pytest.raises(ValueError, match=r"NaN"):
+        sample(logits, E, bits=bits)
+    logits[2] = -torch.inf
+    if bits:
+        assert not sample(logits, E, bits=True)[2].any()
+        return
+    with pytest.raises(ValueError, match=r"masked"):
+        sample(logits, E)
+    with pytest.raises(ValueError, match=r"masked"):
+        sample(logits.mT, E, dim=0)
+    logits[2, 0] = 0.0
+    assert sample(logits, E)[2, 0] == 1
+    logits[2] = torch.nan
+    sample(logits, replace(E, validate=False))
+
+
 def test_second_derivatives_are_refused() -> None:
     leaf = normals(3).requires_grad_()
     (slope,) = torch.autograd.grad(sample(leaf).square().sum(), leaf, create_graph=True)

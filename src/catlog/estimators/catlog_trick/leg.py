@@ -84,21 +84,32 @@ class LEG(FromDraws):
             cardinality = integers(law.cardinalities, law.device)[variable]
             category = (index[..., variable] + offset) % cardinality
             slot = variable * law.k + category
-            flat = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
-            flat = flat.scatter(
-                -1, variable[:, None].expand(*flat.shape[:-1], 1), category.unsqueeze(-1)
-            )
-            flat = flat.movedim(-2, 0).flatten(0, 1)  # [moves * n, *batch, d]
-            unmoved = index.repeat(len(variable), *[1] * (index.dim() - 1))
+            # Rows of all moves of all draws; only one chunk of their points exists at a time.
+            rows = len(moves) * len(x)
+            draw = torch.arange(len(x), device=law.device).repeat(len(moves))
+            to_variable = variable.repeat_interleave(len(x), output_size=rows)
+            to_category = category.movedim(-1, 0).flatten(0, 1).unsqueeze(-1)
+
+            def moved(part: slice) -> tuple[Tensor, Tensor]:
+                """Return the draws of some rows, and the same after their moves."""
+                start, category = index.index_select(0, draw[part]), to_category[part]
+                place = to_variable[part].view(-1, *[1] * (start.dim() - 1))
+                return start, start.scatter(-1, place.expand(category.shape), category)
+
             joint = [score.new_zeros((0, *law.batch_shape))]
-            for part in chunks(len(flat), law, f, self.chunk_size):
-                log_probs = ordered.log_conditionals(flat[part], self.validate)
-                joint.append(log_probs.gather(-1, flat[part].unsqueeze(-1)).squeeze(-1).sum(-1))
+            for part in chunks(rows, law, f, self.chunk_size):
+                _, after = moved(part)
+                log_probs = ordered.log_conditionals(after, self.validate)
+                joint.append(log_probs.gather(-1, after.unsqueeze(-1)).squeeze(-1).sum(-1))
             log_joint = torch.cat(joint)
-            flat = torch.where((log_joint > -torch.inf).unsqueeze(-1), flat, unmoved)
-            values = evaluate_chunked(
-                f, lambda part: law.point(flat[part]), len(flat), law, chunk_size=self.chunk_size
-            )
+
+            def points(part: slice) -> Tensor:
+                """Return the points after possible moves, and the draws in place of the others."""
+                start, after = moved(part)
+                is_possible = (log_joint[part] > -torch.inf).unsqueeze(-1)
+                return law.point(torch.where(is_possible, after, start))
+
+            values = evaluate_chunked(f, points, rows, law, chunk_size=self.chunk_size)
 
             def table(at_draws: Tensor, at_moves: Tensor, empty: float) -> Tensor:
                 """Return the values at the draws and at the moves as ``[n, *batch, d, k]``."""
