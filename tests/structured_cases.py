@@ -23,6 +23,7 @@ from torch.distributions import (
 
 import catlog
 from catlog.distributions import Node
+from catlog.testing.cases import normals
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,6 @@ class StructuredCase:
 
     def probabilities(self, theta: Tensor) -> Tensor:
         return self.log_probs(theta).exp()
-
-
-def normals(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def every(*sizes: int) -> Tensor:
@@ -292,9 +289,9 @@ class Counting:
     def __init__(self, theta: Tensor, sizes: tuple[int, ...], form: str) -> None:
         self.theta = theta.unflatten(-1, (3, 3))
         self.sizes = sizes
-        if form == "all_logits":
+        if "all_logits" in form:
             self.all_logits = self._all_logits
-        elif form != "network(x, i)":
+        if "step" in form or "state" in form:
             self.start, self.step = self._start, self._step
             self.context_in_state = form == "context in the state"
 
@@ -393,7 +390,7 @@ def sequence(
 
 
 def sequences() -> Iterator[StructuredCase]:
-    for form in ("network(x, i)", "all_logits", "step"):
+    for form in ("network(x, i)", "all_logits", "step", "step and all_logits"):
         yield sequence("sequence", (2, 2), None, form)
         yield sequence("sequence of different sizes", (2, 3, 2), None, form)
         yield sequence("sequence that ends", (2, 2, 2), 1, form)

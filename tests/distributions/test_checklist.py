@@ -28,9 +28,10 @@ from catlog.distributions.conditionals import Conditionals, view
 from catlog.distributions.copies import Copies
 from catlog.distributions.inverse_cdf import ancestral
 from catlog.sampling.draw import draw
+from catlog.testing.cases import normals
 from chi_square import p_value, tally
 from samplers import cells, combine
-from structured_cases import ALL_CASES, STRUCTURED_CASES, StructuredCase, normals
+from structured_cases import ALL_CASES, STRUCTURED_CASES, StructuredCase
 
 FALSE_ALARMS = 1e-6  # of one chi-square test; there are two for each case
 DRAWS = 100_000

@@ -25,9 +25,10 @@ from catlog.distributions.conditionals import structure, view
 from catlog.estimator import attach
 from catlog.estimators.catlog_trick import scater
 from catlog.sampling.interventions import Interventions
+from catlog.testing.cases import normals
 from catlog.testing.settings import select
 from samplers import Outcomes, count, entries, outcomes
-from structured_cases import ALONE, COPIES, STRUCTURED_CASES, StructuredCase, normals
+from structured_cases import ALONE, COPIES, STRUCTURED_CASES, StructuredCase
 
 MOST_OUTCOMES = 125_000
 SWEEPS = {

@@ -22,7 +22,8 @@ from catlog import BayesianNetwork, MarkovChain
 from catlog.distributions import Node, component_first, foreign
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import Factors
-from structured_cases import STRUCTURED_CASES, every, normals
+from catlog.testing.cases import normals
+from structured_cases import STRUCTURED_CASES, every
 
 bits = STRUCTURED_CASES["mixture of bits"].distribution
 

@@ -16,9 +16,10 @@ from torch.distributions import Bernoulli, Independent
 
 import catlog
 from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.testing.cases import normals
 from catlog.testing.settings import estimators
 from samplers import cells, combine, independent_draws, interventions
-from structured_cases import STRUCTURED_CASES, StructuredCase, choices, normals
+from structured_cases import STRUCTURED_CASES, StructuredCase, choices
 
 
 def case_of(theta: Tensor, distribution: Callable[[Tensor], Ordered]) -> StructuredCase:

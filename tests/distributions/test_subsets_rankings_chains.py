@@ -16,9 +16,10 @@ from catlog.distributions import Ordered, gumbel_top_k
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.testing import z_limit
+from catlog.testing.cases import normals
 from chi_square import p_value, tally
 from samplers import independent_draws
-from structured_cases import ALL_CASES, normals
+from structured_cases import ALL_CASES
 
 FALSE_ALARMS = 1e-6  # of one chi-square test
 DRAWS = 100_000
