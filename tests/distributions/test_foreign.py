@@ -23,6 +23,7 @@ from catlog.distributions import Node, component_first, foreign
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import Factors
 from catlog.testing.cases import normals
+from gradients import assert_same
 from structured_cases import STRUCTURED_CASES, every
 
 bits = STRUCTURED_CASES["mixture of bits"].distribution
@@ -56,11 +57,11 @@ def test_copies_equal_a_network_of_chains() -> None:
         catlog.RLOO(5),
         catlog.LEG(2),
     ):
-        results = []
-        for q in (BayesianNetwork(nodes), chains(theta)):
-            value = E(f, q, generator=torch.Generator().manual_seed(0))
-            results.append((value, *torch.autograd.grad(value, theta)))
-        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+        by_hand, copies = (
+            E(f, q, generator=torch.Generator().manual_seed(0))
+            for q in (BayesianNetwork(nodes), chains(theta))
+        )
+        assert_same(copies, by_hand, theta, rtol=0, atol=1e-12)
     assert catlog.SCateR(1).evaluations(chains(theta)) == 1 + 4
 
 
@@ -76,9 +77,7 @@ def test_the_component_may_be_drawn_first() -> None:
     weights = normals(3, seed=1)
     seen = catlog.Exact()(lambda x: (x @ weights).sin(), q)
     drawn = catlog.Exact()(lambda x: (x[..., 1:].double() @ weights).sin(), joint)
-    torch.testing.assert_close(seen, drawn, rtol=0, atol=1e-12)
-    gradients = [torch.autograd.grad(value, theta, retain_graph=True) for value in (seen, drawn)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    assert_same(seen, drawn, theta, rtol=0, atol=1e-12)
     assert catlog.SCateR(1).evaluations(joint) == 1 + 1 + 3
     numbers = STRUCTURED_CASES["mixture of single numbers"]
     assert component_first(numbers.distribution(theta)).event_shape == (2,)

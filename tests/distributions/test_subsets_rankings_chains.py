@@ -18,6 +18,7 @@ from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from chi_square import p_value, tally
+from gradients import assert_same
 from samplers import independent_draws
 from structured_cases import ALL_CASES
 
@@ -133,11 +134,11 @@ def test_simple_on_independent_bits_is_straight_through() -> None:
     theta = normals(4, 3).requires_grad_()
     q = torch.distributions.Independent(torch.distributions.Bernoulli(logits=theta), 1)
     x = q.sample((2,))
-    results = []
-    for E in (catlog.SIMPLE(2), catlog.StraightThrough(2)):
-        value = E(lambda x: x.sum(-1).square(), q, x=x)
-        results.append((value.detach(), torch.autograd.grad(value.sum(), theta)[0]))
-    torch.testing.assert_close(*results)
+    simple, straight_through = (
+        E(lambda x: x.sum(-1).square(), q, x=x)
+        for E in (catlog.SIMPLE(2), catlog.StraightThrough(2))
+    )
+    assert_same(simple, straight_through, theta)
 
 
 def test_simple_with_outputs_and_batches() -> None:
@@ -150,13 +151,8 @@ def test_simple_with_outputs_and_batches() -> None:
 
     together = catlog.SIMPLE(4)(f, q, x=x, outputs=1)
     separate = [catlog.SIMPLE(4)(lambda x, i=i: f(x)[..., i], q, x=x) for i in range(2)]
-    close(together, torch.stack(separate, -1))
     for i in range(2):
-        gradients = [
-            torch.autograd.grad(value.sum(), logits, retain_graph=True)[0]
-            for value in (together[..., i], separate[i])
-        ]
-        close(*gradients)
+        assert_same(together[..., i], separate[i], logits, rtol=1e-13, atol=1e-12)
 
 
 # Batches
@@ -183,11 +179,7 @@ def test_k_and_mask_per_batch_element() -> None:
         for got, wanted in pairs:
             close(got, wanted)
             weight = normals(wanted.numel(), seed=1).view_as(wanted)
-            gradients = [
-                torch.autograd.grad((weight * value).sum(), logits, retain_graph=True)[0]
-                for value in (got, wanted)
-            ]
-            close(*gradients)
+            assert_same(weight * got, weight * wanted, logits, rtol=1e-13, atol=1e-12)
 
 
 def test_shapes_broadcast() -> None:

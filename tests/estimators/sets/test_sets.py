@@ -26,6 +26,7 @@ from catlog.estimators.sets.likely_and_rest import (
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import FeatureFunction, grid, normals, seeded
+from gradients import assert_same
 
 
 def chain(theta: Tensor) -> Distribution:
@@ -121,6 +122,16 @@ def assert_unbiased(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) 
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
 
 
+def assert_exact(E: catlog.Estimator, case: Case, atol: float) -> None:
+    """Check that one call has the value and the gradients of Exact."""
+    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+    value, exact = (
+        estimator(lambda x: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
+        for estimator in (E, Exact())
+    )
+    assert_same(value, exact, [theta, c], rtol=0, atol=atol)
+
+
 def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
     """Return every ordered sample of different points, and its probability."""
     choice = torch.tensor(list(permutations(range(len(case.points)), rows))).T
@@ -154,13 +165,7 @@ def test_unordered_set_is_unbiased(case: Case, rows: int) -> None:
 def test_unordered_set_of_the_support_is_exact(name: str) -> None:
     """Also where the set is larger than the support."""
     case = ALL_CASES[name]
-    results = []
-    for E in (UnorderedSet(min(10, len(case.points) + 2)), Exact()):
-        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
-        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
-    for got, exact in zip(*results, strict=True):
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-10)
+    assert_exact(UnorderedSet(min(10, len(case.points) + 2)), case, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -412,13 +417,7 @@ def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
 
 @each_case
 def test_sum_over_all_points_is_exact(case: Case) -> None:
-    results = []
-    for E in (SumAndSample(50), Exact()):
-        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
-        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
-    for got, exact in zip(*results, strict=True):
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
+    assert_exact(SumAndSample(50), case, atol=1e-12)
 
 
 # MAPO
@@ -515,8 +514,7 @@ def test_mapo_compiles() -> None:
                 E.memory,
             ]
         )
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 def test_wrong_arguments_are_named() -> None:
