@@ -56,8 +56,7 @@ def exact(case: StructuredCase, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, 
 
 
 def close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:

@@ -165,8 +165,7 @@ def on_both(device: str, result: Callable[[Tensor], list[Tensor]]) -> None:
         ]
         assert gradients
         outcomes.append([value.detach().cpu() for value in (*values, *gradients)])
-    for cpu, other in zip(*outcomes, strict=True):
-        torch.testing.assert_close(other, cpu, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(*outcomes, rtol=1e-10, atol=1e-12)
 
 
 @pytest.fixture
@@ -378,8 +377,7 @@ def test_prompts_of_different_lengths(device: str) -> None:
         catlog.SCateR(2)(lambda x: (x == 2).double().sum(-1), q).sum().backward()
         numbers = (q.log_prob(x.to(place)), value, *gradients)
         results.append([number.detach().cpu() for number in numbers])
-    for cpu, other in zip(*results, strict=True):
-        torch.testing.assert_close(other, cpu, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
 
 
 # Functions that know their mean
