@@ -35,11 +35,11 @@ types: .venv/ready
 unit: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ELSEWHERE)
 
-# The battery, functions with tables and tables of Markov chains, with every annotated shape checked at run time.
+# The battery, functions with tables and dependent variables, with every annotated shape checked at run time.
 shapes: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 src/catlog/testing/test_battery.py \
 		tests/functions/test_functions.py tests/functions/test_known.py tests/distributions/test_structured.py \
-		-k "unbiased or promised or table" --jaxtyping-packages=catlog,beartype.beartype
+		tests/distributions/test_every_estimator.py -k "(unbiased and not copies) or promised or table" --jaxtyping-packages=catlog,beartype.beartype
 
 .venv/peers: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[peers]'

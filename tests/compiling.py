@@ -1,6 +1,6 @@
 """Call a loss with several batch sizes, in eager mode and compiled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from shutil import which
@@ -107,3 +107,22 @@ def check(E: catlog.Estimator, law: str, graphs: list[int], **options: object) -
         assert all(result.isfinite().all() for result in compiled)
     else:
         torch.testing.assert_close(compiled, eager, rtol=1e-9, atol=1e-9)
+
+
+def assert_compiles(
+    loss: Callable[[Tensor], Tensor],
+    theta: Tensor,
+    *,
+    parameters: Sequence[Tensor] = (),
+    dynamic: bool | None = False,
+) -> None:
+    """Check that a compiled loss of theta has the value and the gradients of eager mode."""
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    results = []
+    for call in (compiled, loss):
+        torch.manual_seed(0)
+        value = call(theta)
+        gradients = torch.autograd.grad(value.sum(), [theta, *parameters])
+        results.append([value.detach(), *gradients])
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)

@@ -8,7 +8,7 @@ is constant on pieces of a simplex.
 
 from dataclasses import dataclass, field
 from itertools import permutations, product
-from math import perm, prod
+from math import inf, perm, prod
 
 import torch
 from torch import Tensor
@@ -153,14 +153,20 @@ def outcomes(E: catlog.Estimator, q: Distribution, points: Tensor, probs: Tensor
     return independent_draws(points, probs, E.rows(q))
 
 
-def count(E: catlog.Estimator, q: Distribution, points: int) -> int:
-    """Return how many outcomes there are; 0 if q has too few points for the set."""
+def count(E: catlog.Estimator, q: Distribution, points: int) -> float:
+    """Return how many outcomes there are.
+
+    They are 0 if q has too few points for the set, and inf if they cannot be listed: Gumbel noise
+    of four or more categories.
+    """
     ordered = structure(view(q))
     if isinstance(E, catlog.SCateR):
         sizes = [len(size) for _, size in cells(ordered)]
         deck = 1 if E.variables is None else len(sizes)
         return deck * prod(sizes[i] for _, i in entries(E, ordered)[1])
     if isinstance(E, catlog.RAM):
+        if max(ordered.cardinalities) > 3:
+            return inf
         return prod(len(size) for _, size in gumbel_races(ordered))
     if isinstance(E, catlog.UnorderedSet):
         return perm(points, E.samples)

@@ -1,11 +1,9 @@
-"""Run or import the scripts of the repository."""
+"""Run the scripts of the repository."""
 
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,14 +22,3 @@ def run(script: str, *arguments: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def loaded(path: str) -> ModuleType:
-    """Import a script as a module."""
-    spec = spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module

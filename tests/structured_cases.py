@@ -5,9 +5,9 @@ parameters. The definitions list all points in Python and share no code with the
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import permutations, product
-from math import factorial, prod
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations, product
+from math import prod
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch.distributions import (
 
 import catlog
 from catlog.distributions import Node
+from catlog.testing.cases import normals
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class StructuredCase:
         theta: the parameters ``[*copies, size]``.
         distribution: makes q from them, with the dimensions before the last as batch.
         points: all possible points ``[points, *event]``, as q draws them.
-        probabilities: makes their probabilities ``[points]`` from parameters ``[size]``.
+        log_probs: makes their log-probabilities ``[points]`` from parameters ``[size]``.
         has_copies: whether copies of it are few enough points.
     """
 
@@ -42,12 +43,11 @@ class StructuredCase:
     theta: Tensor
     distribution: Callable[[Tensor], Distribution]
     points: Tensor
-    probabilities: Callable[[Tensor], Tensor]
+    log_probs: Callable[[Tensor], Tensor]
     has_copies: bool = True
 
-
-def normals(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    def probabilities(self, theta: Tensor) -> Tensor:
+        return self.log_probs(theta).exp()
 
 
 def every(*sizes: int) -> Tensor:
@@ -61,9 +61,9 @@ def copies(case: StructuredCase, dims: int = 1) -> StructuredCase:
     rows = list(product(range(len(case.points)), repeat=2))
     points = case.points[torch.tensor(rows)]
 
-    def probabilities(theta: Tensor) -> Tensor:
-        first, second = (case.probabilities(row) for row in theta)
-        return torch.outer(first, second).flatten()
+    def log_probs(theta: Tensor) -> Tensor:
+        first, second = (case.log_probs(row) for row in theta)
+        return (first.unsqueeze(-1) + second).flatten()
 
     def distribution(theta: Tensor) -> Distribution:
         apart = theta.reshape(*theta.shape[:-2], *lead, theta.shape[-1])
@@ -74,14 +74,16 @@ def copies(case: StructuredCase, dims: int = 1) -> StructuredCase:
         theta,
         distribution,
         points.view(len(rows), *lead, *case.points.shape[1:]),
-        probabilities,
+        log_probs,
     )
 
 
 # Subsets, rankings, chains given evidence
 
 
-def subset(name: str, d: int, k: int, mask: tuple[int, ...] = ()) -> StructuredCase:
+def subset(
+    name: str, d: int, k: int, mask: tuple[int, ...] = (), has_copies: bool = True
+) -> StructuredCase:
     points = every(*[2] * d)
     points = points[(points.sum(-1) == k) & (points[:, list(mask)].sum(-1) == 0)]
     kept = torch.tensor([i not in mask for i in range(d)])
@@ -90,7 +92,17 @@ def subset(name: str, d: int, k: int, mask: tuple[int, ...] = ()) -> StructuredC
         normals(d),
         lambda theta: catlog.Subset(theta, k, kept if mask else None),
         points,
-        lambda theta: (points * theta).sum(-1).softmax(0),
+        lambda theta: (points * theta).sum(-1).log_softmax(0),
+        has_copies,
+    )
+
+
+def subset_by_logits(name: str, d: int, k: int, mask: tuple[int, ...]) -> StructuredCase:
+    """Return a subset whose masked items have logits of -inf."""
+    case = subset(name, d, k, mask)
+    is_masked = torch.tensor([i in mask for i in range(d)])
+    return replace(
+        case, distribution=lambda theta: catlog.Subset(theta.masked_fill(is_masked, -torch.inf), k)
     )
 
 
@@ -99,50 +111,67 @@ def ranking(name: str, d: int, k: int, mask: tuple[int, ...] = ()) -> Structured
     points = list(permutations(items, k))
     kept = torch.tensor([i not in mask for i in range(d)])
 
-    def probability(theta: Tensor, point: tuple[int, ...]) -> Tensor:
-        weight = theta.exp()
-        rest = [weight[[i for i in items if i not in point[:place]]].sum() for place in range(k)]
-        return prod(weight[item] / total for item, total in zip(point, rest, strict=True))
+    def log_prob(theta: Tensor, point: tuple[int, ...]) -> Tensor:
+        rest = [theta[[i for i in items if i not in point[:place]]] for place in range(k)]
+        return sum(theta[point[place]] - rest[place].logsumexp(0) for place in range(k))
 
     return StructuredCase(
         name,
         normals(d, seed=1),
         lambda theta: catlog.PlackettLuce(theta, k, kept if mask else None),
         torch.tensor(points),
-        lambda theta: torch.stack([probability(theta, point) for point in points]),
+        lambda theta: torch.stack([log_prob(theta, point) for point in points]),
         has_copies=len(points) < 10,
     )
 
 
-def crf(name: str, steps: int, forbidden: tuple[tuple[int, int], ...] = ()) -> StructuredCase:
+def crf(
+    name: str,
+    k: int,
+    steps: int,
+    forbidden: tuple[tuple[int, int], ...] = (),
+    excluded: tuple[tuple[int, int], ...] = (),
+    by_step: bool = False,
+) -> StructuredCase:
+    """Return a chain given evidence.
+
+    ``forbidden`` are pairs of states that never follow each other, ``excluded`` pairs of a step and
+    a state that is impossible there.
+    """
     points = [
         path
-        for path in product(range(2), repeat=steps)
-        if not any((path[t - 1], path[t]) in forbidden for t in range(1, steps))
+        for path in product(range(k), repeat=steps)
+        if not any(pair in forbidden for pair in pairwise(path))
+        and not any(pair in excluded for pair in enumerate(path))
     ]
-    rule = torch.zeros(2, 2, dtype=torch.float64)
-    for a, b in forbidden:
-        rule[a, b] = -torch.inf
+    rule, evidence = torch.zeros(k, k).double(), torch.zeros(steps, k).double()
+    for pair in forbidden:
+        rule[pair] = -torch.inf
+    for pair in excluded:
+        evidence[pair] = -torch.inf
+    shape = (steps - 1, k, k) if by_step else (k, k)
 
     def parts(theta: Tensor) -> tuple[Tensor, Tensor]:
-        return theta[..., :-4].unflatten(-1, (steps, 2)), theta[..., -4:].unflatten(-1, (2, 2))
+        unary, tables = theta.split([steps * k, prod(shape)], -1)
+        return unary.unflatten(-1, (steps, k)), tables.unflatten(-1, shape)
 
-    def probabilities(theta: Tensor) -> Tensor:
-        unary, pairwise = parts(theta)
+    def log_probs(theta: Tensor) -> Tensor:
+        unary, tables = parts(theta)
+        tables = tables if by_step else tables.expand(steps - 1, k, k)
         weights = [
             sum(unary[t, z] for t, z in enumerate(path))
-            + sum(pairwise[path[t - 1], path[t]] for t in range(1, steps))
+            + sum(table[pair] for table, pair in zip(tables, pairwise(path), strict=True))
             for path in points
         ]
-        return torch.stack(weights).softmax(0)
+        return torch.stack(weights).log_softmax(0)
 
     def distribution(theta: Tensor) -> Distribution:
-        unary, pairwise = parts(theta)
-        return catlog.LinearChainCRF(unary, pairwise + rule.to(theta.dtype))
+        unary, tables = parts(theta)
+        return catlog.LinearChainCRF(unary + evidence.to(theta), tables + rule.to(theta))
 
-    theta = normals(2 * steps + 4, seed=2)
-    few = len(points) < 5
-    return StructuredCase(name, theta, distribution, torch.tensor(points), probabilities, few)
+    theta = normals(steps * k + prod(shape), seed=2)
+    few = len(points) < 5 and k == 2
+    return StructuredCase(name, theta, distribution, torch.tensor(points), log_probs, few)
 
 
 # Chains and networks
@@ -160,13 +189,13 @@ def chain(name: str, k: int, length: int, emission: int = 0) -> StructuredCase:
             seen.unflatten(-1, (k, -1)) if emission else None,
         )
 
-    def probabilities(theta: Tensor) -> Tensor:
+    def log_probs(theta: Tensor) -> Tensor:
         initial, step, seen = parts(theta)
-        result = initial.softmax(-1)[points[:, 0]]
+        result = initial.log_softmax(-1)[points[:, 0]]
         for t in range(1, length):
-            result = result * step.softmax(-1)[points[:, t - 1], points[:, t]]
+            result = result + step.log_softmax(-1)[points[:, t - 1], points[:, t]]
         for t in range(length if seen is not None else 0):
-            result = result * seen.softmax(-1)[points[:, t], points[:, length + t]]
+            result = result + seen.log_softmax(-1)[points[:, t], points[:, length + t]]
         return result
 
     def distribution(theta: Tensor) -> Distribution:
@@ -174,20 +203,45 @@ def chain(name: str, k: int, length: int, emission: int = 0) -> StructuredCase:
         return catlog.MarkovChain(initial, step, length=length, emission=seen)
 
     few = len(points) < 5
-    return StructuredCase(name, normals(sum(sizes)), distribution, points, probabilities, few)
+    return StructuredCase(name, normals(sum(sizes)), distribution, points, log_probs, few)
 
 
 def block_network(theta: Tensor) -> Distribution:
-    """Return a three-way root and two leaves in one block, which is listed first."""
-    leaves = theta[..., :12].unflatten(-1, (3, 2, 2))
-    nodes = {"leaves": Node(["root"], leaves, size=2), "root": Node([], theta[..., 12:])}
+    """Return a three-way root, two leaves in one block, which is listed first, and a lonely bit."""
+    nodes = {
+        "leaves": Node(["root"], theta[..., :12].unflatten(-1, (3, 2, 2)), size=2),
+        "root": Node([], theta[..., 12:15]),
+        "lonely": Node([], theta[..., 15:]),
+    }
     return catlog.BayesianNetwork(nodes, theta.shape[:-1])
 
 
-def block_probabilities(theta: Tensor) -> Tensor:
-    leaves, root = theta[:12].view(3, 2, 2).softmax(-1), theta[12:].softmax(-1)
-    a, b, z = every(2, 2, 3).T
-    return root[z] * leaves[z, 0, a] * leaves[z, 1, b]
+def block_log_probs(theta: Tensor) -> Tensor:
+    leaves, root = theta[:12].view(3, 2, 2).log_softmax(-1), theta[12:15].log_softmax(-1)
+    a, b, z, lonely = every(2, 2, 3, 2).T
+    return root[z] + leaves[z, 0, a] + leaves[z, 1, b] + theta[15:].log_softmax(-1)[lonely]
+
+
+def network_of_networks(theta: Tensor) -> Distribution:
+    """Return three cardinalities, a network as a node, and parameters that nodes share."""
+
+    def network(parents: Tensor) -> Tensor:
+        a, b = parents.unbind(-1)
+        return torch.stack([theta[..., 5] * a - theta[..., 6] * b, theta[..., 0] * b], -1)
+
+    nodes = {
+        "a": Node([], theta[..., :2]),
+        "b": Node(["a"], theta[..., :6].unflatten(-1, (2, 3))),
+        "c": Node(["a", "b"], network, cardinality=2),
+    }
+    return catlog.BayesianNetwork(nodes, theta.shape[:-1], dtype=theta.dtype)
+
+
+def log_probs_of_networks(theta: Tensor) -> Tensor:
+    a, b, c = every(2, 3, 2).T
+    logits = torch.stack([theta[5] * a - theta[6] * b, theta[0] * b], -1)
+    of_c = logits.log_softmax(-1)[torch.arange(len(c)), c]
+    return theta[:2].log_softmax(-1)[a] + theta[:6].view(2, 3).log_softmax(-1)[a, b] + of_c
 
 
 WEATHER = normals(2, seed=7)
@@ -202,8 +256,26 @@ def known_environment(theta: Tensor) -> Distribution:
     return catlog.BayesianNetwork(nodes, theta.shape[:-1])
 
 
-def environment_probabilities(theta: Tensor) -> Tensor:
-    return (WEATHER.softmax(-1)[:, None] * theta.view(2, 3).softmax(-1)).flatten()
+def environment_log_probs(theta: Tensor) -> Tensor:
+    return (WEATHER.log_softmax(-1)[:, None] + theta.view(2, 3).log_softmax(-1)).flatten()
+
+
+def choices(theta: Tensor, fixed: bool = True) -> Distribution:
+    """Return a known environment between learned choices."""
+    weather = normals(2, 3, seed=7).to(theta.dtype).expand(*theta.shape[:-1], 2, 3)
+    nodes = {
+        "choice": Node([], theta[..., :2]),
+        "weather": Node(["choice"], weather, fixed=fixed),
+        "next": Node(["weather"], theta[..., 2:].unflatten(-1, (3, 2))),
+    }
+    return catlog.BayesianNetwork(nodes, theta.shape[:-1])
+
+
+def log_probs_of_choices(theta: Tensor) -> Tensor:
+    a, b, c = every(2, 3, 2).T
+    weather = normals(2, 3, seed=7).log_softmax(-1)
+    after = theta[2:].view(3, 2).log_softmax(-1)
+    return theta[:2].log_softmax(-1)[a] + weather[a, b] + after[b, c]
 
 
 # Sequences of a network
@@ -212,12 +284,14 @@ def environment_probabilities(theta: Tensor) -> Tensor:
 class Counting:
     """A network whose logits depend on the sum of the earlier tokens, in several forms."""
 
+    parameters = 9
+
     def __init__(self, theta: Tensor, sizes: tuple[int, ...], form: str) -> None:
         self.theta = theta.unflatten(-1, (3, 3))
         self.sizes = sizes
-        if form == "all_logits":
+        if "all_logits" in form:
             self.all_logits = self._all_logits
-        elif form != "network(x, i)":
+        if "step" in form or "state" in form:
             self.start, self.step = self._start, self._step
             self.context_in_state = form == "context in the state"
 
@@ -244,41 +318,88 @@ class Counting:
         return self._logits(self.theta, i, x[..., :i].sum(-1).to(self.theta.dtype))
 
 
-def sequence(name: str, sizes: tuple[int, ...], end: int | None, form: str) -> StructuredCase:
+class Recurrent:
+    """A tiny recurrent network with all its parameters shared between positions."""
+
+    parameters = 6
+
+    def __init__(self, theta: Tensor, sizes: tuple[int, ...], form: str) -> None:
+        self.theta = theta
+        if form == "step":
+            self.start, self.step = self._start, self._step
+
+    def _start(self, lead: torch.Size) -> tuple[Tensor, Tensor]:
+        return self.theta[..., 0].expand(lead), torch.zeros(lead, dtype=self.theta.dtype)
+
+    def _step(
+        self, state: tuple[Tensor, Tensor], i: int, previous: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        hidden, count = state
+        _, decay, new, first, second, slope = self.theta.unbind(-1)
+        if previous is not None:
+            hidden = (hidden * decay + new * previous + 0.3 * count).tanh()
+            count = count + previous
+        return torch.stack([first * hidden, second - hidden * slope], -1), (hidden, count)
+
+    def __call__(self, x: Tensor, i: int) -> Tensor:
+        state, logits = self._start(x.shape[:-1]), torch.empty(0)
+        for j in range(i + 1):
+            logits, state = self._step(state, j, None if j == 0 else x[..., j - 1])
+        return logits
+
+
+def sequence(
+    name: str,
+    sizes: tuple[int, ...],
+    end: int | None,
+    form: str,
+    network: type[Counting] | type[Recurrent] = Counting,
+    temperature: float = 1.0,
+) -> StructuredCase:
     points = [
         row
         for row in product(*(range(size) for size in sizes))
         if end not in row or set(row[row.index(end) :]) == {end}
     ]
 
-    def probability(theta: Tensor, row: tuple[int, ...]) -> Tensor:
-        result = theta.new_ones(())
+    def log_prob(theta: Tensor, row: tuple[int, ...]) -> Tensor:
+        logits_of = network(theta, sizes, "network(x, i)")
+        result = theta.new_zeros(())
         for i, token in enumerate(row):
-            logits = theta[i] + sum(row[:i]) * theta[(i + 1) % 3]
-            result = result * logits[: sizes[i]].softmax(-1)[token]
+            logits = logits_of(torch.tensor(row), i) / temperature
+            result = result + logits.log_softmax(-1)[token]
             if token == end:
                 break
         return result
 
     return StructuredCase(
         f"{name}, {form}",
-        normals(9, seed=3),
+        normals(network.parameters, seed=3),
         lambda theta: catlog.Autoregressive(
-            Counting(theta, sizes, form), sizes, theta.shape[:-1], end=end, dtype=theta.dtype
+            network(theta, sizes, form),
+            sizes,
+            theta.shape[:-1],
+            end=end,
+            temperature=temperature,
+            dtype=theta.dtype,
         ),
         torch.tensor(points),
-        lambda theta: torch.stack([probability(theta.view(3, 3), row) for row in points]),
-        has_copies=len(points) < 5,
+        lambda theta: torch.stack([log_prob(theta, row) for row in points]),
+        has_copies=len(points) < 5 and network is Counting,
     )
 
 
 def sequences() -> Iterator[StructuredCase]:
-    for form in ("network(x, i)", "all_logits", "step"):
+    for form in ("network(x, i)", "all_logits", "step", "step and all_logits"):
         yield sequence("sequence", (2, 2), None, form)
         yield sequence("sequence of different sizes", (2, 3, 2), None, form)
         yield sequence("sequence that ends", (2, 2, 2), 1, form)
         yield sequence("sequence of different sizes that ends", (2, 3, 2), 0, form)
     yield sequence("sequence that ends", (2, 2, 2), 1, "context in the state")
+    for form in ("network(x, i)", "step"):
+        yield sequence("recurrent", (2, 2, 2), None, form, Recurrent)
+    yield sequence("recurrent that ends", (2, 2, 2), 1, "network(x, i)", Recurrent)
+    yield sequence("recurrent that ends", (2, 2, 2), 0, "step", Recurrent, temperature=0.7)
 
 
 # Mixtures and multinomials of torch
@@ -314,7 +435,7 @@ def mixture(
         normals(size, seed=4),
         distribution,
         points[is_possible],
-        lambda theta: of_points(theta)[is_possible],
+        lambda theta: of_points(theta)[is_possible].log(),
         has_copies,
     )
 
@@ -402,14 +523,18 @@ def mixtures() -> Iterator[StructuredCase]:
         lambda numbers: Categorical(probs=numbers.exp()),
         has_copies=True,
     )
-    yield mixture(
-        "masked mixture",
-        (3, 2, 3),
-        every(3, 3),
-        lambda logits: Independent(Categorical(logits=masked(logits)), 1),
-        lambda logits: of_numbers(every(3, 3), masked(logits).softmax(-1)),
-        without_last,
-    )
+    for name, weights in (
+        ("masked mixture", without_last),
+        ("mixture of masked numbers", lambda logits: Categorical(logits=logits)),
+    ):
+        yield mixture(
+            name,
+            (3, 2, 3),
+            every(3, 3),
+            lambda logits: Independent(Categorical(logits=masked(logits)), 1),
+            lambda logits: of_numbers(every(3, 3), masked(logits).softmax(-1)),
+            weights,
+        )
     yield mixture(
         "mixture of single numbers",
         (2, 3),
@@ -442,27 +567,25 @@ def mixtures() -> Iterator[StructuredCase]:
     )
 
 
-def multinomial(name: str, n: int, k: int, zeros: tuple[int, ...] = ()) -> StructuredCase:
+def multinomial(
+    name: str, n: int, k: int, zeros: tuple[int, ...] = (), by_probs: bool = False
+) -> StructuredCase:
     """Return a Multinomial, in which the categories ``zeros`` are impossible."""
-    points = every(*[n + 1] * k)
+    points = every(*[n + 1] * k).double()
     points = points[(points.sum(-1) == n) & (points[:, list(zeros)].sum(-1) == 0)]
-    coefficient = torch.tensor(
-        [factorial(n) / prod(map(factorial, row)) for row in points.tolist()], dtype=torch.float64
-    )
-    kept = torch.tensor([0.0 if i in zeros else 1.0 for i in range(k)], dtype=torch.float64)
+    log_coefficient = torch.tensor(n + 1.0).double().lgamma() - (points + 1).lgamma().sum(-1)
+    kept = torch.tensor([i not in zeros for i in range(k)])
 
     def distribution(theta: Tensor) -> Distribution:
-        if not zeros:
-            return Multinomial(n, logits=theta)
-        return Multinomial(n, logits=theta.masked_fill(kept == 0, -torch.inf))
+        if by_probs:
+            return Multinomial(n, probs=theta.exp() * kept)
+        return Multinomial(n, logits=theta.masked_fill(~kept, -torch.inf) if zeros else theta)
 
-    def probabilities(theta: Tensor) -> Tensor:
-        probs = theta.exp() * kept / (theta.exp() * kept).sum()
-        return coefficient * probs.pow(points).prod(-1)
+    def log_probs(theta: Tensor) -> Tensor:
+        return log_coefficient + (points[:, kept] * theta[kept].log_softmax(-1)).sum(-1)
 
-    few = len(points) < 4
-    theta = normals(k, seed=5)
-    return StructuredCase(name, theta, distribution, points.double(), probabilities, few)
+    few = len(points) < 4 and not by_probs
+    return StructuredCase(name, normals(k, seed=5), distribution, points, log_probs, few)
 
 
 ALONE = [
@@ -475,34 +598,57 @@ ALONE = [
     ranking("ranking of the first two", 3, 2),
     ranking("ranking of the first", 3, 1),
     ranking("masked ranking", 3, 2, mask=(0,)),
-    crf("crf", 3),
-    crf("short crf", 2),
-    crf("crf of one step", 1),
-    crf("crf with a rule", 3, forbidden=((1, 0),)),
+    subset("subset of one of four", 4, 1, has_copies=False),
+    subset("masked subset of two of five", 5, 2, mask=(1,), has_copies=False),
+    ranking("ranking of the first two of four", 4, 2),
+    ranking("ranking of the first of four", 4, 1),
+    crf("crf", 2, 3),
+    crf("short crf", 2, 2),
+    crf("crf of one step", 2, 1),
+    crf("crf of one step and three states", 3, 1),
+    crf("crf with a rule", 2, 3, forbidden=((1, 0),)),
     chain("chain", 2, 3),
     chain("short chain", 2, 2),
     chain("chain of three states", 3, 2),
     chain("chain with observations", 2, 2, emission=2),
     StructuredCase(
         "network with a block",
-        normals(15),
+        normals(17),
         block_network,
-        every(2, 2, 3),
-        block_probabilities,
-        False,
+        every(2, 2, 3, 2),
+        block_log_probs,
+        has_copies=False,
+    ),
+    StructuredCase(
+        "network of networks",
+        normals(7),
+        network_of_networks,
+        every(2, 3, 2),
+        log_probs_of_networks,
+        has_copies=False,
     ),
     StructuredCase(
         "network with a known root",
         normals(6),
         known_environment,
         every(2, 3),
-        environment_probabilities,
+        environment_log_probs,
+    ),
+    StructuredCase(
+        "network with a known node",
+        normals(8),
+        choices,
+        every(2, 3, 2),
+        log_probs_of_choices,
+        has_copies=False,
     ),
     *sequences(),
     *mixtures(),
     multinomial("multinomial", 2, 3),
     multinomial("multinomial of two categories", 2, 2),
+    multinomial("multinomial of three draws", 3, 3),
     multinomial("multinomial with impossible categories", 2, 4, zeros=(1, 3)),
+    multinomial("multinomial by probabilities", 2, 4, zeros=(1, 3), by_probs=True),
     multinomial("multinomial of no draws", 0, 2),
 ]
 COPIES = [
@@ -511,3 +657,23 @@ COPIES = [
     copies(next(case for case in ALONE if case.name == "short chain"), dims=2),
 ]
 STRUCTURED_CASES = {case.name: case for case in [*ALONE, *COPIES]}
+
+
+def further_sizes() -> Iterator[StructuredCase]:
+    """Return subsets and rankings of k of d items, without item 1 if masked, and chains."""
+    for k, d in ((0, 4), (1, 4), (2, 5), (4, 4), (1, 1), (0, 1), (3, 4)):
+        size = f"{k} of {d}"
+        yield subset(f"subset, {size}", d, k)
+        if k > 0:
+            yield ranking(f"ranking, {size}", d, k)
+        if 0 < k < d:
+            yield subset(f"masked subset, {size}", d, k, mask=(1,))
+            yield ranking(f"masked ranking, {size}", d, k, mask=(1,))
+            yield subset_by_logits(f"subset with a logit of -inf, {size}", d, k, mask=(1,))
+    yield crf("crf of three states", 3, 3)
+    yield crf("crf with a table per step", 2, 3, by_step=True)
+    yield crf("crf with rules", 3, 3, forbidden=((2, 0), (2, 2)), excluded=((2, 1),))
+
+
+# Judged by their definition, but not with every estimator.
+ALL_CASES = STRUCTURED_CASES | {case.name: case for case in further_sizes()}

@@ -79,7 +79,10 @@ else:  # type checkers read a literal `__all__` only
             return import_module(f"catlog.{name}")
         if name in _OF_DIAGNOSTICS:
             return getattr(import_module("catlog.diagnostics"), name)
-        raise AttributeError(f"module 'catlog' has no attribute {name!r}")
+        # With name and module, Python suggests a similar name.
+        raise AttributeError(
+            f"module 'catlog' has no attribute {name!r}", name=name, obj=import_module("catlog")
+        )
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_MODULES, *_OF_DIAGNOSTICS})

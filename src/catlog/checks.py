@@ -1,6 +1,6 @@
 """Checks of arguments and values. Errors say what was expected, what was given and what to do."""
 
-from math import inf
+from math import floor, inf, log10
 from sys import float_info
 from typing import Protocol, runtime_checkable
 
@@ -297,6 +297,15 @@ def check_context(context: object, law: Known) -> Float[Tensor, "*batch features
         )
     check_device("context", context, law.device)
     return context
+
+
+def readable(count: int) -> str:
+    """Return a number of points or evaluations for a message; very large ones in powers of ten.
+
+    >>> readable(4096), readable(2**10000)
+    ('4096', 'about 10^3010')
+    """
+    return str(count) if count < 10**15 else f"about 10^{floor(log10(count))}"
 
 
 def same_device(first: torch.device, second: torch.device) -> bool:

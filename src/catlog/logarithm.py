@@ -88,6 +88,11 @@ def log_expectation(
     check_generator(generator)
     if floor is not None:
         check_positive("log_expectation", "floor", floor)
+    if isinstance(E, type) or not hasattr(E, "target"):
+        raise TypeError(
+            f"log_expectation: `E` must be an estimator such as IndeCateR(4), but {E!r} was given. "
+            "The order is log_expectation(E, f, q)."
+        )
     if E.target == "bound":
         raise ValueError(
             f"log_expectation: `E` must estimate E[f], but {type(E).__name__} estimates a bound of "

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .checks import check_count, check_function, check_generator, check_tensor
+from .checks import check_count, check_function, check_generator, check_outputs, check_tensor
 from .estimator import Estimator
 from .sampling.randomness import seeded_from
 
@@ -80,9 +80,10 @@ class Pathwise:
         *,
         z: Tensor | None = None,
         x: Tensor | None = None,
+        outputs: int = 0,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        """Return the estimate ``[*batch]``.
+    ) -> Float[Tensor, "*batch_outputs"]:
+        """Return the estimate ``[*batch]``, or ``[*batch, *outputs]``.
 
         Args:
             f: the function of x and z.
@@ -92,6 +93,8 @@ class Pathwise:
             z: to use instead of drawing, ``[samples, *batch, *event]`` as ``p.rsample((samples,))``
                 gives it, with its graph.
             x: to use instead of drawing, ``[estimator.rows(q), samples, *batch, *event]``.
+            outputs: the number of output dimensions of f, as for the estimator: f returns
+                ``[n, samples, *batch, *outputs]``.
             generator: the source of randomness of z and of x; torch's default generator if None.
         """
         if not isinstance(p, Distribution):
@@ -105,6 +108,7 @@ class Pathwise:
                 f"{type(q).__name__} was given."
             )
         check_function(f)
+        check_outputs(outputs)
         check_generator(generator)
         if not p.has_rsample:
             raise ValueError(
@@ -130,7 +134,8 @@ class Pathwise:
         def given_z(points: Tensor) -> Tensor:
             return f(points, z.expand(points.shape[:1] + z.shape))
 
-        return self.estimator(given_z, law, x=x, generator=generator).mean(0)
+        options = {"outputs": outputs} if outputs else {}  # not every estimator takes them
+        return self.estimator(given_z, law, x=x, generator=generator, **options).mean(0)
 
 
 def _wrong_batch(law: Distribution, p: Distribution, fixed: bool, samples: int) -> str:

@@ -1,5 +1,7 @@
 """What torch.compile, torch.func and inference mode allow at this point of a run."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -33,3 +35,13 @@ def can_inspect(validate: bool, *values: Tensor) -> bool:
     if any(value.is_cuda for value in values) and torch.cuda.is_current_stream_capturing():
         return False
     return not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Turn autocast off if it is on.
+
+    f and the networks of q run as the user wants. The arithmetic of estimators does not: products
+    of 16 bits would change probabilities and the weights that have to cancel.
+    """
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

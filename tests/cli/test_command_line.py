@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import catlog
 from catlog.__main__ import main
 from catlog.cli.main import _sweep_table
 from catlog.data.files import DataError
@@ -268,6 +269,15 @@ def test_the_list_uses_the_words_of_the_pages(capsys: Capture) -> None:
     assert len(text.splitlines()) < 60
     assert main(["list"]) == 0
     assert "knapsack" in capsys.readouterr().out
+
+
+def test_the_list_shows_names_in_full(capsys: Capture) -> None:
+    """In 80 columns, as in a pipe; the longest name has 30 letters."""
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    first_words = {line.split(" ")[0] for line in lines}
+    assert first_words >= {*catlog.ESTIMATORS, *catlog.problems.PROBLEMS}
 
 
 # --- reports

@@ -123,20 +123,20 @@ def test_faults_inside_an_idx_file_are_named(tmp_path, data, reason):
         read_idx(tmp_path / "a.gz", file)
 
 
-@pytest.mark.parametrize("fault", ["truncated", "no gzip", "flipped", "trailing", "empty"])
+DAMAGED_GZIP = {
+    "truncated": lambda packed: packed[:-5],
+    "no gzip": lambda packed: idx(),
+    "flipped": lambda packed: packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:],
+    "trailing": lambda packed: packed + b"rubbish",
+    "empty": lambda packed: b"",
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGED_GZIP)
 def test_damaged_gzip_files_are_refused(tmp_path, fault):
     path = tmp_path / "a.gz"
     file = write_idx(path, idx())
-    packed = path.read_bytes()
-    path.write_bytes(
-        {
-            "truncated": packed[:-5],
-            "no gzip": idx(),
-            "flipped": packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:],
-            "trailing": packed + b"rubbish",
-            "empty": b"",
-        }[fault]
-    )
+    path.write_bytes(DAMAGED_GZIP[fault](path.read_bytes()))
     with pytest.raises(
         DataError, match=rf"a\.gz is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"
     ):
@@ -270,57 +270,50 @@ def test_the_order_is_that_of_tensorflow_datasets():
         assert load("mnist", REAL).train_labels[first].tolist() == [4, 1, 0, 7, 8, 1, 2, 7, 1, 6]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "truncated",
-        "flipped",
-        "no zip",
-        "empty",
-        "count",
-        "size",
-        "mode",
-        "no png",
-        "name",
-        "content",
-    ],
-)
+def flipped(data):
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def appended(path, name, data):
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"images_background/{name}", data)
+
+
+# What is done to the file, and the reason that the error gives.
+DAMAGED_ZIP = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), ""),
+    "flipped": (lambda path: path.write_bytes(flipped(path.read_bytes())), "CRC"),
+    "no zip": (lambda path: path.write_bytes(b"x" * 1000), ""),
+    "empty": (lambda path: path.write_bytes(b""), ""),
+    "count": (lambda path: write_zip(path, drawings(3)), "3 PNGs instead of 4"),
+    "size": (
+        lambda path: write_zip(path, drawings(side=104)),
+        r"0007_01\.png is 104x104 of mode 1",
+    ),
+    "mode": (lambda path: write_zip(path, drawings(), "L"), "105x105 of mode L"),
+    "no png": (
+        lambda path: appended(path, "a/character01/0001_01.png", "?"),
+        r"character01/0001_01\.png: cannot identify image",
+    ),
+    "name": (
+        lambda path: appended(path, "a/b/c.png", png(drawings()[0])),
+        "a/b/c.png is not named as",
+    ),
+    "content": (lambda path: None, "as published"),
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGED_ZIP)
 def test_faults_of_a_zip_are_named(tmp_path, cache, fault):
     path = tmp_path / "a.zip"
     file = write_zip(path, drawings())
-    if fault in ("truncated", "flipped", "no zip", "empty"):
-        data = path.read_bytes()
-        middle = len(data) // 2
-        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-        path.write_bytes(
-            {"truncated": data[:-100], "flipped": flipped, "no zip": b"x" * 1000, "empty": b""}[
-                fault
-            ]
-        )
-    elif fault in ("no png", "name"):
-        with zipfile.ZipFile(path, "a") as archive:
-            if fault == "name":
-                archive.writestr("images_background/a/b/c.png", png(drawings()[0]))
-            else:
-                archive.writestr("images_background/a/character01/0001_01.png", "?")
+    damage, reason = DAMAGED_ZIP[fault]
+    damage(path)
+    if fault in ("no png", "name"):
         file = replace(file, shape=(5, 105, 105))
-    else:
-        write_zip(
-            path,
-            drawings(3 if fault == "count" else 4, 104 if fault == "size" else 105),
-            "L" if fault == "mode" else "1",
-        )
     if fault == "content":
         file = replace(file, content=sha256(b""))
-    reason = {
-        "flipped": "CRC",
-        "count": "3 PNGs instead of 4",
-        "size": r"0007_01\.png is 104x104 of mode 1",
-        "mode": "105x105 of mode L",
-        "no png": r"character01/0001_01\.png: cannot identify image",
-        "name": "a/b/c.png is not named as",
-        "content": "as published",
-    }.get(fault, "")
     with pytest.raises(
         DataError,
         match=rf"a\.zip is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}",
@@ -352,84 +345,82 @@ def patched(path, signature, offset, value):
 LOCAL, CENTRAL, END = b"PK\3\4", b"PK\1\2", b"PK\5\6"
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "encrypted",
-        "method",
-        "lzma",
-        "traversal",
-        "absolute",
-        "twice",
-        "jpeg",
-        "bomb",
-        "huge",
-        "lies",
-        "names",
-        "offset",
-        "zip64",
-        "interlaced",
-        "truncated-png",
-        "folder",
-    ],
-)
+def repacked_first(path, rename):
+    """Rewrite a small Omniglot with another name of its first member."""
+    repacked(path, lambda i, name, data: (rename(name) if i == 0 else name, data))
+
+
+def with_method(path, number):
+    """Claim that every member is packed by another method."""
+    patched(path, LOCAL, 8, number)
+    patched(path, CENTRAL, 10, number)
+
+
+def encrypted(path):
+    patched(path, LOCAL, 6, b"\1")
+    patched(path, CENTRAL, 8, b"\1")
+
+
+def twice(path):
+    first = []
+    repacked(path, lambda i, name, data: (first.append(name) or first[0] if i < 2 else name, data))
+
+
+def jpeg(path):
+    stream = io.BytesIO()
+    Image.fromarray(drawings()[0]).convert("L").save(stream, "jpeg")
+    repacked(path, lambda i, name, data: (name, stream.getvalue()))
+
+
+def bomb(path):
+    repacked(path, lambda i, name, data: (name, bytes(10**6)), compression=zipfile.ZIP_DEFLATED)
+
+
+def huge(path):
+    header = b"IHDR" + struct.pack(">II", 20000, 20000)
+
+    def large(data):
+        chunk = header + data[24:29]
+        return data[:12] + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:]
+
+    repacked(path, lambda i, name, data: (name, large(data)))
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+MALFORMED = {
+    "encrypted": encrypted,
+    "method": lambda path: with_method(path, b"\x09"),  # deflate64, which Python does not know
+    "lzma": lambda path: with_method(path, b"\x0e"),  # the bytes are no such stream
+    "traversal": lambda path: repacked_first(path, lambda name: "../../../etc/x.png"),
+    "absolute": lambda path: repacked_first(path, lambda name: "/" + name),
+    "twice": twice,
+    "jpeg": jpeg,
+    "bomb": bomb,
+    "huge": huge,
+    "lies": lambda path: patched(path, CENTRAL, 24, b"\1\0\0\0"),  # the unpacked size
+    "names": lambda path: patched(path, CENTRAL, 28, b"\xff\xff"),  # the length of the name
+    "offset": lambda path: patched(path, CENTRAL, 42, b"\xff\xff\xff\x7f"),
+    # Both sizes: "see the extra field", which there is none of.
+    "zip64": lambda path: patched(path, CENTRAL, 20, b"\xff" * 8),
+    "interlaced": lambda path: repacked(
+        path, lambda i, name, data: (name, data[:28] + b"\1" + data[29:])
+    ),
+    "truncated-png": lambda path: repacked(
+        path, lambda i, name, data: (name, data[: len(data) // 2])
+    ),
+    "folder": folder,
+}
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
 def test_malformed_zips_are_refused(tmp_path, cache, fault):
     path = tmp_path / "a.zip"
     file = write_zip(path, drawings())
-    if fault == "encrypted":
-        patched(path, LOCAL, 6, b"\1")
-        patched(path, CENTRAL, 8, b"\1")
-    elif fault == "method":  # 9: deflate64, which Python does not know
-        patched(path, LOCAL, 8, b"\x09")
-        patched(path, CENTRAL, 10, b"\x09")
-    elif fault == "lzma":  # the bytes are no such stream
-        patched(path, LOCAL, 8, b"\x0e")
-        patched(path, CENTRAL, 10, b"\x0e")
-    elif fault == "traversal":
-        repacked(path, lambda i, name, data: ("../../../etc/x.png" if i == 0 else name, data))
-    elif fault == "absolute":
-        repacked(path, lambda i, name, data: ("/" + name if i == 0 else name, data))
-    elif fault == "twice":
-        first = []
-        repacked(
-            path, lambda i, name, data: (first.append(name) or first[0] if i < 2 else name, data)
-        )
-    elif fault == "jpeg":
-        stream = io.BytesIO()
-        Image.fromarray(drawings()[0]).convert("L").save(stream, "jpeg")
-        repacked(path, lambda i, name, data: (name, stream.getvalue()))
-    elif fault == "bomb":
-        repacked(path, lambda i, name, data: (name, bytes(10**6)), compression=zipfile.ZIP_DEFLATED)
-    elif fault == "huge":
-        header = b"IHDR" + struct.pack(">II", 20000, 20000)
-
-        def large(data):
-            return (
-                data[:12]
-                + header
-                + data[24:29]
-                + struct.pack(">I", zlib.crc32(header + data[24:29]))
-                + data[33:]
-            )
-
-        repacked(path, lambda i, name, data: (name, large(data)))
-    elif fault == "lies":
-        patched(path, CENTRAL, 24, b"\1\0\0\0")  # the unpacked size
-    elif fault == "names":
-        patched(path, CENTRAL, 28, b"\xff\xff")  # the length of the name
-    elif fault == "offset":
-        patched(path, CENTRAL, 42, b"\xff\xff\xff\x7f")
-    elif fault == "zip64":
-        patched(
-            path, CENTRAL, 20, b"\xff" * 8
-        )  # both sizes: "see the extra field", which there is none of
-    elif fault == "interlaced":
-        repacked(path, lambda i, name, data: (name, data[:28] + b"\1" + data[29:]))
-    elif fault == "truncated-png":
-        repacked(path, lambda i, name, data: (name, data[: len(data) // 2]))
-    else:
-        path.unlink()
-        path.mkdir()
+    MALFORMED[fault](path)
     with pytest.raises(
         DataError, match=rf"a\.zip is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"
     ):
@@ -713,18 +704,8 @@ def test_files_have_the_official_digests(name):
 @real
 def test_mnist_is_read():
     data = load("mnist", REAL)
-    assert data.train_labels.bincount().tolist() == [
-        5923,
-        6742,
-        5958,
-        6131,
-        5842,
-        5421,
-        5918,
-        6265,
-        5851,
-        5949,
-    ]
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.train_labels.bincount().tolist() == counts
     assert data.train.shape == (60000, 784)
     assert data.test.shape == (10000, 784)
     assert (data.train.min(), data.train.max()) == (0, 1)

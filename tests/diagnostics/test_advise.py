@@ -748,10 +748,7 @@ def test_errors() -> None:
         match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",
     ):
         advise(quadratic(4), bits(4), budget=1, candidates=[Candidate(Exact()), Candidate(RLOO())])
-    with pytest.raises(
-        ValueError,
-        match=r"no candidate could be used\. RLOO\(4\): f must return one value per point",
-    ):
+    with pytest.raises(ValueError, match=r"^f must return one value per point"):
         advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])
 
 

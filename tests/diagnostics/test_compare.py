@@ -669,7 +669,7 @@ def test_command(
     for command, message in (
         (f"{mine}:nothing", "must return (f, q), (f, make_q, parameters) or a Problem"),
         (f"{mine}:missing", "has no function 'missing'"),
-        ("compare --problem no_such_module:f", "No module named 'no_such_module'"),
+        ("compare --problem no_such_module:f", "there is no module 'no_such_module'"),
         (f"{mine}:problem --estimators Nonsense", "'Nonsense' is not known"),
     ):
         assert main(command.split()) == 2

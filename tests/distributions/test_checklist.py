@@ -14,21 +14,28 @@ Numbers are compared in float64 at 1e-12.
 """
 
 from dataclasses import replace
+from math import log
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+import catlog
 from catlog.distributions import Ordered, mixture
+from catlog.distributions.bit_counts import flow
 from catlog.distributions.conditionals import Conditionals, view
 from catlog.distributions.copies import Copies
+from catlog.distributions.inverse_cdf import ancestral
 from catlog.sampling.draw import draw
-from structured_cases import STRUCTURED_CASES, StructuredCase, normals
+from catlog.testing.cases import normals
+from chi_square import p_value, tally
+from samplers import cells, combine
+from structured_cases import ALL_CASES, STRUCTURED_CASES, StructuredCase
 
-FALSE_ALARMS = 1e-9  # of one chi-square test; there are two for each case, so 2e-7 in all
-DRAWS = 20_000
-each_case = pytest.mark.parametrize("case", STRUCTURED_CASES.values(), ids=STRUCTURED_CASES.keys())
+FALSE_ALARMS = 1e-6  # of one chi-square test; there are two for each case
+DRAWS = 100_000
+each_case = pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 
 
 def law_of(case: StructuredCase, theta: Tensor) -> Conditionals:
@@ -59,19 +66,24 @@ def gradient(value: Tensor, theta: Tensor) -> Tensor:
 def test_log_prob(case: StructuredCase) -> None:
     """The definition's, with its gradient; every other point is impossible."""
     theta = case.theta.clone().requires_grad_()
-    law, probs = law_of(case, theta), case.probabilities(theta)
+    law, wanted = law_of(case, theta), case.log_probs(theta)
+    assert law.event_shape == case.distribution(theta).event_shape == case.points.shape[1:]
+    assert law.dtype == case.points.dtype
     index = law.index(case.points)
     assert torch.equal(law.point(index), case.points)
     log_probs = law.log_prob(index)
-    close(log_probs, probs.log())
-    close(probs.sum(), torch.ones_like(probs.sum()))
+    close(log_probs, wanted)
+    close(Ordered.log_prob_of_rows(law.q, index), wanted)
     everywhere = law.log_prob(grid(law.q))
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(case.points)
-    close(everywhere.exp().sum(), torch.ones_like(probs.sum()))
-    close(law.q.log_prob(law.q.enumerate_support()).exp().sum(), torch.ones_like(probs.sum()))
-    for got, wanted in zip(log_probs, probs.log(), strict=True):
-        close(gradient(got, theta), gradient(wanted, theta))
+    close(Ordered.log_prob_of_rows(law.q, grid(law.q)).exp(), everywhere.exp())
+    listed = law.q.enumerate_support()
+    assert len(listed) == law.q.points
+    for log_prob in (wanted, everywhere, law.q.log_prob(listed)):
+        close(log_prob.exp().sum(), torch.ones(()).double())
+    for result, definition in zip(log_probs, wanted, strict=True):
+        close(gradient(result, theta), gradient(definition, theta))
 
 
 @each_case
@@ -81,28 +93,11 @@ def test_entropy_and_marginals(case: StructuredCase) -> None:
     law, probs = law_of(case, theta), case.probabilities(theta)
     marginals = (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0)
     weights = normals(*marginals.shape, seed=8)
-    pairs = [
-        (law.q.entropy(), -(probs * probs.log()).sum()),
-        (law.q.marginals(), marginals),
-    ]
-    for got, wanted in pairs:
+    entropy = -(probs * case.log_probs(theta)).sum()
+    for got, wanted in ((law.q.entropy(), entropy), (law.q.marginals(), marginals)):
         close(got, wanted)
         scale = weights if got.dim() else 1.0
         close(gradient((scale * got).sum(), theta), gradient((scale * wanted).sum(), theta))
-
-
-def p_value(x: Tensor, points: Tensor, probs: Tensor) -> float:
-    """Return the p-value of Pearson's chi-square test; rare points are one class."""
-    is_equal = (x.unsqueeze(1) == points).reshape(len(x), len(points), -1).all(-1)
-    assert is_equal.any(1).all(), "an impossible point was drawn"
-    counts = is_equal.sum(0).double()
-    is_rare = probs * len(x) < 5
-    counts = torch.cat([counts[~is_rare], counts[is_rare].sum(0, keepdim=True)])
-    expected = torch.cat([probs[~is_rare], probs[is_rare].sum(0, keepdim=True)]) * len(x)
-    counts, expected = counts[expected > 0], expected[expected > 0]
-    statistic = ((counts - expected).square() / expected).sum()
-    half = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(half, statistic / 2)) if len(counts) > 1 else 1.0
 
 
 @each_case
@@ -110,21 +105,37 @@ def test_samples_by_chi_square(case: StructuredCase) -> None:
     """An estimator's draws, and ``sample`` of the distribution that the user has."""
     q, probs = case.distribution(case.theta), case.probabilities(case.theta)
     x = draw(view(q), DRAWS, generator=torch.Generator().manual_seed(0))
-    assert p_value(x, case.points, probs) > FALSE_ALARMS
+    assert p_value(tally(x, case.points), probs) > FALSE_ALARMS
+    ordered = law_of(case, case.theta).q
+    torch.manual_seed(0)
+    u = torch.rand(DRAWS, len(ordered.cardinalities), dtype=torch.float64)
+    assert torch.equal(ordered.from_uniforms(u), Ordered.from_uniforms(ordered, u))
     if (
         getattr(q, "total_count", 1) == 0
         or getattr(getattr(q, "base_dist", None), "total_count", 1) == 0
     ):
         return  # torch cannot sample a multinomial of no draws
-    torch.manual_seed(0)
-    assert p_value(q.sample((DRAWS,)), case.points, probs) > FALSE_ALARMS
+    x = q.sample((DRAWS,))
+    assert x.dtype == case.points.dtype
+    assert p_value(tally(x, case.points), probs) > FALSE_ALARMS
+
+
+@pytest.mark.parametrize("name", STRUCTURED_CASES)
+def test_draws_have_the_right_probabilities(name: str) -> None:
+    """Inverse CDF over all cells gives every point its probability, exactly."""
+    case = STRUCTURED_CASES[name]
+    law = law_of(case, case.theta)
+    u, weight = combine(cells(law.q))
+    x = law.point(ancestral(law.q, u.unsqueeze(1)).squeeze(1))
+    is_equal = (x.unsqueeze(1) == case.points).reshape(len(x), len(case.points), -1).all(-1)
+    close((weight.unsqueeze(-1) * is_equal).sum(0), case.probabilities(case.theta))
 
 
 def test_the_chi_square_test_has_power() -> None:
     """It tells the draws of a chain from those of a chain with slightly other parameters."""
     case = STRUCTURED_CASES["copies of short chain"]
     x = case.distribution(case.theta * 0.85).sample((DRAWS,))
-    assert p_value(x, case.points, case.probabilities(case.theta)) < FALSE_ALARMS
+    assert p_value(tally(x, case.points), case.probabilities(case.theta)) < FALSE_ALARMS
 
 
 def extreme(case: StructuredCase, dtype: torch.dtype = torch.float64) -> StructuredCase:
@@ -132,39 +143,45 @@ def extreme(case: StructuredCase, dtype: torch.dtype = torch.float64) -> Structu
     return replace(case, theta=(80 * (1.5 * case.theta).clamp(-1, 1)).to(dtype))
 
 
-# Given by probabilities, those near 1 - exp(-80) are 1 in float64, those of exp(-160) 0 in float32.
-BY_LOGITS = [name for name in STRUCTURED_CASES if "by probabilities" not in name]
-EXACT = [name for name in STRUCTURED_CASES if "bits by probabilities" not in name]
-
-
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [name for name in ALL_CASES if "mixture" not in name])
 def test_extreme_logits(name: str) -> None:
-    """Log-probabilities, entropy and marginals stay exact, and gradients finite and exact."""
-    case = extreme(STRUCTURED_CASES[name])
+    """Log-probabilities, entropy and marginals stay exact, with their gradients."""
+    test_log_prob(extreme(ALL_CASES[name]))
+    test_entropy_and_marginals(extreme(ALL_CASES[name]))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_CASES if "mixture" in name])
+def test_extreme_logits_of_mixtures(name: str) -> None:
+    """The same where the definition, a sum of products, does not underflow."""
+    case = extreme(ALL_CASES[name])
     theta = case.theta.clone().requires_grad_()
-    law, probs = law_of(case, theta), case.probabilities(theta)
-    log_probs = law.log_prob(law.index(case.points))
-    is_normal = probs.detach() > 1e-290  # else the definition underflows
-    close(log_probs[is_normal], probs[is_normal].log())
-    assert log_probs.isfinite().all()
+    law, wanted = law_of(case, theta), case.log_probs(theta)
+    log_probs, probs = law.log_prob(law.index(case.points)), wanted.exp()
+    is_normal = wanted > log(1e-290)
+    close(log_probs[is_normal], wanted[is_normal])
     close(log_probs.exp().sum(), torch.ones_like(probs.sum()))
-    entropy = -torch.special.xlogy(probs, probs).sum()
-    close(law.q.entropy(), entropy)
-    marginals = (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0)
-    close(law.q.marginals(), marginals)
-    for got, wanted in zip(log_probs, probs, strict=True):
-        result = gradient(got, theta)
-        assert result.isfinite().all()
-        if wanted > 1e-290:
-            close(result, gradient(wanted.log(), theta))
+    close(law.q.entropy(), -torch.special.xlogy(probs, probs).sum())
+    close(law.q.marginals(), (one_hot(law.index(case.points), law.k) * probs[:, None, None]).sum(0))
+    if "bits by probabilities" in name:  # those near 1 - exp(-80) are 1, even in float64
+        assert gradient(log_probs[is_normal].sum(), theta).isfinite().all()
+        return
+    assert log_probs.isfinite().all()
+    for result, definition in zip(log_probs, wanted, strict=True):
+        assert gradient(result, theta).isfinite().all()
+        if definition > log(1e-290):
+            close(gradient(result, theta), gradient(definition, theta))
     for value in (law.q.entropy(), law.q.marginals()[..., 0].sum()):
         assert gradient(value, theta).isfinite().all()
+
+
+# Given by probabilities, those of exp(-160) are 0 in float32.
+BY_LOGITS = [name for name in ALL_CASES if "by probabilities" not in name]
 
 
 @pytest.mark.parametrize("name", BY_LOGITS)
 def test_extreme_logits_in_float32(name: str) -> None:
     """Values and gradients are finite, and probabilities those of float64 to 2e-5."""
-    case = extreme(STRUCTURED_CASES[name], torch.float32)
+    case = extreme(ALL_CASES[name], torch.float32)
     theta = case.theta.clone().requires_grad_()
     law = law_of(case, theta)
     log_probs = law.log_prob(law.index(case.points.to(law.dtype)))
@@ -198,7 +215,12 @@ def test_batches_and_expand(case: StructuredCase) -> None:
     close(wide.q.marginals(), marginals.expand(2, 3, *marginals.shape))
     x = draw(wide, 5, generator=torch.Generator().manual_seed(0))
     assert x.shape == (5, 2, 3, *case.points.shape[1:])
+    assert wide.q.sample((7, 2)).shape == (7, 2, 2, 3, len(wide.q.cardinalities))
     assert wide.log_prob(wide.index(x)).isfinite().all()
+    u = torch.rand(4, 2, 3, len(wide.q.cardinalities), dtype=torch.float64)
+    assert torch.equal(wide.q.from_uniforms(u), Ordered.from_uniforms(wide.q, u))
+    value = catlog.SCateR(2)(lambda x: x.double().reshape(len(x), 2, 3, -1).sum(-1), wide.q)
+    assert value.shape == (2, 3)
 
 
 # Planted bugs
@@ -227,3 +249,42 @@ def test_wrong_conditionals_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
                 test_log_prob(case)
             with pytest.raises(AssertionError):
                 test_samples_by_chi_square(case)
+
+
+def test_a_wrong_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the shift of the count after a one."""
+
+    def no_shift(on: Tensor, off: Tensor, counts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        return flow(on, off, torch.cat([counts[:1], counts[1:].roll(1, 1)]), start)
+
+    monkeypatch.setattr("catlog.distributions.subset.marginals", no_shift)
+    with pytest.raises(AssertionError):
+        test_entropy_and_marginals(ALL_CASES["subset, 2 of 5"])
+
+
+class WithReplacement(catlog.PlackettLuce):
+    """A ranking that repeats items."""
+
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self.scores.unsqueeze(-2).log_softmax(-1).expand(*x.shape, -1)
+
+
+def without_evidence(theta: Tensor) -> Ordered:
+    """Return the chain's own transitions, as if later evidence did not matter."""
+    unary, tables = theta[:9].view(3, 3), theta[9:].view(3, 3)
+    return catlog.MarkovChain(unary[0], tables + unary[1:, None, :])
+
+
+BUGS = {
+    "masked subset, 2 of 5": lambda theta: catlog.Subset(theta, 2),
+    "masked ranking, 2 of 5": lambda theta: catlog.PlackettLuce(theta, 2),
+    "ranking, 2 of 5": lambda theta: WithReplacement(theta, 2),
+    "crf of three states": without_evidence,
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_another_distribution_is_caught(name: str) -> None:
+    """Forgotten masks, repeated items, a message without evidence."""
+    with pytest.raises(AssertionError):
+        test_log_prob(replace(ALL_CASES[name], distribution=BUGS[name]))

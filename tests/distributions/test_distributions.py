@@ -15,6 +15,7 @@ from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
 from catlog.distributions.factors import factors
 from catlog.evaluation.evaluate import chunks
 from catlog.sampling.draw import DRAWS, categories, draw, uniforms
+from catlog.testing.cases import seeded
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports
 
@@ -30,16 +31,19 @@ ALL = [
 ]
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def base_law(kind, by, shape, dtype=torch.float64):
     logits = torch.randn(
         (*shape, *([] if kind == "bits" else [3])), dtype=torch.float64, generator=seeded()
     )
     probs = logits.sigmoid() if kind == "bits" else logits.softmax(-1)
     return TYPES[kind](**{by: (logits if by == "logits" else probs).to(dtype)})
+
+
+def as_one_hot(x, kind):
+    """Return points of bits or of variables with three categories as one-hot vectors."""
+    if kind == "bits":
+        return torch.stack([1 - x, x], -1)
+    return one_hot(x, 3).double() if kind == "index" else x
 
 
 def check_view(q, law, wide):
@@ -259,13 +263,7 @@ def test_masked_categories_are_never_shown(E, kind):
     assert bool((~law.possible).any())
 
     def f(x):
-        mass = (
-            one_hot(x, 3).double()
-            if law.kind == "index"
-            else torch.stack([1 - x, x], -1)
-            if law.kind == "bits"
-            else x
-        )
+        mass = as_one_hot(x, law.kind)
         assert not bool((mass.bool() & ~law.possible).any())
         return mass.square().flatten(2).cumsum(-1).sin().sum(-1)
 
@@ -528,14 +526,7 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
     slope = torch.linspace(-1, 2, 8 if kind == "bits" else 12, dtype=torch.float64).view(4, -1)
 
     def f(x):
-        mass = (
-            one_hot(x, 3).double()
-            if kind == "index"
-            else torch.stack([1 - x, x], -1)
-            if kind == "bits"
-            else x
-        )
-        return (mass * slope).sum((-1, -2)).exp()
+        return (as_one_hot(x, kind) * slope).sum((-1, -2)).exp()
 
     gradients = []
     for change in (lambda q: q, lambda q: (q.entropy(), q.expand((1, *q.batch_shape)))[1]):
@@ -593,15 +584,9 @@ def test_comparisons_never_show_the_impossible(kind):
     possible = (torch.stack([1 - probs, probs], -1) if kind == "bits" else probs) > 0
 
     def f(x):
-        mass = (
-            one_hot(x, 3)
-            if kind == "index"
-            else torch.stack([1 - x, x], -1)
-            if kind == "bits"
-            else x
-        )
+        mass = as_one_hot(x, kind)
         assert not bool((mass.bool() & ~possible).any())
-        return mass.double().flatten(-2).cumsum(-1).sin().sum(-1)
+        return mass.flatten(-2).cumsum(-1).sin().sum(-1)
 
     got = catlog.diagnostics.gradient_samples.GradientSampler(f, q).gradients(
         IndeCateR(2), 5, seeded()

@@ -9,7 +9,9 @@ for a point that q cannot draw.
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import pytest
@@ -21,11 +23,14 @@ import catlog
 from catlog.distributions import copies, mixture
 from catlog.distributions.conditionals import structure, view
 from catlog.estimator import attach
+from catlog.estimators.catlog_trick import scater
+from catlog.sampling.interventions import Interventions
+from catlog.testing.cases import normals
 from catlog.testing.settings import select
 from samplers import Outcomes, count, entries, outcomes
-from structured_cases import ALONE, COPIES, STRUCTURED_CASES, StructuredCase, normals
+from structured_cases import ALONE, COPIES, STRUCTURED_CASES, StructuredCase
 
-MOST_OUTCOMES = 50_000
+MOST_OUTCOMES = 125_000
 SWEEPS = {
     "SCateR": catlog.SCateR(1),
     "SCateR(suffix=common)": catlog.SCateR(1, suffix="common"),
@@ -111,7 +116,7 @@ def prepared(E: catlog.Estimator, every: Outcomes) -> catlog.Estimator:
 
 
 @cache
-def outcomes_of(label: str, name: str) -> int:
+def outcomes_of(label: str, name: str) -> float:
     E, case = ESTIMATORS[label], STRUCTURED_CASES[name]
     if not E.randomness:
         return 1
@@ -149,18 +154,23 @@ def test_sets_of_all_points_are_exact(E: catlog.Estimator, case: StructuredCase)
 
 
 def test_every_estimator_is_judged_on_every_distribution() -> None:
-    """In one setting at least; SCateR with both suffixes and all variables."""
+    """In one setting at least; SCateR with both suffixes and all variables.
+
+    RAM is left out where its noise cannot be listed.
+    """
     names = {name for name, cls in catlog.ESTIMATORS.items() if "structured" in cls.supports}
     assert names == {type(E).__name__ for E in ESTIMATORS.values()}
     pairs = [parameter.values for parameter in [*PAIRS, *TOO_FEW_POINTS]]
     judged = {(type(E).__name__, case.name) for E, case in pairs}
-    assert judged == {(name, case) for name in names for case in STRUCTURED_CASES}
+    unlisted = {("RAM", case) for case in STRUCTURED_CASES if outcomes_of("RAM", case) == inf}
+    assert len(unlisted) < 10
+    assert judged == {(name, case) for name in names for case in STRUCTURED_CASES} - unlisted
     sweeps = {
         (label, case)
         for label, E in SWEEPS.items()
         for case in STRUCTURED_CASES
         if getattr(E, "variables", None) is None
-    }
+    } - unlisted
     assert sweeps <= {(label, case) for label, case in map(labels, PAIRS)}
 
 
@@ -293,6 +303,20 @@ def test_a_copy_that_does_not_draw_again_is_caught(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(copies.Copies, "__init__", forgetful)
     for E in (catlog.SCateR(1), catlog.SCateR(1, variables=1), catlog.RAM(1)):
         assert error(E, "copies of short chain") > 1e-3
+
+
+def test_a_suffix_that_is_not_drawn_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the variable itself is changed, as if the later ones did not depend on it."""
+    real = scater.all_interventions
+
+    def lazy(*arguments: Any) -> Interventions:
+        drawn = real(*arguments)
+        kept = drawn.x.expand_as(drawn.moved)
+        kept = kept.scatter(-1, drawn.variable.unsqueeze(-1), drawn.category.unsqueeze(-1))
+        return replace(drawn, moved=kept)
+
+    monkeypatch.setattr(scater, "all_interventions", lazy)
+    assert error(catlog.SCateR(1), "chain") > 0.05
 
 
 class Longer:

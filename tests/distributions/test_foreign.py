@@ -1,11 +1,8 @@
 """Distributions that are converted: mixtures, multinomials, torchrl's, and those that users add.
 
-test_every_estimator.py judges the gradients of all estimators on them.
+test_checklist.py judges the probabilities of mixtures and multinomials, test_every_estimator.py the
+gradients of all estimators on them.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import product
 
 import pytest
 import torch
@@ -18,72 +15,18 @@ from torch.distributions import (
     MixtureSameFamily,
     Multinomial,
     Normal,
-    OneHotCategorical,
 )
 
 import catlog
 from catlog import BayesianNetwork, MarkovChain
 from catlog.distributions import Node, component_first, foreign
-from catlog.distributions.conditionals import Conditionals, view
+from catlog.distributions.conditionals import view
 from catlog.distributions.factors import Factors
-from catlog.sampling.draw import draw
+from catlog.testing.cases import normals
+from gradients import assert_same
+from structured_cases import STRUCTURED_CASES, every
 
-
-def normals(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def mixed(weights: Distribution, components: Distribution) -> Distribution:
-    return MixtureSameFamily(weights, components)
-
-
-def every(*sizes: int) -> Tensor:
-    return torch.tensor(list(product(*(range(size) for size in sizes))))
-
-
-def bits(theta: Tensor) -> Distribution:
-    return mixed(
-        Categorical(logits=theta[..., :2]),
-        Independent(Bernoulli(logits=theta[..., 2:].unflatten(-1, (2, 3))), 1),
-    )
-
-
-def bits_by_probs(theta: Tensor) -> Distribution:
-    """Some of the probabilities are 0 or 1."""
-    probs = theta[..., 2:].unflatten(-1, (2, 3)).sigmoid()
-    edge = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    probs = torch.where(edge > 0, torch.tensor([1.0, 0.0]).view(2, 1).double(), probs)
-    return mixed(Categorical(probs=theta[..., :2].exp()), Independent(Bernoulli(probs), 1))
-
-
-def one_hot(theta: Tensor) -> Distribution:
-    components = OneHotCategorical(logits=theta[..., 2:].unflatten(-1, (2, 2, 3)))
-    return mixed(Categorical(logits=theta[..., :2]), Independent(components, 1))
-
-
-def masked(theta: Tensor) -> Distribution:
-    logits = theta[..., 3:].unflatten(-1, (3, 2, 3))
-    mask = torch.zeros(3, 2, 3, dtype=torch.bool)
-    mask[:, 0, 2] = mask[1, 1, 0] = True
-    weights = theta[..., :3].masked_fill(torch.tensor([False, False, True]), -torch.inf)
-    components = Categorical(logits=logits.masked_fill(mask, -torch.inf))
-    return mixed(Categorical(logits=weights), Independent(components, 1))
-
-
-def scalar(theta: Tensor) -> Distribution:
-    components = Categorical(logits=theta[..., 2:].unflatten(-1, (2, 3)))
-    return mixed(Categorical(logits=theta[..., :2]), components)
-
-
-def nested(theta: Tensor) -> Distribution:
-    """Two mixtures of two bits each, in one event [2, 2]."""
-    return Independent(
-        mixed(
-            Categorical(logits=theta[..., :4].unflatten(-1, (2, 2))),
-            Independent(Bernoulli(logits=theta[..., 4:].unflatten(-1, (2, 2, 2))), 1),
-        ),
-        1,
-    )
+bits = STRUCTURED_CASES["mixture of bits"].distribution
 
 
 def chains(theta: Tensor) -> Distribution:
@@ -91,133 +34,6 @@ def chains(theta: Tensor) -> Distribution:
         theta[..., :4].unflatten(-1, (2, 2)), theta[..., 4:].unflatten(-1, (2, 1, 2, 2))
     )
     return Independent(chain, 1)
-
-
-def multinomial(theta: Tensor) -> Distribution:
-    return Multinomial(3, logits=theta)
-
-
-def multinomial_by_probs(theta: Tensor) -> Distribution:
-    return Multinomial(2, probs=theta.exp() * torch.tensor([1.0, 0.0, 1.0, 0.0]))
-
-
-@dataclass(frozen=True)
-class Case:
-    """A distribution of parameters with any leading batch, and all its points."""
-
-    name: str
-    theta: Tensor
-    distribution: Callable[[Tensor], Distribution]
-    points: Tensor
-
-
-def with_sum(points: Tensor, total: int) -> Tensor:
-    return points[points.sum(-1) == total].double()
-
-
-CASES = {
-    case.name: case
-    for case in [
-        Case("mixture of bits", normals(8), bits, every(2, 2, 2).double()),
-        Case("mixture of bits by probs", normals(8), bits_by_probs, every(2, 2, 2).double()),
-        Case("mixture of one-hot", normals(14), one_hot, torch.eye(3).double()[every(3, 3)]),
-        Case("masked mixture", normals(21), masked, every(3, 3)),
-        Case("mixture of numbers", normals(8), scalar, torch.arange(3)),
-        Case("two mixtures", normals(12), nested, every(2, 2, 2, 2).double().view(-1, 2, 2)),
-        Case("two chains", normals(12), chains, every(2, 2, 2, 2).view(-1, 2, 2)),
-        Case("multinomial", normals(3), multinomial, with_sum(every(4, 4, 4), 3)),
-        Case(
-            "multinomial by probs", normals(4), multinomial_by_probs, with_sum(every(3, 3, 3, 3), 2)
-        ),
-    ]
-}
-each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-
-
-def prob(q: Distribution, points: Tensor) -> Tensor:
-    """Return the probabilities of points [n, *event] by definition, with no logarithm of zero."""
-    points = points.reshape(len(points), *[1] * len(q.batch_shape), *points.shape[1:])
-    if isinstance(q, Independent):
-        return _prob(q.base_dist, points).prod(-1)
-    return _prob(q, points)
-
-
-def _prob(q: Distribution, x: Tensor) -> Tensor:
-    if isinstance(q, Multinomial):
-        coefficient = torch.lgamma(torch.tensor(q.total_count + 1.0).double())
-        coefficient = (coefficient - torch.lgamma(x + 1).sum(-1)).exp()
-        return coefficient * q.probs.pow(x).prod(-1)
-    if not isinstance(q, MixtureSameFamily):
-        return q.log_prob(x).exp()
-    event = len(q.event_shape)
-    inner = q.component_distribution
-    while isinstance(inner, Independent):
-        inner = inner.base_dist
-    x = x.unsqueeze(x.dim() - event)
-    if isinstance(inner, Bernoulli):
-        zero = 1 - inner.probs if "probs" in inner.__dict__ else (-inner.logits).sigmoid()
-        known = torch.where(x > 0, inner.probs, zero).prod(-1)
-    elif isinstance(inner, OneHotCategorical):
-        known = (x * inner.probs).sum(-1).prod(-1)
-    else:
-        shape = torch.broadcast_shapes(x.shape, inner.probs.shape[:-1])
-        table = inner.probs.expand(*shape, inner.probs.shape[-1])
-        known = table.gather(-1, x.expand(shape).unsqueeze(-1)).squeeze(-1)
-        known = known.prod(-1) if event else known
-    return (q.mixture_distribution.probs * known).sum(-1)
-
-
-@each_case
-def test_probabilities_by_conditionals(case: Case) -> None:
-    """They equal the definition, sum to one, and have its entropy; also in a batch."""
-    theta = torch.stack([case.theta, -case.theta, 0.1 * case.theta])
-    q = case.distribution(theta)
-    law = view(q)
-    assert isinstance(law, Conditionals)
-    assert law.batch_shape == (3,)
-    assert law.event_shape == q.event_shape
-    assert law.dtype == case.points.dtype == q.sample().dtype
-    points = case.points.unsqueeze(1).expand(-1, 3, *case.points.shape[1:])
-    index = law.index(points)
-    assert torch.equal(law.point(index), points)
-    expected = prob(q, case.points).log()
-    torch.testing.assert_close(law.log_prob(index), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(expected.exp().sum(0), torch.ones(3).double(), rtol=0, atol=1e-12)
-    entropy = -torch.special.xlogy(expected.exp(), expected.exp()).sum(0)
-    torch.testing.assert_close(law.q.entropy(), entropy, rtol=0, atol=1e-12)
-    wide = law.q.expand([2, 3])
-    torch.testing.assert_close(
-        wide.log_prob(index[0]), expected[0].expand(2, 3), rtol=0, atol=1e-12
-    )
-
-
-@each_case
-def test_extreme_logits(case: Case) -> None:
-    """Logits of 80 times a sign: probabilities stay exact, gradients stay finite."""
-    theta = (80 * case.theta.sign()).requires_grad_()
-    q = case.distribution(theta)
-    law = view(q)
-    value = law.log_prob(law.index(case.points))
-    expected = prob(q, case.points).log()
-    possible = expected > -550
-    torch.testing.assert_close(value[possible], expected[possible], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(value.exp().sum().item(), 1.0, rtol=0, atol=1e-10)
-    assert torch.autograd.grad(value[possible].sum(), theta)[0].isfinite().all()
-
-
-@each_case
-def test_draws_have_the_right_frequencies(case: Case) -> None:
-    """Chi-square with at most 26 degrees of freedom: above 92 with a probability below 5e-9."""
-    q = case.distribution(case.theta)
-    x = draw(view(q), 20_000, generator=torch.Generator().manual_seed(0))
-    p = prob(q, case.points)
-    counts = torch.stack(
-        [(x == point).reshape(len(x), -1).all(1).sum() for point in case.points]
-    ).double()
-    assert counts.sum() == 20_000
-    assert (counts[p == 0] == 0).all()
-    expected = 20_000 * p[p > 0]
-    assert ((counts[p > 0] - expected).square() / expected).sum() < 92
 
 
 def test_copies_equal_a_network_of_chains() -> None:
@@ -241,30 +57,30 @@ def test_copies_equal_a_network_of_chains() -> None:
         catlog.RLOO(5),
         catlog.LEG(2),
     ):
-        results = []
-        for q in (BayesianNetwork(nodes), chains(theta)):
-            value = E(f, q, generator=torch.Generator().manual_seed(0))
-            results.append((value, *torch.autograd.grad(value, theta)))
-        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+        by_hand, copies = (
+            E(f, q, generator=torch.Generator().manual_seed(0))
+            for q in (BayesianNetwork(nodes), chains(theta))
+        )
+        assert_same(copies, by_hand, theta, rtol=0, atol=1e-12)
     assert catlog.SCateR(1).evaluations(chains(theta)) == 1 + 4
 
 
 def test_the_component_may_be_drawn_first() -> None:
     """The joint distribution sums to the mixture, and gives the same expectation."""
     theta = normals(8).requires_grad_()
-    q, points = bits(theta), every(2, 2, 2)
+    q = bits(theta)
     joint = component_first(q)
     assert joint.cardinalities == (2, 2, 2, 2)
     log_joint = joint.log_prob(every(2, 2, 2, 2)).view(2, 8)
-    torch.testing.assert_close(log_joint.exp().sum(0), prob(q, points.double()))
+    probs = STRUCTURED_CASES["mixture of bits"].probabilities(theta)
+    torch.testing.assert_close(log_joint.exp().sum(0), probs)
     weights = normals(3, seed=1)
     seen = catlog.Exact()(lambda x: (x @ weights).sin(), q)
     drawn = catlog.Exact()(lambda x: (x[..., 1:].double() @ weights).sin(), joint)
-    torch.testing.assert_close(seen, drawn, rtol=0, atol=1e-12)
-    gradients = [torch.autograd.grad(value, theta, retain_graph=True) for value in (seen, drawn)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    assert_same(seen, drawn, theta, rtol=0, atol=1e-12)
     assert catlog.SCateR(1).evaluations(joint) == 1 + 1 + 3
-    assert component_first(scalar(theta)).event_shape == (2,)
+    numbers = STRUCTURED_CASES["mixture of single numbers"]
+    assert component_first(numbers.distribution(theta)).event_shape == (2,)
 
 
 def test_no_draws_at_all() -> None:
@@ -419,7 +235,7 @@ def test_bad_conversions() -> None:
 
 
 def test_bad_mixtures_and_points() -> None:
-    q = mixed(Categorical(torch.ones(2)), Normal(torch.zeros(2), torch.ones(2)))
+    q = MixtureSameFamily(Categorical(torch.ones(2)), Normal(torch.zeros(2), torch.ones(2)))
     with pytest.raises(TypeError, match="Normal was given"):
         catlog.RLOO(2)(lambda x: x, q)
     with pytest.raises(TypeError, match=r"a torch\.distributions\.MixtureSameFamily is needed"):

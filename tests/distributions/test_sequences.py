@@ -1,4 +1,7 @@
-"""Sequences that end, caches, prompts of different lengths, and the check of a network."""
+"""Sequences that end, caches, prompts of different lengths, and the check of a network.
+
+test_every_estimator.py judges the estimators on sequences.
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -13,8 +16,11 @@ from catlog import Autoregressive
 from catlog.distributions import Prompted, left_padded
 from catlog.distributions.absorbing import Running
 from catlog.distributions.network_checks import check_f
+from chi_square import p_value, tally
+from gradients import assert_same
 
 K, D, END = 3, 4, 1
+FALSE_ALARMS = 2.5e-9  # of one chi-square test
 
 
 class Recurrent(nn.Module):
@@ -121,62 +127,16 @@ def test_log_prob_and_entropy_of_sequences_that_end(
 
 @each_form
 def test_draws_end_and_have_the_right_frequencies(names: tuple[str, ...]) -> None:
-    """Chi-square with 30 degrees of freedom: above 99.5 with a probability of 2.5e-9.
-
-    If `end` were not absorbing, a third of the draws would have probability zero.
-    """
+    """If `end` were not absorbing, a third of the draws would have probability zero."""
     q = Autoregressive(Form(Recurrent(), *names), [K] * D, end=END)
     points = q.enumerate_support()
     p = q.log_prob(points).exp().detach()
     torch.manual_seed(0)
     x = q.sample((20_000,))
-    place = (x * K ** torch.arange(D).flip(0)).sum(-1)
-    counts = place.bincount(minlength=len(points)).double()
-    assert (counts[p == 0] == 0).all()
-    expected = 20_000 * p[p > 0]
-    assert len(expected) == 31
-    assert ((counts[p > 0] - expected).square() / expected).sum() < 99.5
+    assert p_value(tally(x, points[p > 0]), p[p > 0]) > FALSE_ALARMS
     assert torch.equal(
         q.lengths(x), torch.tensor([row.index(END) + 1 if END in row else D for row in x.tolist()])
     )
-
-
-X_ALONE = [
-    catlog.Reinforce(1),
-    catlog.RLOO(2),
-    catlog.BBVI(2),
-    catlog.NVIL(1),
-    catlog.LEG(1),
-    catlog.CritiCateR(3, folds=2),
-]
-
-
-@pytest.mark.parametrize("E", [*X_ALONE, catlog.Exact()], ids=str)
-@each_form
-def test_gradients_are_unbiased(E: catlog.Estimator, names: tuple[str, ...]) -> None:
-    """All outcomes of the sampler are batch elements; f has a value of its own for each point."""
-    network = Recurrent(k=2)
-    parameters = [network.token, network.hidden, network.out]
-    table = torch.randn(2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-    def f(x: Tensor) -> Tensor:
-        return table[tuple(x.unbind(-1))]
-
-    q = Autoregressive(Form(network, *names), [2] * 3, end=END)
-    points = q.enumerate_support()
-    p = q.log_prob(points).exp()
-    points, p = points[p > 0], p[p > 0]
-    assert len(points) == 4
-    value = (p * f(points)).sum()
-    expected = torch.autograd.grad(value, parameters)
-    if isinstance(E, catlog.Exact):
-        total = E(f, q)
-    else:
-        choice = torch.tensor(list(product(range(4), repeat=E.samples))).T
-        weight = p[choice].prod(0).detach()
-        total = (weight * E(f, q.expand([len(weight)]), x=points[choice])).sum()
-    torch.testing.assert_close(total, value, rtol=0, atol=1e-12)
-    torch.testing.assert_close(torch.autograd.grad(total, parameters), expected, rtol=0, atol=1e-12)
 
 
 # Logits of 80 and -80
@@ -303,21 +263,15 @@ def test_extreme_logits_in_float32(names: tuple[str, ...]) -> None:
 
 
 def test_extreme_sequences_are_drawn_as_they_should() -> None:
-    """Chi-square at 1e-9; where one token has all the probability, no other is ever drawn."""
+    """Where one token has all the probability, no other is ever drawn."""
     network = Tree(END)
     q = Autoregressive(Form(network, "start", "step"), [K] * 3, end=END)
     points, log_probs = listed(network.table.detach(), END)
     torch.manual_seed(0)
     x = q.sample((20_000,))
-    counts = torch.stack([(x == point).all(-1).sum() for point in points]).double()
-    assert counts.sum() == 20_000
-    expected = 20_000 * log_probs.exp()
-    is_rare = expected < 1e-6
-    assert counts[is_rare].sum() == 0
-    counts, expected = counts[~is_rare], expected[~is_rare]
-    statistic = ((counts - expected).square() / expected.clamp(min=1)).sum()
-    half = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
-    assert torch.special.gammaincc(half, statistic / 2) > 1e-9
+    counts = tally(x, points)
+    assert counts[20_000 * log_probs.exp() < 1e-6].sum() == 0
+    assert p_value(counts, log_probs.exp()) > FALSE_ALARMS
 
 
 def test_a_probability_that_is_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,14 +415,12 @@ def test_a_cache_of_dropped_sequences_gives_the_same_draws(
     prompted = Prompted(model, prompts, mask)
     whole = Form(nn.Module(), "eval")
     whole.all_logits = prompted.all_logits
-    results = []
+    E = catlog.SCateR(5, suffix=suffix, variables=chosen)
+    values = []
     for network in (prompted, whole):
         q = Autoregressive(network, [K] * 4, (3,), end=END, dtype=torch.float64)
-        E = catlog.SCateR(5, suffix=suffix, variables=chosen)
-        value = E(f, q, outputs=outputs, generator=torch.Generator().manual_seed(0))
-        gradient = torch.autograd.grad(value.sum(), list(model.parameters()))
-        results.append((value.detach(), gradient))
-    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+        values.append(E(f, q, outputs=outputs, generator=torch.Generator().manual_seed(0)))
+    assert_same(*values, list(model.parameters()), rtol=0, atol=1e-12)
 
 
 def test_prompts_are_read_once_and_ended_texts_no_more() -> None:

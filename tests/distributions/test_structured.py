@@ -1,188 +1,42 @@
-"""Structured distributions: estimators judged by enumerating every outcome of the sampler.
+"""Structured distributions: settings and variances of estimators, narrow types, checks of networks.
 
-tests/samplers.py lists the outcomes. test_every_estimator.py judges every estimator of the registry
-on smaller cases.
+test_checklist.py judges the distributions and test_every_estimator.py every estimator on them, both
+by enumeration.
 """
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Independent,
-    MixtureSameFamily,
-    Multinomial,
-)
+from torch.distributions import Bernoulli, Independent
 
 import catlog
-from catlog.distributions import (
-    Autoregressive,
-    BayesianNetwork,
-    LinearChainCRF,
-    MarkovChain,
-    MixtureOfProducts,
-    MultinomialCounts,
-    Node,
-    Ordered,
-    PlackettLuce,
-    Subset,
-)
-from catlog.sampling.interventions import Interventions
+from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
+from catlog.testing.cases import normals
 from catlog.testing.settings import estimators
-from samplers import cells, combine, gumbel_noise, interventions
+from gradients import assert_same
+from samplers import cells, combine, independent_draws, interventions
+from structured_cases import STRUCTURED_CASES, StructuredCase, choices
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    theta: Tensor
-    distribution: Callable[[Tensor], Ordered]
-
-
-def _rand(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def case_of(theta: Tensor, distribution: Callable[[Tensor], Ordered]) -> StructuredCase:
+    """Return a case of any parameters, its points listed by the distribution itself."""
+    points = distribution(theta).enumerate_support()
+    return StructuredCase(
+        "", theta, distribution, points, lambda theta: distribution(theta).log_prob(points)
+    )
 
 
 def chain(theta: Tensor) -> Ordered:
     return MarkovChain(theta[:2], theta[2:].view(2, 2), length=3)
 
 
-def wide_chain(theta: Tensor) -> Ordered:
-    return MarkovChain(theta[:3], theta[3:].view(1, 3, 3))
-
-
-def emitting_chain(theta: Tensor) -> Ordered:
-    return MarkovChain(theta[:2], theta[2:6].view(2, 2), length=2, emission=theta[6:].view(2, 2))
-
-
-def dag(theta: Tensor) -> Ordered:
-    """A block of two that depends on a three-way node, and an unrelated bit."""
-    return BayesianNetwork(
-        {
-            "leaves": Node(["root"], theta[:12].view(3, 2, 2), size=2),
-            "root": Node([], theta[12:15]),
-            "lonely": Node([], theta[15:17]),
-        }
-    )
-
-
-def dag_of_networks(theta: Tensor) -> Ordered:
-    """Mixed cardinalities, a network as a node, one parameter in two nodes."""
-
-    def network(parents: Tensor) -> Tensor:
-        return torch.stack(
-            [theta[5] * parents[..., 0] - theta[6] * parents[..., 1], theta[0] * parents[..., 1]],
-            -1,
-        )
-
-    return BayesianNetwork(
-        {
-            "a": Node([], theta[:2]),
-            "b": Node(["a"], theta[:6].view(2, 3)),
-            "c": Node(["a", "b"], network, cardinality=2),
-        },
-        dtype=theta.dtype,
-    )
-
-
-def mixture(theta: Tensor) -> Ordered:
-    """Three components of a bit and a three-way variable, some of whose values are impossible."""
-    logits = theta[3:].view(3, 2, 3)
-    mask = torch.zeros(3, 2, 3, dtype=torch.bool)
-    mask[:, 0, 2] = mask[1, 1, 0] = True
-    components = Independent(Categorical(logits=logits.masked_fill(mask, -torch.inf)), 1)
-    return MixtureOfProducts(MixtureSameFamily(Categorical(logits=theta[:3]), components))
-
-
-def multinomial(theta: Tensor) -> Ordered:
-    return MultinomialCounts(Multinomial(2, logits=theta))
-
-
-class Recurrent:
-    """A tiny recurrent network with all its parameters shared between positions; with a state, and
-    without.
-    """
-
-    def __init__(self, theta: Tensor, incremental: bool) -> None:
-        self.theta = theta
-        if incremental:
-            self.start = self._start
-            self.step = self._step
-
-    def _start(self, lead: torch.Size) -> tuple[Tensor, Tensor]:
-        return self.theta[0].expand(lead), torch.zeros(lead, dtype=self.theta.dtype)
-
-    def _step(
-        self, state: tuple[Tensor, Tensor], i: int, previous: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        hidden, count = state
-        if previous is not None:
-            hidden = (hidden * self.theta[1] + self.theta[2] * previous + 0.3 * count).tanh()
-            count = count + previous
-        return torch.stack([self.theta[3] * hidden, self.theta[4] - hidden * self.theta[5]], -1), (
-            hidden,
-            count,
-        )
-
-    def __call__(self, x: Tensor, i: int) -> Tensor:
-        state, logits = self._start(x.shape[:-1]), torch.empty(0)
-        for j in range(i + 1):
-            logits, state = self._step(state, j, None if j == 0 else x[..., j - 1])
-        return logits
-
-
-def masked_subset(theta: Tensor) -> Ordered:
-    return Subset(theta, 2, mask=torch.tensor([True, False, True, True]))
-
-
-CASES = {
-    case.name: case
-    for case in [
-        Case("chain", _rand(6), chain),
-        Case("chain of three states", _rand(12), wide_chain),
-        Case("chain with observations", _rand(10), emitting_chain),
-        Case("dag with a block", _rand(17), dag),
-        Case("mixture", _rand(21), mixture),
-        Case("multinomial", _rand(3), multinomial),
-        Case("dag of networks", _rand(7), dag_of_networks),
-        Case(
-            "recurrent",
-            _rand(6),
-            lambda t: Autoregressive(Recurrent(t, False), [2, 2, 2], dtype=t.dtype),
-        ),
-        Case(
-            "recurrent with a state",
-            _rand(6),
-            lambda t: Autoregressive(Recurrent(t, True), [2, 2, 2], dtype=t.dtype),
-        ),
-        Case("subset", _rand(4), lambda t: Subset(t, 2)),
-        Case("subset with a mask", _rand(4), masked_subset),
-        Case("ranking", _rand(3), PlackettLuce),
-        Case("ranking of the first two", _rand(4), lambda t: PlackettLuce(t, 2)),
-        Case("crf", _rand(10), lambda t: LinearChainCRF(t[:6].view(3, 2), t[6:].view(2, 2))),
-        Case(
-            "sequence that ends",
-            _rand(6),
-            lambda t: Autoregressive(Recurrent(t, False), [2, 2, 2], end=1, dtype=t.dtype),
-        ),
-        Case(
-            "sequence that ends, with a state and a temperature",
-            _rand(6),
-            lambda t: Autoregressive(
-                Recurrent(t, True), [2, 2, 2], end=0, temperature=0.7, dtype=t.dtype
-            ),
-        ),
-    ]
-}
-TABLES = [_rand(4, 4, 4, 4, seed=seed) for seed in (1, 2)]
+TABLE = normals(4, 4, 4, 4, seed=1)
 
 
 def function(table: Tensor) -> Callable[[Tensor], Tensor]:
@@ -196,68 +50,26 @@ def function(table: Tensor) -> Callable[[Tensor], Tensor]:
     return f
 
 
-def exact(case: Case, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def exact(case: StructuredCase, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     theta = case.theta.clone().requires_grad_()
-    q = case.distribution(theta)
-    points = torch.tensor(list(product(*(range(size) for size in q.cardinalities))))
-    value = (q.log_prob(points).exp() * f(points)).sum()
+    value = (case.probabilities(theta) * f(case.points)).sum()
     return value.detach(), torch.autograd.grad(value, theta)[0]
 
 
-def possible_points(q: Ordered) -> Tensor:
-    points = q.enumerate_support()
-    return points[q.log_prob(points) > -torch.inf]
-
-
-def expectation(
-    E: catlog.SCateR, case: Case, f: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    theta = case.theta.clone().requires_grad_()
-    every = interventions(E, case.distribution(case.theta))
-    weight = every.weight
-    assert abs(weight.sum() - 1) < 1e-12
-    total = (weight * E(f, case.distribution(theta).expand([len(weight)]), **every.options)).sum()
-    return total.detach(), torch.autograd.grad(total, theta)[0]
-
-
 def close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("suffix", ["independent", "common"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_scater_is_unbiased(case: Case, suffix: str) -> None:
-    for table in TABLES:
-        close(
-            expectation(catlog.SCateR(1, suffix=suffix), case, function(table)),
-            exact(case, function(table)),
-        )
-
-
-@pytest.mark.parametrize("name", ["chain", "recurrent with a state", "dag of networks"])
-def test_scater_with_a_subset_of_variables_is_unbiased(name: str) -> None:
-    case = CASES[name]
-    for E in (catlog.SCateR(1, variables=1, suffix="common"), catlog.SCateR(1, variables=1)):
-        if name == "dag of networks" and E.suffix == "independent":
-            continue  # 10^5 more outcomes than the others
-        close(expectation(E, case, function(TABLES[0])), exact(case, function(TABLES[0])))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
     """Five categories: the likeliest other one always, one of the remaining three at random."""
-    theta = torch.cat([_rand(5), _rand(25, seed=3)])
-    case = Case("chain of five", theta, lambda t: MarkovChain(t[:5], t[5:].view(1, 5, 5)))
-    f = function(_rand(5, 5, 1, 1, seed=4))
+    theta = torch.cat([normals(5), normals(25, seed=3)])
+    case = case_of(theta, lambda t: MarkovChain(t[:5], t[5:].view(1, 5, 5)))
+    f = function(normals(5, 5, 1, 1, seed=4))
     E = catlog.SCateR(1, categories=1, suffix="common")
     by_variable = cells(case.distribution(theta))
     # The remainder's draw is a step function, too; its breakpoints are ratios of probabilities at
     # every prefix and own value.
-    probs = (
-        case.distribution(theta)
-        .log_conditionals(case.distribution(theta).enumerate_support())
-        .exp()
-    )
+    probs = case.distribution(theta).log_conditionals(case.points).exp()
     edges: list[Tensor] = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
     for category in range(5):
         rest = probs.clone()
@@ -283,146 +95,61 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
     torch.testing.assert_close(total, exact(case, f)[1], rtol=0, atol=1e-12)
 
 
-SMALL = [
-    name for name, case in CASES.items() if max(case.distribution(case.theta).cardinalities) < 4
-]
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_ram_is_unbiased(name: str) -> None:
-    """Gumbel noise of two or three categories falls into finitely many pieces of a simplex."""
-    case, f = CASES[name], function(TABLES[0])
-    every = gumbel_noise(case.distribution(case.theta))
-    assert abs(every.weight.sum() - 1) < 1e-12
-    theta = case.theta.clone().requires_grad_()
-    q = case.distribution(theta).expand([len(every.weight)])
-    total = (every.weight * catlog.RAM(1)(f, q, **every.options)).sum()
-    close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
-
-
-WHOLE = [
-    catlog.LEG(1),
-    catlog.LEG(2),
-    catlog.Reinforce(1),
-    catlog.RLOO(2),
-    catlog.CritiCateR(3, folds=2),
-    catlog.Exact(),
-]
-
-
-@pytest.mark.parametrize("E", WHOLE, ids=str)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_whole_point_estimators_are_unbiased(case: Case, E: catlog.Estimator) -> None:
-    q = case.distribution(case.theta)
-    points = possible_points(q)
-    for table in TABLES:
-        f = function(table)
-        theta = case.theta.clone().requires_grad_()
-        if isinstance(E, catlog.Exact):
-            total = E(f, case.distribution(theta))
-        else:
-            choice = torch.tensor(list(product(range(len(points)), repeat=E.samples))).T
-            weight = q.log_prob(points).exp()[choice].prod(0).detach()
-            total = (
-                weight * E(f, case.distribution(theta).expand([len(weight)]), x=points[choice])
-            ).sum()
-        close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
-
-
 def test_criticater_is_unbiased_by_its_other_route() -> None:
     """More draws than categories in all: the regressions are solved by category."""
-    case = Case("short chain", _rand(6), lambda t: MarkovChain(t[:2], t[2:].view(1, 2, 2)))
-    f = function(TABLES[0])
-    q = case.distribution(case.theta)
-    points = q.enumerate_support()
-    choice = torch.tensor(list(product(range(4), repeat=5))).T
-    weight = q.log_prob(points).exp()[choice].prod(0)
+    case, f = STRUCTURED_CASES["short chain"], function(TABLE)
+    draws = independent_draws(case.points, case.probabilities(case.theta), 5)
     for folds in (2, 5):
         theta = case.theta.clone().requires_grad_()
+        q = case.distribution(theta).expand([len(draws.weight)])
         E = catlog.CritiCateR(5, folds=folds, ridge=0.5)
-        total = (
-            weight * E(f, case.distribution(theta).expand([len(weight)]), x=points[choice])
-        ).sum()
+        total = (draws.weight * E(f, q, **draws.options)).sum()
         close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
 
 
-def test_a_suffix_that_is_not_drawn_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catlog.estimators.catlog_trick.scater.all_interventions
-
-    def lazy(*arguments: object) -> Interventions:
-        interventions = real(*arguments)
-        kept = interventions.x.expand_as(interventions.moved).scatter(
-            -1, interventions.variable.unsqueeze(-1), interventions.category.unsqueeze(-1)
-        )
-        return Interventions(
-            interventions.x,
-            kept,
-            interventions.variable,
-            interventions.category,
-            interventions.weight,
-        )
-
-    monkeypatch.setattr(catlog.estimators.catlog_trick.scater, "all_interventions", lazy)
-    case, f = CASES["chain"], function(TABLES[0])
-    got, expected = expectation(catlog.SCateR(1), case, f)[1], exact(case, f)[1]
-    assert (got - expected).norm() > 0.05 * expected.norm()
-
-
-@pytest.mark.parametrize("options", [{}, {"suffix": "common"}, {"variables": 2}], ids=str)
-def test_scater_equals_indecater_for_independent_variables(options: dict[str, object]) -> None:
-    theta = _rand(4, 5).requires_grad_()
+@pytest.mark.parametrize(
+    "E",
+    [
+        catlog.SCateR(3),
+        catlog.SCateR(3, suffix="common"),
+        catlog.SCateR(3, variables=2),
+        catlog.LEG(3),
+    ],
+    ids=repr,
+)
+def test_the_same_as_indecater_for_independent_variables(E: catlog.Estimator) -> None:
+    theta = normals(4, 5).requires_grad_()
     q = Independent(Bernoulli(logits=theta), 1)
-    x = q.sample((3,))
-    chosen = torch.rand(3, 4, 5).argsort(-1)[..., :2]
-    also = {"chosen": chosen} if "variables" in options else {}
+    options = {"x": q.sample((3,))}
+    variables = getattr(E, "variables", None)
+    if variables is not None:
+        options["chosen"] = torch.rand(3, 4, 5).argsort(-1)[..., :variables]
 
     def f(z: Tensor) -> Tensor:
         return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
 
-    scater = catlog.SCateR(3, **options)(f, q, x=x, **also)
-    indecater = catlog.IndeCateR(3, variables=options.get("variables"), control="none")(
-        f, q, x=x, **also
-    )
-    close(
-        (scater, torch.autograd.grad(scater.sum(), theta)[0]),
-        (indecater, torch.autograd.grad(indecater.sum(), theta)[0]),
-    )
-
-
-def test_leg_equals_indecater_for_independent_variables() -> None:
-    theta = _rand(4, 5).requires_grad_()
-    q = Independent(Bernoulli(logits=theta), 1)
-    x = q.sample((3,))
-
-    def f(z: Tensor) -> Tensor:
-        return (z @ torch.arange(1.0, 6.0, dtype=z.dtype)).sin()
-
-    leg, indecater = catlog.LEG(3)(f, q, x=x), catlog.IndeCateR(3)(f, q, x=x)
-    close(
-        (leg, torch.autograd.grad(leg.sum(), theta)[0]),
-        (indecater, torch.autograd.grad(indecater.sum(), theta)[0]),
-    )
+    indecater = catlog.IndeCateR(3, variables=variables, control="none")
+    assert_same(E(f, q, **options), indecater(f, q, **options), theta, rtol=0, atol=1e-12)
 
 
 def test_ram_is_scater_with_common_gumbels() -> None:
-    q = CASES["recurrent"].distribution(CASES["recurrent"].theta)
-    f = function(TABLES[0])
+    case = STRUCTURED_CASES["recurrent, network(x, i)"]
+    q = case.distribution(case.theta)
     values = [
-        E(f, q, generator=torch.Generator().manual_seed(0))
+        E(function(TABLE), q, generator=torch.Generator().manual_seed(0))
         for E in (catlog.RAM(4), catlog.SCateR(4, suffix="gumbel"))
     ]
     assert torch.equal(*values)
 
 
-def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> Tensor:
+def variance(E: catlog.Estimator, case: StructuredCase, f: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the exact variance over draws, per parameter."""
     q = case.distribution(case.theta)
     if isinstance(E, catlog.SCateR):
         every = interventions(E, q)
         weight, options = every.weight, every.options
     else:
-        points = q.enumerate_support()
-        weight, options = q.log_prob(points).exp(), {"x": points.unsqueeze(0)}
+        weight, options = case.probabilities(case.theta), {"x": case.points.unsqueeze(0)}
     theta = case.theta.clone().requires_grad_()
     values = E(f, case.distribution(theta).expand([len(weight)]), **options)
     rows = torch.stack(
@@ -435,8 +162,8 @@ def variance(E: catlog.Estimator, case: Case, f: Callable[[Tensor], Tensor]) -> 
 @pytest.mark.parametrize("seed", range(3))
 def test_variance_at_most_reinforce_for_parameters_of_one_factor(seed: int) -> None:
     """The paper's corollary: a chain with a separate table per step, and the DAG with a block."""
-    separate = Case("separate", _rand(10), lambda t: MarkovChain(t[:2], t[2:].view(2, 2, 2)))
-    f = function(_rand(4, 4, 4, 4, seed=10 + seed))
+    separate = case_of(normals(10), lambda t: MarkovChain(t[:2], t[2:].view(2, 2, 2)))
+    f = function(normals(4, 4, 4, 4, seed=10 + seed))
     scater, reinforce = (variance(E, separate, f) for E in (catlog.SCateR(1), catlog.Reinforce(1)))
     assert (scater <= reinforce + 1e-12).all()
     assert scater.sum() < 0.9 * reinforce.sum()
@@ -451,7 +178,7 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
         logits = torch.stack([torch.zeros_like(theta[0]), theta[0]])
         return BayesianNetwork({"a": Node([], logits), "b": Node(["a"], logits.expand(2, 2))})
 
-    case = Case("xor", torch.zeros(1, dtype=torch.float64), law)
+    case = case_of(torch.zeros(1, dtype=torch.float64), law)
 
     def xor(x: Tensor) -> Tensor:
         return (x[..., 0] != x[..., 1]).double()
@@ -514,62 +241,28 @@ def test_only_descendants_are_drawn_again() -> None:
 
 
 def test_fixed_nodes_get_no_interventions() -> None:
-    """A known environment between learned choices: half the evaluations, the same gradient."""
-
-    def law(theta: Tensor, fixed: bool = True) -> Ordered:
-        return BayesianNetwork(
-            {
-                "choice": Node([], theta[:2]),
-                "weather": Node(["choice"], _rand(2, 3, seed=7), fixed=fixed),
-                "next": Node(["weather"], theta[2:].view(3, 2)),
-            }
-        )
-
-    case, f = Case("fixed", _rand(8), law), function(TABLES[0])
-    assert catlog.SCateR(1).evaluations(law(case.theta)) == 3
-    assert catlog.SCateR(1).evaluations(law(case.theta, fixed=False)) == 5
-    q = law(case.theta)
-    by_variable = cells(q)
-    for suffix, groups in (("common", 1), ("independent", 3)):
-        used = [(0, 0), (0, 1), (0, 2)] + ([(1, 1), (1, 2)] if groups == 3 else [])
-        u, weight = combine([by_variable[i] for _, i in used])
-        noise = torch.full((groups, 1, len(u), 3), 0.5, dtype=torch.float64)
-        for column, (group, i) in enumerate(used):
-            noise[group, 0, :, i] = u[:, column]
-        theta = case.theta.clone().requires_grad_()
-        total = (
-            weight * catlog.SCateR(1, suffix=suffix)(f, law(theta).expand([len(u)]), noise=noise)
-        ).sum()
-        close((total.detach(), torch.autograd.grad(total, theta)[0]), exact(case, f))
+    """A known environment between learned choices: half the evaluations."""
+    theta = STRUCTURED_CASES["network with a known node"].theta
+    assert catlog.SCateR(1).evaluations(choices(theta)) == 3
+    assert catlog.SCateR(1).evaluations(choices(theta, fixed=False)) == 5
 
 
-def test_structured_distributions_are_torch_distributions() -> None:
-    for case in CASES.values():
-        q = case.distribution(case.theta)
-        points = possible_points(q)
-        log_prob = q.log_prob(points)
-        torch.testing.assert_close(log_prob.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
-        possible = log_prob[log_prob > -torch.inf]
-        torch.testing.assert_close(q.entropy(), -(possible.exp() * possible).sum())
-        assert q.sample((7, 2)).shape == (7, 2, len(q.cardinalities))
-        wide = q.expand([3])
-        assert wide.sample((2,)).shape == (2, 3, len(q.cardinalities))
-        torch.testing.assert_close(wide.log_prob(points[:1]), log_prob[:1].expand(3))
-
-
-def test_draws_have_the_right_probabilities() -> None:
-    """Inverse CDF over all cells gives every point its probability, exactly."""
-    for case in CASES.values():
-        q = case.distribution(case.theta)
-        u, weight = combine(cells(q))
-        x = catlog.distributions.inverse_cdf.ancestral(q, u.unsqueeze(1)).squeeze(1)
-        points = q.enumerate_support()
-        mass = torch.stack([weight[(x == point).all(-1)].sum() for point in points])
-        torch.testing.assert_close(mass, q.log_prob(points).exp(), rtol=0, atol=1e-12)
+@pytest.mark.parametrize("name", ["chain", "emitting chain", "autoregressive"])
+def test_long_sequences_are_made_in_little_memory(name: str) -> None:
+    """Sets of all earlier variables would hold d^2 / 2 numbers, 128 MB here."""
+    d, zeros = 2000, torch.zeros(2, 2)
+    tracemalloc.start()
+    if name == "autoregressive":
+        Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 2), (2,) * d)
+    else:
+        MarkovChain(zeros[0], zeros, length=d, emission=zeros if "emitting" in name else None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
 
 
 def test_a_batch_of_chains() -> None:
-    initial, transition = _rand(4, 3), _rand(4, 3, 3, seed=1)
+    initial, transition = normals(4, 3), normals(4, 3, 3, seed=1)
     q = MarkovChain(initial, transition, length=5)
     x = q.sample((6,))
     separate = [
@@ -721,7 +414,7 @@ def test_narrow_types_give_what_float32_gives(
         return uniforms
 
     monkeypatch.setattr(torch, "rand", spy)
-    theta = _rand(2, 5).to(dtype)
+    theta = normals(2, 5).to(dtype)
     for name in narrow_laws(theta):
         results = []
         for number_type in (dtype, torch.float32):
@@ -772,7 +465,7 @@ def test_every_one_of_1000_categories_is_drawn_in_narrow_types(
 
 def test_entropies_in_narrow_types_and_under_autocast() -> None:
     """In float32, without a matrix product (a bfloat16 one dies on some CPUs)."""
-    initial, transition = _rand(3).float(), _rand(3, 3).float()
+    initial, transition = normals(3).float(), normals(3, 3).float()
     wide = MarkovChain(initial, transition, length=3, emission=transition).entropy()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(
@@ -790,24 +483,21 @@ def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
     """E(-log q, detached) has the entropy's value and gradient; the mean of -log q over draws has
     no gradient on average.
     """
-    for name in ("chain", "recurrent with a state", "dag with a block"):
-        case = CASES[name]
+    for name in ("chain", "recurrent, step", "network with a block"):
+        case = STRUCTURED_CASES[name]
         theta = case.theta.clone().requires_grad_()
         entropy = case.distribution(theta).entropy()
         (wanted,) = torch.autograd.grad(entropy, theta)
-        q = case.distribution(theta)
-        points = q.enumerate_support()
+        q, probs = case.distribution(theta), case.probabilities(case.theta)
         if isinstance(E, catlog.Exact):
             total = E(lambda x: -q.log_prob(x).detach(), q)  # noqa: B023
         else:
-            choice = torch.tensor(list(product(range(len(points)), repeat=E.samples))).T
-            weight = q.log_prob(points).exp()[choice].prod(0).detach()
-            wide = q.expand([len(weight)])
-            value = E(lambda x, q=wide: -q.log_prob(x).detach(), wide, x=points[choice])
-            total = (weight * value).sum()
+            draws = independent_draws(case.points, probs, E.samples)
+            wide = q.expand([len(draws.weight)])
+            value = E(lambda x, q=wide: -q.log_prob(x).detach(), wide, **draws.options)
+            total = (draws.weight * value).sum()
         close((total.detach(), torch.autograd.grad(total, theta)[0]), (entropy.detach(), wanted))
-        weight = q.log_prob(points).exp().detach()
-        (none,) = torch.autograd.grad((weight * -q.log_prob(points)).sum(), theta)
+        (none,) = torch.autograd.grad((probs * -q.log_prob(case.points)).sum(), theta)
         assert none.abs().max() < 1e-12 < wanted.abs().max()
 
 
@@ -819,7 +509,7 @@ class Letters(torch.nn.Module):
     def __init__(self, seen: str = "earlier", stepped: str = "right", dropout: float = 0.0) -> None:
         super().__init__()
         d, k = 5, 3
-        self.weight = torch.nn.Parameter(_rand(d, k, d, k, seed=3))
+        self.weight = torch.nn.Parameter(normals(d, k, d, k, seed=3))
         mask = torch.ones(d, d).tril({"earlier": -1, "own": 0, "all": d}[seen])
         self.register_buffer("mask", mask.double().view(d, 1, d, 1))
         self.stepped, self.drop = stepped, torch.nn.Dropout(dropout)
@@ -886,7 +576,7 @@ def test_sound_networks_pass() -> None:
         q = Autoregressive(network, [3] * 5, validate_args=True)
         for _ in range(3):
             assert q.expand([4]).log_prob(q.sample((2, 4))).shape == (2, 4)
-    context = _rand(4, 3)
+    context = normals(4, 3)
 
     def network(x: Tensor, i: int) -> Tensor:
         count = torch.nn.functional.one_hot(x[..., :i], 3).sum(-2)
@@ -976,7 +666,7 @@ def test_networks_are_always_called_with_rows() -> None:
 def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
     """q has nothing to learn; value and gradient of f itself are right."""
     q = BayesianNetwork(
-        {"a": Node([], _rand(2), fixed=True), "b": Node(["a"], _rand(2, 3, seed=1), fixed=True)}
+        {"a": Node([], normals(2), fixed=True), "b": Node(["a"], normals(2, 3, seed=1), fixed=True)}
     )
     slope = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     value = deepcopy(E)(lambda x: slope * (2 + 0 * x.sum(-1)), q)
@@ -993,7 +683,7 @@ def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
 
 def test_a_table_for_all_batch_elements() -> None:
     """Batched initial, one transition and one emission: as if both were expanded."""
-    initial, transition, emission = _rand(4, 3), _rand(3, 3, seed=1), _rand(3, 2, seed=2)
+    initial, transition, emission = normals(4, 3), normals(3, 3, seed=1), normals(3, 2, seed=2)
     q = MarkovChain(initial, transition, length=3, emission=emission)
     wide = MarkovChain(
         initial, transition.expand(4, 3, 3), length=3, emission=emission.expand(4, 3, 2)
@@ -1009,7 +699,7 @@ def test_a_table_for_all_batch_elements() -> None:
             for law in (q, wide)
         ]
         assert torch.equal(*values)
-    assert MarkovChain(_rand(2, 4, 3), transition, length=2).sample().shape == (2, 4, 2)
+    assert MarkovChain(normals(2, 4, 3), transition, length=2).sample().shape == (2, 4, 2)
 
 
 @pytest.mark.parametrize("E", NARROW)
@@ -1028,7 +718,7 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
         if log_prob > no
     }
     assert 1 < len(possible) < 27
-    table = _rand(3, 3, 3, seed=5)
+    table = normals(3, 3, 3, seed=5)
 
     def f(x: Tensor) -> Tensor:
         assert all(tuple(point) in possible for point in x.flatten(0, -2).tolist())

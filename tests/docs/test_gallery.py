@@ -287,16 +287,16 @@ def test_notebook_pool(play) -> None:  # type: ignore[no-untyped-def]
     assert everything < selected
 
 
-def test_without_lightning_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lightning", None)
+@pytest.mark.parametrize(
+    ("package", "script"),
+    [("lightning", "lightning_module"), ("gymnasium", "multidiscrete_policy")],
+)
+def test_missing_packages_are_named(
+    package: str, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit, match=r"catlog\[gallery\]"):
-        runpy.run_path(str(SCRIPTS / "lightning_module.py"), run_name="__main__")
-
-
-def test_without_gymnasium_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(SystemExit, match=r"catlog\[gallery\]"):
-        runpy.run_path(str(SCRIPTS / "multidiscrete_policy.py"), run_name="__main__")
+        runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
 
 
 def test_every_script_is_tested() -> None:

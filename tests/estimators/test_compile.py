@@ -14,8 +14,9 @@ from torch.distributions import (
 import catlog
 from catlog.compiled import compiled_update
 from catlog.functions import FirstLayerLinear, OfSum, ising
+from catlog.testing.cases import normals
 from catlog.testing.settings import estimators, one_of_each, supports
-from compiling import BATCHES, LAWS, both, why_not_inductor, widest
+from compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -102,24 +103,13 @@ SAMPLERS = [
     ids=lambda each: str(each),
 )
 def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None:
-    torch._dynamo.reset()
-    theta = torch.randn(
-        9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
-
     def loss(theta: Tensor) -> Tensor:
         return E(
             lambda x: (x.double() * torch.arange(1.0, 5.0, dtype=torch.float64)).sum(-1).sin(),
             STRUCTURED[law](theta),
         )
 
-    results = []
-    for call in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
-        torch.manual_seed(0)
-        value = call(theta)
-        results.append([value.detach(), torch.autograd.grad(value, theta)[0]])
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+    assert_compiles(loss, normals(9, 3).requires_grad_())
 
 
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
@@ -131,7 +121,6 @@ def test_draws_compile(draws: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"per_variable": True}, {"variables": 2}], ids=str)
 @pytest.mark.parametrize("name", ["network", "ising", "sum"])
 def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -> None:
-    torch._dynamo.reset()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     function = {
@@ -144,13 +133,7 @@ def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -
     def loss(logits: Tensor) -> Tensor:
         return catlog.IndeCateR(2, **options)(function, Independent(Bernoulli(logits=logits), 1))
 
-    results = []
-    for call in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
-        torch.manual_seed(1)
-        value = call(logits)
-        results.append([value.detach(), torch.autograd.grad(value.sum(), logits)[0]])
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+    assert_compiles(loss, logits)
 
 
 def test_a_distribution_made_outside() -> None:

@@ -27,11 +27,6 @@ def test_randomness_follows_the_settings() -> None:
     assert catlog.SCateR(2, variables=1).randomness == ("x", "chosen")
 
 
-def test_unbiased_follows_the_settings() -> None:
-    assert catlog.MAPO().unbiased
-    assert not catlog.MAPO(clip=0.1).unbiased
-
-
 @pytest.mark.parametrize("hard", [False, True])
 def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
     """The generator's noise, given by hand, gives the same value; wrong noise is refused."""

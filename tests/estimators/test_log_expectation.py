@@ -19,6 +19,7 @@ from catlog.logarithm import log_of_mean
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction
 from enumerated import function_of
+from gradients import assert_same
 
 POSITIVE = "network"  # the function of the battery that is an exponential
 SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]
@@ -89,9 +90,7 @@ def test_one_call_is_the_plain_logarithm(E: catlog.Estimator) -> None:
     f, q = function_of(case, POSITIVE), case.distribution(theta)
     value = log_expectation(E, f, q, generator=seeded())
     plain = E(f, q, generator=seeded()).log()
-    assert value.equal(plain)
-    gradients = [torch.autograd.grad(result, theta)[0] for result in (value, plain)]
-    assert gradients[0].equal(gradients[1])
+    assert_same(value, plain, theta, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("E", [catlog.IndeCateR(1), catlog.RLOO(2)], ids=repr)
@@ -272,6 +271,13 @@ def test_wrong_arguments_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         log_expectation(E, lambda x: x.sum(-1), bits(torch.zeros(2)), **options)  # type: ignore[arg-type]
+
+
+def test_a_function_in_place_of_the_estimator_is_named() -> None:
+    q = Independent(Bernoulli(logits=torch.zeros(2)), 1)
+    for wrong in (lambda x: x.sum(-1), catlog.RLOO):
+        with pytest.raises(TypeError, match=r"`E` must be an estimator .* The order is"):
+            catlog.log_expectation(wrong, catlog.RLOO(2), q)
 
 
 def test_addition_has_the_loss_that_it_had() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from catlog import Pathwise
 from catlog.testing.settings import judge_only, load_estimator
-from scripts import ROOT, loaded
+from scripts import ROOT, run
 
 SKELETON = ROOT / "examples" / "own_estimator.py"
 
@@ -56,8 +56,7 @@ def test_a_wrong_estimator_option_is_named(tmp_path: Path) -> None:
         judge_only(Pathwise)
 
 
-def test_the_skeleton_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    loaded("examples/own_estimator.py").main()
-    lines = capsys.readouterr().out.splitlines()
+def test_the_skeleton_runs() -> None:
+    lines = run("examples/own_estimator.py").splitlines()
     ours, exact = ([float(number) for number in line.split()[1:]] for line in lines)
     assert all(abs(a - b) < 0.02 for a, b in zip(ours, exact, strict=True))

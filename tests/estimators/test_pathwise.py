@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
 
 import catlog
+from catlog.testing.cases import normals
 
 POINTS = torch.tensor(list(product(range(3), repeat=2)))  # two variables of three categories
 Parameters = dict[str, Tensor]
@@ -201,6 +202,34 @@ def test_a_structured_distribution_and_a_vector() -> None:
     torch.testing.assert_close(
         mu.grad, torch.stack([start.softmax(-1)[:, 1], torch.full((5,), 0.5)], -1)
     )
+
+
+@pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(2)], ids=repr)
+def test_outputs_are_calls_of_their_own(E: catlog.Estimator) -> None:
+    """From the same draws, each output has the value and the gradients of a separate call."""
+    logits = normals(4, 3).requires_grad_()
+    mean = normals(4, 2, seed=1).requires_grad_()
+    q, p = Independent(Bernoulli(logits=logits), 1), Independent(Normal(mean, 1.0), 1)
+    z = p.rsample((5,))
+    x = q.expand((5, 4)).sample((E.rows(q),)) if E.randomness else None
+    functions = (
+        lambda x, z: (x.sum(-1) - z.sum(-1)).sin(),
+        lambda x, z: (x * x.cumsum(-1)).sum(-1) * z.prod(-1),
+    )
+    operator = catlog.Pathwise(E, samples=5)
+    together = operator(
+        lambda x, z: torch.stack([f(x, z) for f in functions], -1), q, p, z=z, x=x, outputs=1
+    )
+    assert together.shape == (4, 2)
+    for number, f in enumerate(functions):
+        alone = operator(f, q, p, z=z, x=x)
+        torch.testing.assert_close(together[:, number], alone)
+        for wanted, given in zip(
+            torch.autograd.grad(alone.sum(), [logits, mean], retain_graph=True),
+            torch.autograd.grad(together[:, number].sum(), [logits, mean], retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(given, wanted)
 
 
 def test_generator_fixes_both_and_leaves_the_default_alone() -> None:

@@ -164,6 +164,9 @@ def test_errors_of_functions_name_the_setting(settings: dict[str, Any], tmp_path
         (["learning_rate=-1"], "--grid: learning_rate must be a number above 0 or None"),
         (["seed=0", "seed=1"], "--grid: seed is given twice"),
         (["seed=0,0"], "--grid: 'seed=0,0' has a value twice"),
+        (["nothing=1"], "field=value"),
+        (["seed"], "field=value"),
+        ([""], "field=value"),
     ],
 )
 def test_bad_axes_are_refused(axes: list[str], message: str) -> None:

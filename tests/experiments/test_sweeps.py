@@ -177,7 +177,6 @@ def test_sessions_record_where_a_run_was_cut(tmp_path: Path) -> None:
     [
         ({"gpus_per_run": 0.25}, "--engine ray"),
         ({"address": "auto"}, "--engine ray"),
-        ({"jobs": 0}, "--jobs"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

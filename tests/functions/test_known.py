@@ -22,6 +22,7 @@ from catlog import (
 from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
+from gradients import assert_same
 
 
 class Rest(nn.Module):
@@ -96,8 +97,7 @@ def test_unbiased_in_any_state(E, case_name, part_name, state):
             gradient += weight[row] * slope
         if len(leaves) > 2:  # f does not depend on the part, so neither does its mean
             costs = costs + weight[row] * slopes[2]
-    for actual, exact in zip((total, *gradients), expected(start, case), strict=True):
-        torch.testing.assert_close(actual, exact, rtol=0, atol=1e-11)
+    torch.testing.assert_close((total, *gradients), expected(start, case), rtol=0, atol=1e-11)
     torch.testing.assert_close(costs, torch.zeros_like(costs), rtol=0, atol=1e-11)
 
 
@@ -136,11 +136,7 @@ def test_a_part_that_is_all_of_f_leaves_no_noise(E):
     value = E(Known(f, f).under(q), q)
     torch.testing.assert_close(value, mean, rtol=1e-12, atol=1e-12)
     if not isinstance(E, Reinforce):  # a constant is noise for it
-        torch.testing.assert_close(
-            *(torch.autograd.grad(y.sum(), logits, retain_graph=True)[0] for y in (value, mean)),
-            rtol=1e-11,
-            atol=1e-11,
-        )
+        assert_same(value, mean, logits, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("variables", [None, 2])
@@ -156,11 +152,7 @@ def test_the_table_is_the_difference_of_the_tables(variables):
     x = q.sample((2,))
     chosen = {} if variables is None else {"chosen": torch.tensor([0, 3]).expand(2, 3, 2)}
     fast, slow = (E(g, q, x=x, generator=generator, **chosen) for g in (h, lambda x: h(x)))
-    torch.testing.assert_close(
-        *(torch.autograd.grad(y.sum(), logits, retain_graph=True)[0] for y in (fast, slow)),
-        rtol=0,
-        atol=1e-12,
-    )
+    assert_same(fast, slow, logits, rtol=0, atol=1e-12)
 
 
 def test_a_table_alone_teaches_the_coefficient():
@@ -232,8 +224,7 @@ def test_compiled_estimates_equal_eager_ones():
         first, second = function(logits, x), function(logits, x)
         gradient = torch.autograd.grad((first + second).sum(), logits)[0]
         values.append((first, second, gradient, known.coefficient))
-    for eager, compiled in zip(*values, strict=True):
-        torch.testing.assert_close(eager, compiled)
+    torch.testing.assert_close(*values)
 
 
 def test_bad_arguments_are_named():

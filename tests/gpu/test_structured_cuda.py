@@ -28,6 +28,8 @@ from catlog.distributions.conditionals import Conditionals, structure, view
 from catlog.functions import Additive, Known, OfSum
 from catlog.sampling.draw import draw
 from catlog.sampling.interventions import noise_shape
+from catlog.testing.cases import normals, seeded
+from chi_square import p_value, tally
 from real_sizes import NoHostCopies
 
 DEVICES = [
@@ -131,11 +133,7 @@ each_law = pytest.mark.parametrize("name", LAWS)
 
 
 def logits() -> Tensor:
-    return torch.randn(BATCH, 9, 3, dtype=torch.float64, generator=seeded())
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    return normals(BATCH, 9, 3)
 
 
 def function(q: Distribution) -> Callable[[Tensor], Tensor]:
@@ -167,8 +165,7 @@ def on_both(device: str, result: Callable[[Tensor], list[Tensor]]) -> None:
         ]
         assert gradients
         outcomes.append([value.detach().cpu() for value in (*values, *gradients)])
-    for cpu, other in zip(*outcomes, strict=True):
-        torch.testing.assert_close(other, cpu, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(*outcomes, rtol=1e-10, atol=1e-12)
 
 
 @pytest.fixture
@@ -208,18 +205,7 @@ def test_samples_by_chi_square(name: str, device: str) -> None:
     probs = law.q.log_prob(points).exp()[:, 2]
     on_device = view(LAWS[name](logits().to(device)))
     x = on_device.index(draw(on_device, 10_000))[:, 2].cpu()
-    place = 8 ** torch.arange(law.d)  # there are at most six categories
-    codes = (points[:, 2] * place).sum(-1)
-    counts = ((x * place).sum(-1, keepdim=True) == codes).sum(0)
-    assert counts.sum() == len(x)
-    is_rare = probs * len(x) < 5
-    counts = torch.cat([counts[~is_rare], counts[is_rare].sum(0, keepdim=True)])
-    expected = torch.cat([probs[~is_rare], probs[is_rare].sum(0, keepdim=True)]) * len(x)
-    assert not bool(counts[expected == 0].any())
-    counts, expected = counts[expected > 0], expected[expected > 0]
-    half = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
-    statistic = ((counts - expected).square() / expected).sum()
-    assert len(counts) < 2 or torch.special.gammaincc(half, statistic / 2) > FALSE_ALARMS
+    assert p_value(tally(x, points[:, 2]), probs) > FALSE_ALARMS
     x = LAWS[name](logits().to(device)).sample((3,))
     assert x.device.type == device
     assert view(LAWS[name](logits().to(device))).index(x).shape[:2] == (3, BATCH)
@@ -391,8 +377,7 @@ def test_prompts_of_different_lengths(device: str) -> None:
         catlog.SCateR(2)(lambda x: (x == 2).double().sum(-1), q).sum().backward()
         numbers = (q.log_prob(x.to(place)), value, *gradients)
         results.append([number.detach().cpu() for number in numbers])
-    for cpu, other in zip(*results, strict=True):
-        torch.testing.assert_close(other, cpu, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
 
 
 # Functions that know their mean
@@ -402,7 +387,7 @@ def test_prompts_of_different_lengths(device: str) -> None:
 @pytest.mark.parametrize("digits", [6, 1000])
 def test_the_mean_of_a_sum(digits: int, device: str) -> None:
     """By products for six digits and by FFT for a thousand; beside IndeCateR for six."""
-    weights = torch.randn(2, digits, 10, dtype=torch.float64, generator=seeded(3))
+    weights = normals(2, digits, 10, seed=3)
     target = 27 if digits == 6 else 4500
 
     def result(theta: Tensor) -> list[Tensor]:
@@ -425,7 +410,7 @@ def q_sample(weights: Tensor, digits: int) -> Tensor:
 @each_device
 def test_known_parts(device: str) -> None:
     """Value, gradient and fitted coefficient equal those of the CPU."""
-    table = torch.randn(8, 2, dtype=torch.float64, generator=seeded(5))
+    table = normals(8, 2, seed=5)
     x = torch.randint(2, (6, BATCH, 8), generator=seeded(6)).double()
     coefficients = []
 

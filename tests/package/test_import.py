@@ -88,6 +88,13 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         catlog.nonsense  # noqa: B018
 
 
+def test_a_misspelt_name_is_corrected() -> None:
+    """Python suggests a similar name where it prints the error."""
+    program = "import catlog; catlog.Indecater"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Did you mean: 'IndeCateR'?" in result.stderr
+
+
 def test_import_without_numpy_adds_no_warning_to_those_of_torch() -> None:
     """PyTorch itself warns in many versions."""
     alone = run_without("numpy", "import torch")

@@ -169,6 +169,12 @@ def _call(module: str, function: str) -> Any:
         sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module), function)()
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ValueError(
+            f"--problem: there is no module {module!r}, neither in this folder nor installed."
+        ) from error
     except AttributeError as error:
         raise ValueError(
             f"--problem: {module} has no function {function!r} that can be called: {error}."

@@ -66,6 +66,7 @@ HEADLINE = {
     "programs": ("accuracy", "accuracy"),
 }
 # The words of README for the kinds of distribution.
+FULL_WIDTH = 72  # of a terminal in which the longest name of an estimator leaves space for the rest
 KINDS = {Kind.INDEX: "categorical"}
 
 
@@ -336,12 +337,22 @@ class ListCommand:
         }
         for name, make_table in tables.items():
             if self.what in (name, "all"):
-                console.print(make_table())
+                console.print(make_table(), "")
         return 0
 
 
+def _table_of_names(name: str, *headers: str) -> Table:
+    """Return a table that never shortens names, so that they can be copied and searched for."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    is_wide = Console().width >= FULL_WIDTH
+    table.add_column(name, overflow="fold", no_wrap=is_wide)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
+
+
 def _experiments_table() -> Table:
-    table = Table("experiment", "the paper's methods", "description")
+    table = _table_of_names("experiment", "the paper's methods", "description")
     for name, cls in EXPERIMENTS.items():
         table.add_row(name, ", ".join(cls.labels), escape((cls.__doc__ or "").split("\n")[0]))
     return table
@@ -353,7 +364,8 @@ def _estimators_table() -> Table:
         f"independent: {', '.join(words[kind] for kind in Kind if kind in INDEPENDENT)}; "
         f"any: also {words[Kind.STRUCTURED]}"
     )
-    table = Table("estimator", "unbiased", "distributions", "reference", caption=caption)
+    table = _table_of_names("estimator", "unbiased", "distributions", "reference")
+    table.caption = caption
     names = {ANY: "any", INDEPENDENT: "independent"}
     for name, estimator in ESTIMATORS.items():
         supported = ", ".join(words[kind] for kind in Kind if kind in estimator.supports)
@@ -364,7 +376,7 @@ def _estimators_table() -> Table:
 
 
 def _problems_table() -> Table:
-    table = Table("problem", "description")
+    table = _table_of_names("problem", "description")
     for name, description in problems.describe().items():
         table.add_row(name, description)
     return table

@@ -17,6 +17,7 @@ from .candidates import CANDIDATES, Candidate
 from .degenerate import is_degenerate, moved
 from .explanation import explain
 from .gradient_samples import Clock, DistributionLike, GradientSampler, Loss, Penalty, Step
+from .left_alone import left_alone
 from .pilot import Pilot
 from .race import choose, explore
 from .sizing import joined_reasons
@@ -57,7 +58,7 @@ class Advice:
 def advise(
     f: Function,
     q: DistributionLike,
-    parameters: Sequence[Tensor] | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
     *,
     budget: int | None = None,
     biased: bool = False,
@@ -67,7 +68,7 @@ def advise(
     fixed: bool = False,
     steps: float = 30,
     seconds: float = 5.0,
-    candidates: Sequence[Candidate] | None = None,
+    candidates: Sequence[Candidate | Estimator] | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Advice:
@@ -93,6 +94,9 @@ def advise(
     in turn. If they are level, the least biased wins. If all categories are about equally likely,
     symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
     the logits.
+
+    Nothing else changes: gradients, torch's random number generators and the buffers of the modules
+    that f, q and `step` refer to (running statistics of BatchNorm) are left as they were.
 
     The pilot sees f and q as they are now. At the start of training the gradient is often long,
     and noise that will hurt later seems harmless: train for a few epochs with any estimator, then
@@ -125,8 +129,8 @@ def advise(
         steps: The pilot takes at most about as long as this many training steps,
         seconds: or this long, if that is longer. The first two candidates are tried in any case,
             and the leader is measured again if few estimates may have flattered it.
-        candidates: What to try; None: ``catlog.diagnostics.CANDIDATES``. To add yours, give
-            ``[*CANDIDATES, Candidate(Mine())]``.
+        candidates: What to try, estimators or ``Candidate`` with further settings; None:
+            ``catlog.diagnostics.CANDIDATES``. To add yours, give ``[*CANDIDATES, Mine()]``.
         seed: The seed of the pilot's draws.
         clock: A function that returns seconds.
 
@@ -149,24 +153,25 @@ def advise(
         raise ValueError(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
+    prototypes = [_as_candidate(entry) for entry in _chosen(candidates)]
     start = clock()
-    task = GradientSampler(f, q, parameters, loss, penalty)
-    if is_moved := is_degenerate(task):
-        task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
-    structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
-    candidates = [
-        _fitted(entry, structure) for entry in (CANDIDATES if candidates is None else candidates)
-    ]
-    trials, skipped = shortlist(task, structure, candidates, biased)
-    whole_step = step if callable(step) else None
-    for trial in trials:
-        trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
-    generator = task.generator(seed)
-    pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step, trials)
-    best = choose(pilot, explore(pilot))
-    skipped |= {trial.name: trial.skipped for trial in trials if trial.skipped is not None}
-    if best is None:
-        raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
+    with left_alone(f, q, loss, penalty, step):
+        task = GradientSampler(f, q, parameters, loss, penalty)
+        if is_moved := is_degenerate(task):
+            task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
+        structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
+        fitted = [_fitted(prototype, structure) for prototype in prototypes]
+        trials, skipped = shortlist(task, structure, fitted, biased)
+        whole_step = step if callable(step) else None
+        for trial in trials:
+            trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
+        generator = task.generator(seed)
+        pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step, trials)
+        best = choose(pilot, explore(pilot))
+        # What went wrong in the pilot comes first.
+        skipped = {entry.name: entry.skipped for entry in trials if entry.skipped} | skipped
+        if best is None:
+            raise ValueError(f"advise: no candidate could be used. {joined_reasons(skipped)}.")
     ranked = pilot.scoring.ranked(pilot.measured)
     order = [best, *(trial for trial in ranked if trial is not best)]
     pilot_seconds = clock() - start
@@ -180,6 +185,24 @@ def advise(
         skipped=skipped,
         structure=structure,
     )
+
+
+def _chosen(candidates: Sequence[Candidate | Estimator] | None) -> Sequence[Candidate | Estimator]:
+    if isinstance(candidates, Candidate | Estimator):
+        return [candidates]
+    return CANDIDATES if candidates is None else candidates
+
+
+def _as_candidate(entry: Candidate | Estimator) -> Candidate:
+    """Return an estimator as a candidate, or raise unless it is one of the two."""
+    if isinstance(entry, Candidate):
+        return entry
+    if isinstance(entry, type) or not isinstance(entry, Estimator):
+        raise TypeError(
+            f"candidates: estimators or Candidates are needed, but {entry!r} was given. Give "
+            "instances, as in [RLOO(4), IndeCateR(1)]."
+        )
+    return Candidate(entry)
 
 
 def _fitted(candidate: Candidate, structure: Structure) -> Candidate:

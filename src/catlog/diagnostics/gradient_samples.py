@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 
+from ..checks import check_function
 from ..distributions.conditionals import view
 from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
 from ..estimator import Estimator, Function
 from ..estimators import Exact
+from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
@@ -63,7 +65,7 @@ class GradientSampler:
         self,
         f: Function,
         q: DistributionLike,
-        parameters: Sequence[Tensor] | None = None,
+        parameters: Tensor | Sequence[Tensor] | None = None,
         loss: Loss | None = None,
         penalty: Penalty | None = None,
     ) -> None:
@@ -72,7 +74,13 @@ class GradientSampler:
         self.penalty = penalty
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
-        leaves = None if parameters is None else list(parameters)
+        check_function(f)
+        if not isinstance(q, Distribution) and not callable(q):
+            raise TypeError(
+                "q: a distribution is needed, or a callable that makes it from `parameters`, but "
+                f"{type(q).__name__} was given."
+            )
+        leaves = None if parameters is None else listed(parameters)
         if isinstance(q, Distribution):
             self.q = q = converted(q)
             if leaves is None:
@@ -93,6 +101,11 @@ class GradientSampler:
         self.known = f if isinstance(f, Known) else None
         self.f = self._function(self.q)
         self.view = view(self.q)
+        if self.view.batch_size == 0:
+            raise ValueError(
+                f"q: its batch {tuple(self.q.batch_shape)} is empty, so there is no gradient to "
+                "measure. Give a batch with at least one distribution."
+            )
         self.kind = kind_of(self.q)
         self.own_parameter = None if isinstance(self.q, Ordered) else parameter_of(self.q)
         with torch.no_grad():
@@ -367,9 +380,10 @@ class GradientSampler:
 
     def _leaves_of_f(self) -> list[Tensor]:
         """Return the leaves that f's values are computed from, beside x."""
+        x = draw(self.view, 1, generator=self.generator(0))
         with torch.enable_grad():
-            fx = self.f(draw(self.view, 1, generator=self.generator(0)))
-        return graph_leaves(fx) if isinstance(fx, Tensor) else []  # else the estimator raises
+            # NaN is left to the estimators, which may allow it.
+            return graph_leaves(evaluate(self.f, x, view(self.q, validate=False)))
 
 
 def _identity(value: Tensor) -> Tensor:
@@ -384,6 +398,11 @@ def _from_all_parameters(q: Distribution) -> Tensor:
 
 def _is_among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return any(tensor is entry for entry in tensors)
+
+
+def listed(parameters: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters as a list, also if they are a single tensor."""
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
 
 
 def check_trainable(parameters: Sequence[object]) -> None:

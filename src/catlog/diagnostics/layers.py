@@ -15,7 +15,8 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
-from .gradient_samples import Clock, check_trainable, flat_gradients, graph_leaves
+from .gradient_samples import Clock, check_trainable, flat_gradients, graph_leaves, listed
+from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
 from .progress import shown_progress
@@ -38,7 +39,7 @@ NetworkLoss = Callable[[Sampler], Tensor]
 def compare_layers(
     loss: NetworkLoss,
     estimators: Chosen,
-    parameters: Sequence[Tensor] | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
     *,
     repeats: int = 200,
     rounds: int = 15,
@@ -93,39 +94,40 @@ def compare_layers(
         ("reference_runs", reference_runs, 2 * GROUP),
     ):
         check_count("compare_layers", name, value, least)
-    network = _Network(loss, parameters)
-    entries: dict[str, Entry] = {}
-    skipped: dict[str, str] = {}
-    named = named_estimators(estimators)
-    with shown_progress(progress) as advance:
-        steps = len(named) + rounds + 1
-        for number, (name, E) in enumerate(named.items()):
-            advance(name, number, steps)
-            entry = Entry(copied_to(E, network.device), evaluations=1)
-            sampler = _drawing_by(entry.E, network.generator(seed + 1 + number))
-            try:
-                for _ in range(repeats):
-                    entry.in_parameters.add(network.gradient(sampler).unsqueeze(0))
-            except (TypeError, ValueError) as error:
-                skipped[name] = str(error).rstrip(".")
-                continue
-            entries[name] = entry
-        if not entries:
-            reasons = joined_reasons(skipped)
-            raise ValueError(f"compare_layers: no estimator could be used. {reasons}.")
-        for number in range(rounds):
-            advance("timing", len(named) + number, steps)
-            for entry in entries.values():
-                sampler = _drawing_by(entry.E, network.generator(seed))
-                network.synchronise()
-                start = clock()
-                network.gradient(sampler)
-                network.synchronise()
-                entry.times.append(clock() - start)
-        advance("reference", steps - 1, steps)
-        kind = "exact" if network.outcomes <= limit else "rloo"
-        truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
-        advance("done", steps, steps)
+    with left_alone(loss):
+        network = _Network(loss, parameters)
+        entries: dict[str, Entry] = {}
+        skipped: dict[str, str] = {}
+        named = named_estimators(estimators)
+        with shown_progress(progress) as advance:
+            steps = len(named) + rounds + 1
+            for number, (name, E) in enumerate(named.items()):
+                advance(name, number, steps)
+                entry = Entry(copied_to(E, network.device), evaluations=1)
+                sampler = _drawing_by(entry.E, network.generator(seed + 1 + number))
+                try:
+                    for _ in range(repeats):
+                        entry.in_parameters.add(network.gradient(sampler).unsqueeze(0))
+                except (TypeError, ValueError) as error:
+                    skipped[name] = str(error).rstrip(".")
+                    continue
+                entries[name] = entry
+            if not entries:
+                reasons = joined_reasons(skipped)
+                raise ValueError(f"compare_layers: no estimator could be used. {reasons}.")
+            for number in range(rounds):
+                advance("timing", len(named) + number, steps)
+                for entry in entries.values():
+                    sampler = _drawing_by(entry.E, network.generator(seed))
+                    network.synchronise()
+                    start = clock()
+                    network.gradient(sampler)
+                    network.synchronise()
+                    entry.times.append(clock() - start)
+            advance("reference", steps - 1, steps)
+            kind = "exact" if network.outcomes <= limit else "rloo"
+            truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
+            advance("done", steps, steps)
     norm = norm_of(truth)
     rows = [entry.row(name, truth, norm) for name, entry in entries.items()]
     rows.sort(key=lambda row: row.bias**2 + row.variance)
@@ -201,7 +203,7 @@ class _Recorder:
 class _Network:
     """A loss with layers that draw, and its gradients."""
 
-    def __init__(self, loss: NetworkLoss, parameters: Sequence[Tensor] | None) -> None:
+    def __init__(self, loss: NetworkLoss, parameters: Tensor | Sequence[Tensor] | None) -> None:
         if not callable(loss):
             raise TypeError(
                 "loss must be a function of the sampler that returns one loss per row, but "
@@ -218,7 +220,7 @@ class _Network:
         self.device = losses.device
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()
-        self.parameters = list(graph_leaves(total) if parameters is None else parameters)
+        self.parameters = graph_leaves(total) if parameters is None else listed(parameters)
         check_trainable(self.parameters)
         self.variables = [
             (cardinality, prod(table.shape[len(self.rows) :]))

@@ -9,11 +9,12 @@ from statistics import NormalDist, median
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_count
+from ..checks import check_count, readable
 from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .left_alone import left_alone
 from .mean_check import check_mean
 from .moments import Moments
 from .progress import shown_progress
@@ -48,7 +49,7 @@ def compare(
     f: Function,
     q: DistributionLike,
     estimators: Chosen | None = None,
-    parameters: Sequence[Tensor] | None = None,
+    parameters: Tensor | Sequence[Tensor] | None = None,
     *,
     samples: int | None = None,
     budget: int | None = None,
@@ -74,6 +75,9 @@ def compare(
     delta method on a logarithmic scale: the error of the variance is from the spread of
     :math:`\lVert g_r - \bar g \rVert^2`, that of the median from the median absolute deviation of
     the times.
+
+    Gradients, torch's random number generators and the buffers of the modules that f and q refer to
+    (running statistics of BatchNorm) are left as they were.
 
     A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
     frozen while its variance is measured; its time includes learning.
@@ -118,32 +122,36 @@ def compare(
     [('IndeCateR(2)', 8), ('RLOO(8)', 8)]
     """
     _check_numbers(samples, budget, repeats, rounds, training, limit)
-    task = GradientSampler(f, q, parameters)
-    check_mean(task, limit)
-    most_points = limit if estimators is None else None
-    entries, skipped = _entries(task, named_estimators(estimators), samples, budget, most_points)
-    with shown_progress(progress) as advance:
-        steps = len(entries) + rounds
-        for number, (name, entry) in enumerate(list(entries.items())):
-            advance(name, number, steps)
-            try:
-                entry.measure(task, repeats, training, seed + 1 + number)
-            except ERRORS as error:
-                skipped[name] = first_line(error)
-                del entries[name]
-        if not entries:
-            raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
-        timers = [
-            (entry, task.timer(entry.E, clock, task.generator(seed))) for entry in entries.values()
-        ]
-        for _, timer in timers:
-            timer(), timer()  # to warm up
-        for number in range(rounds):
-            advance("timing", steps - rounds + number, steps)
-            for entry, timer in timers:
-                entry.times.append(timer()[0])
-        advance("done", steps, steps)
-    kind, known = _reference(task, reference, limit, repeats, entries)
+    with left_alone(f, q):
+        task = GradientSampler(f, q, parameters)
+        check_mean(task, limit)
+        most_points = limit if estimators is None else None
+        entries, skipped = _entries(
+            task, named_estimators(estimators), samples, budget, most_points
+        )
+        with shown_progress(progress) as advance:
+            steps = len(entries) + rounds
+            for number, (name, entry) in enumerate(list(entries.items())):
+                advance(name, number, steps)
+                try:
+                    entry.measure(task, repeats, training, seed + 1 + number)
+                except ERRORS as error:
+                    skipped[name] = first_line(error)
+                    del entries[name]
+            if not entries:
+                raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
+            timers = [
+                (entry, task.timer(entry.E, clock, task.generator(seed)))
+                for entry in entries.values()
+            ]
+            for _, timer in timers:
+                timer(), timer()  # to warm up
+            for number in range(rounds):
+                advance("timing", steps - rounds + number, steps)
+                for entry, timer in timers:
+                    entry.times.append(timer()[0])
+            advance("done", steps, steps)
+        kind, known = _reference(task, reference, limit, repeats, entries)
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
     mode = mode if samples is None else f"Equal samples: {samples}"
     rows = sorted(_rows(entries, known), key=lambda row: (row.merit, row.seconds))
@@ -290,6 +298,16 @@ def train_estimator(
 
 def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
     """Return the estimators by name."""
+    if isinstance(estimators, str | Estimator):
+        raise TypeError(
+            f"estimators: a list or a dict is needed, but {estimators!r} was given. Put it into a "
+            "list, [...]."
+        )
+    if estimators is not None and not estimators:
+        raise ValueError(
+            "estimators: at least one is needed, but none was given. Leave the argument out for "
+            "all of the registry."
+        )
     if isinstance(estimators, Mapping):
         return dict(estimators)
     named: dict[str, Estimator] = {}
@@ -354,7 +372,7 @@ def _sized(
     if isinstance(E, Exact) and not task.knows_mean:
         most = E.limit if most_points is None else min(E.limit, most_points)
         if task.points > most:
-            return f"q has {task.points} points, more than the limit of {most}"
+            return f"q has {readable(task.points)} points, more than the limit of {most}"
     return E
 
 

@@ -7,7 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-ROUNDING = 64  # in units of machine precision, relative to the mean; a variance below is rounding
+# In units of machine precision, relative to the mean; a deviation below is rounding. Gradients of
+# 16 bits are computed in float32 and rounded at the end; wider ones add up many roundings.
+ROUNDING = 64
+ROUNDING_OF_16_BITS = 2
 
 
 class Moments:
@@ -35,7 +38,7 @@ class Moments:
             self.__dict__.pop(name, None)
         vectors_64 = vectors.detach().double()
         if self.count == 0:
-            self.rounding = ROUNDING * torch.finfo(vectors.dtype).eps
+            self.rounding = _rounding(vectors.dtype)
             self._centre = vectors_64.mean(0)
             self._total = torch.zeros_like(self._centre)
             self._squares = torch.zeros_like(self._centre)
@@ -91,3 +94,9 @@ class Moments:
             return 0.0
         lengths = torch.cat(self._lengths)
         return float(lengths.std()) / sqrt(self.count) / self.variance
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """Return the relative error of a number of this type that is taken for rounding."""
+    units = ROUNDING_OF_16_BITS if dtype.itemsize == 2 else ROUNDING
+    return units * torch.finfo(dtype).eps

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.distributions import Distribution
 
+from ..checks import readable
 from ..estimator import RELAXABLE, Estimator, Kind
 
+MOST_REASONS = 3  # in the message of an error
 Cost = Callable[[Estimator], int]
 ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError)  # of f or of an estimator
 KIND_NAMES = {
@@ -73,7 +75,7 @@ def why_over_budget(
         needed, least = cost(with_samples(E, fewest_draws(E, cost))), "at least "
     if needed <= budget:
         return None
-    return f"it needs {least}{needed} evaluations, more than the budget of {budget}"
+    return f"it needs {least}{readable(needed)} evaluations, more than the budget of {budget}"
 
 
 def within_budget(
@@ -137,5 +139,13 @@ def first_line(error: Exception) -> str:
 
 
 def joined_reasons(skipped: Mapping[str, str]) -> str:
-    """Return all names with their reasons in one line."""
-    return "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+    """Return names with their reasons in one line; of many, the first few.
+
+    >>> joined_reasons({"A": "slow", "B": "biased", "C": "slow", "D": "slow", "E": "biased"})
+    'A: slow; B: biased; C: slow; and 2 others'
+    """
+    shown = [f"{name}: {reason}" for name, reason in list(skipped.items())[:MOST_REASONS]]
+    rest = len(skipped) - len(shown)
+    if rest:
+        shown.append(f"and {rest} other{'s' * (rest > 1)}")
+    return "; ".join(shown)

@@ -105,7 +105,7 @@ class Autoregressive(Ordered):
         self.network = network
         self.cardinalities = tuple(cardinalities)
         self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
-        self.ancestors = tuple(frozenset(range(i)) for i in range(len(self.cardinalities)))
+        self.ancestors = tuple(range(i) for i in range(len(self.cardinalities)))
         self.real = dtype or (torch.get_default_dtype() if parameter is None else parameter.dtype)
         self.device = device or (torch.device("cpu") if parameter is None else parameter.device)
         self.incremental = hasattr(network, "start") and hasattr(network, "step")

@@ -90,8 +90,8 @@ class MarkovChain(Ordered):
         self.blocks = tuple((t,) for t in states) + (
             () if emission is None else (tuple(range(length, 2 * length)),)
         )
-        self.ancestors = tuple(frozenset(range(t)) for t in states) + (
-            () if emission is None else (frozenset(states),)
+        self.ancestors = tuple(range(t) for t in states) + (
+            () if emission is None else (range(length),)
         )
         self.real = self.initial.dtype
         self.device = initial.device

@@ -51,7 +51,7 @@ class MixtureOfProducts(Ordered):
         self.log_weights = _finite(_log_weights(mixture).to(law.real))
         self.cardinalities = law.cardinalities
         self.blocks = tuple((i,) for i in range(law.d))
-        self.ancestors = tuple(frozenset(range(i)) for i in range(law.d))
+        self.ancestors = tuple(range(i) for i in range(law.d))
         self.real = law.real
         self.device = law.device
         self.form = PointForm(law.kind, law.event_shape, law.dtype)

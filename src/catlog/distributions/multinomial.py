@@ -46,7 +46,7 @@ class MultinomialCounts(Ordered):
         self.n = n
         self.cardinalities = (n + 1,) * k
         self.blocks = tuple((i,) for i in range(k))
-        self.ancestors = tuple(frozenset(range(i)) for i in range(k))
+        self.ancestors = tuple(range(i) for i in range(k))
         self.fixed = frozenset([k - 1])
         self.real = law.real
         self.device = law.device

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 
+from ..checks import readable
 from ..tracing import can_inspect
 from .absorbing import rows_of_state
 from .integers import integers
@@ -188,8 +189,8 @@ class Ordered(Distribution):
         """Return all points; those that a mask or a logit of -inf makes impossible are included."""
         if self.points > MOST_POINTS:
             raise NotImplementedError(
-                f"{type(self).__name__} has {self.points} points, too many to enumerate. Estimate "
-                "what you need from draws, q.sample((n,))."
+                f"{type(self).__name__} has {readable(self.points)} points, too many to enumerate. "
+                "Estimate what you need from draws, q.sample((n,))."
             )
         values = self.all_points()
         values = values.view(len(values), *[1] * len(self.batch_shape), *self.event_shape)

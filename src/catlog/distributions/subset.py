@@ -141,9 +141,9 @@ class Subset(Ordered):
         with torch.no_grad():
             uniforms = self._rows(u).movedim(-1, 0)
             remaining = self.to_choose.expand(uniforms.shape[1:])
-            width, *batch = self.counts.shape[1:]
+            length, width, *batch = self.counts.shape
             new = (1,) * (len(self.batch_shape) - len(batch))  # dimensions of `expand`
-            table = self.counts.reshape(-1, width, *new, *batch)
+            table = self.counts.reshape(length, width, *new, *batch)
             counts = table.expand((-1, width, *self.batch_shape)).unbind(0)
             bits = []
             for i, uniform in enumerate(uniforms):

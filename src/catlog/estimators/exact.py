@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..checks import check_chunk_size, check_count, check_generator
+from ..checks import check_chunk_size, check_count, check_generator, readable
 from ..distributions.conditionals import Conditionals, view
 from ..distributions.factors import Factors
 from ..estimator import ANY, Function, Kind, Target, label
@@ -94,8 +94,9 @@ class Exact:
         points = _points(law)
         if points > self.limit:
             raise ValueError(
-                f"Exact: q has {points} points, more than `limit` = {self.limit}. Use IndeCateR "
-                "or RLOO, raise the limit if f is cheap, or give f a method `expectation`."
+                f"Exact: q has {readable(points)} points, more than `limit` = {self.limit}. Use "
+                "IndeCateR or RLOO, raise the limit if f is cheap, or give f a method "
+                "`expectation`."
             )
         if isinstance(law, Conditionals):
             index = law.q.enumerate_support()

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..checks import check_count
+from ..tracing import full_precision
 from .convolution import by_products
 from .tables import Variables, check_own, padded_probs, register_tensors
 
@@ -136,7 +137,8 @@ class DigitsOfSum(nn.Module):
         places, k = self.target.shape[-1] - 1, self.base
         probs = padded_probs(self, q, 2 * places, k).unflatten(-2, (2, places))
         first, second = probs.flip(-2).unbind(-3)
-        total = by_products(first, second)  # [*batch, N, 2 k - 1], least significant first
+        with full_precision(probs):
+            total = by_products(first, second)  # [*batch, N, 2 k - 1], least significant first
         carries_alone = total[..., k:].sum(-1)
         carries_on = total[..., k - 1]
         carry = [torch.zeros_like(carries_alone[..., 0])]

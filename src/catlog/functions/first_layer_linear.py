@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import check_count
+from ..tracing import full_precision
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
 from .tables import (
     Variables,
     check_own,
-    full_precision,
     how_it_differs,
     is_exactly,
     register_tensors,

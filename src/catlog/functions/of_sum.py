@@ -9,9 +9,9 @@ from torch.distributions import Distribution
 
 from ..checks import check_count
 from ..distributions.factors import Factors, factors
-from ..tracing import can_inspect
+from ..tracing import can_inspect, full_precision
 from .convolution import Convolution, best_tilt, by_fft, by_products, distribution_of_sum, spread
-from .tables import Variables, check_own, full_precision, independent, register_tensors, widened
+from .tables import Variables, check_own, independent, register_tensors, widened
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
 MOST_SUMS = 2**22

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..tracing import full_precision
 from .tables import (
     Variables,
     as_one_hot,
     changes_from_current,
     check_own,
-    full_precision,
     padded_probs,
     register_tensors,
     widened,

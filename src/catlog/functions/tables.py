@@ -1,6 +1,5 @@
 """What functions with a table of their own share: how they read points, and in which precision."""
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -88,12 +87,6 @@ def padded_probs(f: nn.Module, q: Distribution, d: int, k: int) -> Float[Tensor,
 def widened(values: Tensor) -> Tensor:
     """Return ``values``, converted to float32 if they are floats of fewer bits."""
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
-
-
-def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Turn autocast off if it is on."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Real[Tensor, "*lead d k"]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
+from ..checks import readable
 from ..diagnostics.moments import Moments
 from ..distributions.conditionals import view
 from ..estimator import Estimator, Function
@@ -135,7 +136,7 @@ class Problem:
         E = self.pooled
         if E is None:
             raise ValueError(
-                f"{self.name}: {self.points} points are too many to enumerate; "
+                f"{self.name}: {readable(self.points)} points are too many to enumerate; "
                 "give `expectation` or `pooled`."
             )
         if self.cache is None:

@@ -40,8 +40,7 @@ def test_the_routes_agree_on_every_prefix(
     target = train * torch.randn(folds, BATCH, N, dtype=torch.float64, generator=generator)
     routes = [route(POINTS, train, blocks, 0.7) for route in (ByDraws, other)]
     for _ in blocks:
-        for a, b in zip(*(route.fit(target) for route in routes), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+        torch.testing.assert_close(*(route.fit(target) for route in routes), rtol=0, atol=1e-12)
         for route in routes:
             route.drop()
 
@@ -57,8 +56,7 @@ def test_one_fit_of_many_blocks_is_as_precise_as_the_first() -> None:
         if last % 13 == 0:
             plain = ByDraws(points, train, blocks[: last + 1], 3.0)
             plain.agreement = plain._agreement(slice(0, last + 1))
-            for a, b in zip(model.fit(target), plain.fit(target), strict=True):
-                torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+            torch.testing.assert_close(model.fit(target), plain.fit(target), rtol=0, atol=1e-12)
         model.drop()
 
 
@@ -145,11 +143,8 @@ def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 33])
 def test_inverse_factor(n: int) -> None:
-    points = (
-        one_hot(torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n)), 3)
-        .double()
-        .flatten(-2)
-    )
+    index = torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n))
+    points = one_hot(index, 3).double().flatten(-2)
     gram = points @ points.mT + 0.3 * torch.eye(n, dtype=torch.float64)
     factor = inverse_factor(gram)
     assert torch.equal(factor, factor.tril())

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
-from catlog.testing import CASES, FUNCTIONS, outcomes
-from enumerated import gradients, gradients_at, variances
+from catlog.testing import CASES, outcomes
+from catlog.testing.cases import normals
+from enumerated import function_of, gradients, gradients_at, variances
 
 
 def test_one_variable_gives_the_exact_gradient() -> None:
@@ -43,7 +44,7 @@ def test_additive_f_has_no_variance_with_one_sample(name: str) -> None:
 def test_variance_of_separate_logits_is_at_most_reinforce_s(name: str, seed: int) -> None:
     """The corollary, for a random f: a table with one value per point."""
     case = CASES[name]
-    table = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    table = normals(3, 3, 3, seed=seed)
 
     def f(x: Tensor) -> Tensor:
         index = x.argmax(-1) if name == "one-hot" else x.long()
@@ -73,10 +74,7 @@ def test_the_corollary_fails_for_a_shared_logit() -> None:
 
 def test_example_4_2_of_the_paper() -> None:
     """The term of the second variable sums over its categories, with the others as drawn."""
-    logits = torch.randn(
-        3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
-    table = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    logits, table = normals(3, 3).requires_grad_(), normals(3, 3, 3, seed=1)
 
     def f(x: Tensor) -> Tensor:
         return table[x[..., 0], x[..., 1], x[..., 2]]
@@ -108,11 +106,7 @@ def test_the_value_is_rao_blackwellised() -> None:
 def test_draws_per_variable() -> None:
     """The term of a variable uses its rows only, and equal rows give the shared estimate."""
     case = CASES["integers"]
-    c = torch.ones(6, dtype=torch.float64)
-
-    def f(x: Tensor) -> Tensor:
-        return FUNCTIONS["sine"](case.features(x), c)
-
+    f = function_of(case)
     x = case.points[torch.tensor([[4, 7]])]  # [1, 2 outcomes, d]
     E = catlog.IndeCateR(1, per_variable=True)
     shared = gradients_at(catlog.IndeCateR(1), case, f, x)

@@ -17,6 +17,7 @@ from catlog.estimators.catlog_trick.kernel_critic import (
     write_slots,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
+from enumerated import function_of
 
 
 def bits(logits: Tensor) -> Independent:
@@ -177,9 +178,7 @@ def test_a_call_learns_for_later_calls_only() -> None:
 
     def estimate(E: MemoryCateR) -> Tensor:
         theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
-        value = E(
-            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER), case.distribution(theta), x=x
-        )
+        value = E(function_of(case), case.distribution(theta), x=x)
         return torch.cat([value.detach(), torch.autograd.grad(value.sum(), theta)[0].flatten()])
 
     frozen, learning = estimate(E.eval()), estimate(E.train())

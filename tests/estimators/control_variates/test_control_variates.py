@@ -11,7 +11,9 @@ from torch.distributions import Bernoulli, Independent
 from catlog import BBVI, NVIL, REBAR, RELAX, RODEO, DoubleCV, MuProp
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from catlog.testing.cases import MASKED_ONE_HOT
+from compiling import assert_compiles
 from enumerated import EventNetwork, function_of, gradients, network, train, variances
+from gradients import assert_same
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 LEARNERS: dict[str, tuple[Callable[[], nn.Module], Case]] = {
@@ -184,19 +186,17 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
     train(E, case.distribution(case.theta.expand(8, *case.theta.shape)), function_of(case), 3, 0.1)
     copy.load_state_dict(E.state_dict())
     copy.requires_grad_(False)
-    results = []
-    for learner in (E, copy):
-        theta = case.theta.expand(8, *case.theta.shape).clone().requires_grad_()
-        c = PARAMETER.clone().requires_grad_()
-        generator = torch.Generator().manual_seed(1)
-        value = learner(
-            lambda x, c=c: FUNCTIONS["sine"](case.features(x), c),
-            case.distribution(theta),
-            generator=generator,
-        )
-        results.append([value.detach(), *torch.autograd.grad(value.sum(), [theta, c])])
-    for a, b in zip(*results, strict=True):
-        assert torch.equal(a, b)
+    theta = case.theta.expand(8, *case.theta.shape).clone().requires_grad_()
+    c = PARAMETER.clone().requires_grad_()
+
+    def f(x: Tensor) -> Tensor:
+        return FUNCTIONS["sine"](case.features(x), c)
+
+    learning, frozen = (
+        learner(f, case.distribution(theta), generator=torch.Generator().manual_seed(1))
+        for learner in (E, copy)
+    )
+    assert_same(learning, frozen, [theta, c], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,6 @@ def test_learning_changes_no_gradient_of_q_or_f(name: str) -> None:
     "ignore:.*should not be instantiated:DeprecationWarning"
 )  # raised by torch itself
 def test_gradient_of_parameters_compiles(make: Callable[[], nn.Module]) -> None:
-    torch._dynamo.reset()
     E = make().double()
 
     def loss(theta: Tensor) -> Tensor:
@@ -222,13 +221,8 @@ def test_gradient_of_parameters_compiles(make: Callable[[], nn.Module]) -> None:
             Independent(Bernoulli(logits=theta), 1),
         )
 
-    results = []
-    for call in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
-        torch.manual_seed(0)
-        theta = BITS.theta.expand(4, 3).clone().requires_grad_()
-        results.append(torch.autograd.grad(call(theta).sum(), [theta, *E.parameters()]))
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+    theta = BITS.theta.expand(4, 3).clone().requires_grad_()
+    assert_compiles(loss, theta, parameters=list(E.parameters()))
 
 
 @pytest.mark.parametrize("case", [BITS, ONE_HOT, MASKED_ONE_HOT], ids=["bits", "one-hot", "masked"])
@@ -323,5 +317,4 @@ def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:
         (gradient,) = torch.autograd.grad(value.sum(), theta, retain_graph=True)
         value.sum().backward()
         results.append([value.detach(), gradient, E.alpha.grad, E.beta.grad])
-    for linear, general in zip(*results, strict=True):
-        torch.testing.assert_close(linear, general, rtol=0, atol=1e-12)
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)

@@ -12,6 +12,7 @@ import catlog.estimators.control_variates.rebar as rebar_file
 from catlog import REBAR, RELAX, Reinforce
 from catlog.testing import CASES, PARAMETER, Case
 from enumerated import EventNetwork, function_of, train
+from gradients import assert_same
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 
@@ -111,8 +112,7 @@ def test_rebar_and_relax_are_unbiased_while_learning(kind: str) -> None:
         before = deepcopy(E.state_dict())
         for _ in range(2):
             got = integral(E, case)
-            for a, b in zip(got[:3], got[3:], strict=True):
-                torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+            torch.testing.assert_close(got[:3], got[3:], rtol=0, atol=1e-8)
             train(
                 E,
                 case.distribution(case.theta.expand(8, *case.theta.shape)),
@@ -216,13 +216,11 @@ def test_training_lowers_the_variance_of_rebar_and_relax(make: Callable[[], nn.M
 def test_relax_without_a_network_is_reinforce(case: Case) -> None:
     """The same draws give the same gradient."""
     x = case.distribution(case.theta.expand(10, *case.theta.shape)).sample((3,))
-    results = []
-    for E in (RELAX(3), Reinforce(3)):
-        theta = case.theta.expand(10, *case.theta.shape).clone().requires_grad_()
-        value = E(function_of(case), case.distribution(theta), x=x)
-        results.append([value.detach(), torch.autograd.grad(value.sum(), theta)[0]])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+    theta = case.theta.expand(10, *case.theta.shape).clone().requires_grad_()
+    relax, reinforce = (
+        E(function_of(case), case.distribution(theta), x=x) for E in (RELAX(3), Reinforce(3))
+    )
+    assert_same(relax, reinforce, theta, rtol=0, atol=1e-13)
 
 
 def test_rebar_with_a_frozen_temperature_needs_one_derivative_of_f() -> None:

@@ -18,6 +18,8 @@ from catlog.distributions.factors import factors
 from catlog.sampling.gumbel import gumbels_given_argmax
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, z_limit
 from catlog.testing.cases import normals, seeded
+from enumerated import function_of
+from gradients import assert_same
 from smooth_functions import bias, multilinear, plain, quadratic
 
 LIMIT = z_limit(64)  # at most 63 numbers are compared at once
@@ -79,9 +81,7 @@ def test_gumbel_rao_is_the_conditional_mean_of_straight_through(
     """The same expectation, and the same variance with one noise sample; less with many."""
     case, n = CASES[kind], 40_000
 
-    def f(x: Tensor) -> Tensor:
-        return FUNCTIONS["sine"](case.features(x), PARAMETER)
-
+    f = function_of(case)
     hard = gradients(
         GumbelSoftmax(hard=True, temperature=temperature), case.theta, case.distribution, f, n
     )
@@ -142,16 +142,12 @@ def test_darn_is_exact_for_quadratic_f() -> None:
 def test_darn_is_reinmax_for_bits() -> None:
     """Draw by draw; DARN refuses categories, which ReinMax takes."""
     case = CASES["bits"]
-    results = []
-    for E in (DARN(3), ReinMax(3)):
-        theta = case.theta.expand(50, 3).clone().requires_grad_()
-        value = E(
-            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
-            case.distribution(theta),
-            generator=seeded(),
-        )
-        results.append(torch.autograd.grad(value.sum(), theta)[0])
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-13)
+    theta = case.theta.expand(50, 3).clone().requires_grad_()
+    darn, reinmax = (
+        E(function_of(case), case.distribution(theta), generator=seeded())
+        for E in (DARN(3), ReinMax(3))
+    )
+    assert_same(darn, reinmax, theta, rtol=1e-12, atol=1e-13)
     with pytest.raises(
         TypeError, match=r"DARN is for binary variables.*OneHotCategorical.*Use ReinMax"
     ):
@@ -255,8 +251,7 @@ def test_direct_optimisation_has_its_closed_form(name: str, epsilon: float) -> N
     case = CASES[name]
     law = factors(case.distribution(case.theta))
 
-    def f(x: Tensor) -> Tensor:
-        return FUNCTIONS["network"](case.features(x), PARAMETER)
+    f = function_of(case, "network")
 
     def table(x: Tensor) -> Tensor:
         index = law.index(x)
@@ -326,8 +321,8 @@ def test_noise_of_gumbel_rao_in_parts_is_that_of_one_call() -> None:
     q = Independent(Bernoulli(logits=theta), 1)
     x = (torch.rand(5, 300, 200, generator=seeded(1)) < 0.5).double()
     noise = torch.rand(2, 5, 300, 200, 2, dtype=torch.float64, generator=seeded(2))
-    gradients = []
-    for randomness in ({"noise": noise}, {"generator": seeded(2)}):
-        value = GumbelRao(5, noise_samples=2)(lambda x: x.square().mean(-1), q, x=x, **randomness)
-        gradients.append(torch.autograd.grad(value.sum(), theta)[0])
-    assert torch.equal(*gradients)
+    whole, parts = (
+        GumbelRao(5, noise_samples=2)(lambda x: x.square().mean(-1), q, x=x, **randomness)
+        for randomness in ({"noise": noise}, {"generator": seeded(2)})
+    )
+    assert_same(parts, whole, theta, rtol=0, atol=0)

@@ -12,6 +12,7 @@ import catlog
 from catlog import VIMCO
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, outcomes
 from catlog.testing.cases import MORE_CATEGORIES
+from gradients import assert_same
 
 ALL_CASES = CASES | MORE_CATEGORIES
 
@@ -41,11 +42,7 @@ def test_unbiased_for_the_bound(n: int, case: Case) -> None:
         bound = log_w(x).exp().mean(0).log()
         exact = (q.log_prob(x).sum(0).exp() * bound).sum()
         got = (weight * VIMCO(n)(log_w, q, x=x)).sum()
-        results = [
-            [value.detach(), *torch.autograd.grad(value, [theta, c], retain_graph=True)]
-            for value in (got, exact)
-        ]
-        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+        assert_same(got, exact, [theta, c], rtol=0, atol=1e-12)
         mean = (weight * log_w(x).mean(0)).sum()
         assert exact > mean + 1e-3 or log_weight is LOG_WEIGHTS["with log q"]
 
@@ -62,9 +59,7 @@ def test_unbiased_for_a_markov_chain() -> None:
         probability = q.log_prob(x).sum().exp()
         exact = exact + probability * (f_of_bits(x) - q.log_prob(x)).exp().mean().log()
         got = got + probability.detach() * VIMCO(2)(lambda x: f_of_bits(x) - q.log_prob(x), q, x=x)
-    torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
-    slopes = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]
-    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
+    assert_same(got, exact, theta, rtol=0, atol=1e-12)
 
 
 def test_a_baseline_that_depends_on_the_draw_is_caught() -> None:

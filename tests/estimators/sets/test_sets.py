@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
 
 import catlog
+import samplers
 from catlog import MAPO, Exact, SumAndSample, UnorderedSet
 from catlog.distributions import Node, Ordered
 from catlog.distributions.conditionals import view
@@ -26,35 +27,8 @@ from catlog.estimators.sets.likely_and_rest import (
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
 from catlog.testing.cases import FeatureFunction, grid, normals, seeded
-
-
-def chain(theta: Tensor) -> Distribution:
-    return catlog.MarkovChain(theta[..., :2], theta[..., 2:].unflatten(-1, (2, 2)), length=3)
-
-
-class Counting:
-    """A network with a state: the logits of a variable depend on the sum of the earlier ones."""
-
-    def __init__(self, theta: Tensor) -> None:
-        self.theta = theta
-
-    def start(self, lead: torch.Size) -> Tensor:
-        return torch.zeros(lead, dtype=self.theta.dtype)
-
-    def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        state = state if previous is None else state + previous
-        logits = self.theta[..., i, :] + state.unsqueeze(-1) * self.theta[..., (i + 1) % 3, :]
-        return logits[..., : (2, 3, 2)[i]], state
-
-
-def recurrent(theta: Tensor) -> Distribution:
-    return catlog.Autoregressive(Counting(theta), [2, 3, 2], theta.shape[:-2], dtype=theta.dtype)
-
-
-def ending(theta: Tensor) -> Distribution:
-    """Return sequences that end at their first 0."""
-    network, batch = Counting(theta), theta.shape[:-2]
-    return catlog.Autoregressive(network, [2, 3, 2], batch, end=0, dtype=theta.dtype)
+from gradients import assert_same
+from structured_cases import STRUCTURED_CASES, subset
 
 
 def blocks(theta: Tensor) -> Distribution:
@@ -68,34 +42,20 @@ def squares(x: Tensor) -> Tensor:
     return torch.cat([x.double(), x.double().square()], -1)
 
 
-def crf(theta: Tensor) -> Distribution:
-    unary, pairwise = theta[..., :6].unflatten(-1, (3, 2)), theta[..., 6:].unflatten(-1, (2, 2))
-    return catlog.LinearChainCRF(unary, pairwise)
-
-
-RANKINGS = torch.tensor(list(permutations(range(3))))
-STRUCTURED = [
-    Case("integer chain", normals(6), chain, grid(2, 2, 2), squares),
-    Case("integer recurrent", normals(3, 3), recurrent, grid(2, 3, 2), squares),
-    Case(
-        "integer sequence that ends",
-        normals(3, 3),
-        ending,
-        torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 2, 0], [1, 2, 1]]),
-        squares,
-    ),
-    Case("integer blocks", normals(15), blocks, grid(2, 2, 3), squares),
-    Case(
-        "integer subset",
-        normals(3),
-        lambda t: catlog.Subset(t, 2),
-        1 - torch.eye(3).long(),
-        squares,
-    ),
-    Case("integer ranking", normals(3), catlog.PlackettLuce, RANKINGS, squares),
-    Case("integer crf", normals(10, seed=1), crf, grid(2, 2, 2), squares),
+STRUCTURED = [  # with the seeds of their parameters
+    (STRUCTURED_CASES["chain"], 0),
+    (STRUCTURED_CASES["sequence of different sizes, step"], 0),
+    (STRUCTURED_CASES["sequence of different sizes that ends, step"], 0),
+    (STRUCTURED_CASES["ranking"], 0),
+    (STRUCTURED_CASES["crf"], 1),
+    (subset("subset", 3, 2), 0),
 ]
-ALL_CASES = CASES | {case.name: case for case in STRUCTURED}
+ALL_CASES = CASES | {
+    "integer blocks": Case("integer blocks", normals(15), blocks, grid(2, 2, 3), squares)
+}
+for structured, seed in STRUCTURED:
+    name, theta = f"integer {structured.name}", normals(len(structured.theta), seed=seed)
+    ALL_CASES[name] = Case(name, theta, structured.distribution, structured.points, squares)
 each_case = pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 
 
@@ -121,20 +81,27 @@ def assert_unbiased(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) 
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
 
 
+def assert_exact(E: catlog.Estimator, case: Case, atol: float) -> None:
+    """Check that one call has the value and the gradients of Exact."""
+    theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
+    value, exact = (
+        estimator(lambda x: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
+        for estimator in (E, Exact())
+    )
+    assert_same(value, exact, [theta, c], rtol=0, atol=atol)
+
+
 def without_replacement(case: Case, rows: int) -> tuple[Tensor, Tensor]:
     """Return every ordered sample of different points, and its probability."""
-    choice = torch.tensor(list(permutations(range(len(case.points)), rows))).T
-    p = case.probabilities(case.theta)[choice]
-    return case.points[choice], (p / (1 - p.cumsum(0) + p)).prod(0)
+    every = samplers.without_replacement(case.points, case.probabilities(case.theta), rows)
+    return every.options["x"], every.weight
 
 
 def outside(case: Case, members: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Return every sample of ``rows`` draws from outside the members, and its probability."""
-    index = view(case.distribution(case.theta)).index(case.points)
-    rest = ~(index.unsqueeze(1) == members).all(-1).any(1)
-    p = case.probabilities(case.theta)[rest]
-    choice = torch.tensor(list(product(range(len(p)), repeat=rows))).T
-    return case.points[rest][choice], (p / p.sum())[choice].prod(0)
+    q, probs = case.distribution(case.theta), case.probabilities(case.theta)
+    every = samplers.outside(q, members, case.points, probs, rows)
+    return every.options["x"], every.weight
 
 
 # Unordered sets
@@ -154,13 +121,7 @@ def test_unordered_set_is_unbiased(case: Case, rows: int) -> None:
 def test_unordered_set_of_the_support_is_exact(name: str) -> None:
     """Also where the set is larger than the support."""
     case = ALL_CASES[name]
-    results = []
-    for E in (UnorderedSet(min(10, len(case.points) + 2)), Exact()):
-        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
-        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
-    for got, exact in zip(*results, strict=True):
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-10)
+    assert_exact(UnorderedSet(min(10, len(case.points) + 2)), case, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -412,13 +373,7 @@ def test_sum_and_sample_is_unbiased(case: Case, top: int, samples: int) -> None:
 
 @each_case
 def test_sum_over_all_points_is_exact(case: Case) -> None:
-    results = []
-    for E in (SumAndSample(50), Exact()):
-        theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
-        value = E(lambda x, c=c: FUNCTIONS["sine"](case.features(x), c), case.distribution(theta))
-        results.append([value.detach(), *torch.autograd.grad(value, [theta, c])])
-    for got, exact in zip(*results, strict=True):
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
+    assert_exact(SumAndSample(50), case, atol=1e-12)
 
 
 # MAPO
@@ -497,9 +452,8 @@ def test_mapo_compiles() -> None:
         E = MAPO(size=2, samples=2, max_variables=3)
 
         def loss(theta: Tensor, E: MAPO = E) -> Tensor:
-            return E(
-                lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).sin().double(), chain(theta)
-            )
+            q = STRUCTURED_CASES["chain"].distribution(theta)
+            return E(lambda x: (x * torch.tensor([1.0, 2.0, 4.0])).sum(-1).sin().double(), q)
 
         call = (
             torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")
@@ -515,8 +469,7 @@ def test_mapo_compiles() -> None:
                 E.memory,
             ]
         )
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 def test_wrong_arguments_are_named() -> None:

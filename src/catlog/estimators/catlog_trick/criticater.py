@@ -13,6 +13,7 @@ from ...distributions.inverse_cdf import as_index
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
+from ...tracing import full_precision
 from .cross_fitting import regression
 
 
@@ -97,7 +98,7 @@ class CritiCateR(FromDraws):
         log_probs = ordered.log_conditionals(
             index, self.validate
         )  # [n, *batch, d, k], differentiable
-        with torch.no_grad():
+        with torch.no_grad(), full_precision(index):
             # Draws to the right: [*batch, n, ...], so that regressions are batched matrix products.
             is_drawn = index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
             points = is_drawn.to(log_probs.dtype).movedim(0, -3)

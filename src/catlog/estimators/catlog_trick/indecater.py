@@ -15,6 +15,7 @@ from ...evaluation.evaluate import evaluate, value_and_slope
 from ...evaluation.neighbours import differences, mean_differences
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.subsets import deal_variables
+from ...tracing import full_precision
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,7 +164,8 @@ def _summed_out(law: Factors, weight: Float[Tensor, "*batch d k"]) -> Float[Tens
 
     They are contracted, because the product would be as large as the table.
     """
-    return torch.einsum("...dk,...dk->...d", law.probs, weight.to(law.probs.dtype))
+    with full_precision(weight):
+        return torch.einsum("...dk,...dk->...d", law.probs, weight.to(law.probs.dtype))
 
 
 def _shares(f: Function, law: Factors, fx: Tensor) -> Tensor | float:

@@ -1,6 +1,7 @@
 """LEG: local expectation gradients."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -77,55 +78,83 @@ class LEG(FromDraws):
         fx = evaluate(f, x, law)
         score = ordered.log_conditionals(index, self.validate)  # [n, *batch, d, k], differentiable
         with torch.no_grad():
-            moved, slot = _single_changes(law, index)
+            changes = _SingleChanges.of(law, index)
             joint = [score.new_zeros((0, *law.batch_shape))]
-            for part in chunks(len(moved), law, f, self.chunk_size):
-                log_probs = ordered.log_conditionals(moved[part], self.validate)
-                joint.append(log_probs.gather(-1, moved[part].unsqueeze(-1)).squeeze(-1).sum(-1))
+            for part in chunks(changes.rows, law, f, self.chunk_size):
+                _, after = changes.made(part)
+                log_probs = ordered.log_conditionals(after, self.validate)
+                joint.append(log_probs.gather(-1, after.unsqueeze(-1)).squeeze(-1).sum(-1))
             log_joint = torch.cat(joint)
-            unmoved = index.repeat(slot.shape[-1], *[1] * (index.dim() - 1))
-            moved = torch.where((log_joint > -torch.inf).unsqueeze(-1), moved, unmoved)
-            values = evaluate_chunked(
-                f, lambda part: law.point(moved[part]), len(moved), law, chunk_size=self.chunk_size
-            )
+
+            def points(part: slice) -> Tensor:
+                """Return the points after possible changes, and the draws in place of others."""
+                before, after = changes.made(part)
+                is_possible = (log_joint[part] > -torch.inf).unsqueeze(-1)
+                return law.point(torch.where(is_possible, after, before))
+
+            values = evaluate_chunked(f, points, changes.rows, law, chunk_size=self.chunk_size)
             log_prob = score.gather(-1, index.unsqueeze(-1)).squeeze(-1).sum(-1)
-            log_weight = _table(law, index, slot, log_prob, log_joint, -torch.inf)
+            log_weight = changes.table(law, log_prob, log_joint, -torch.inf)
             weight = log_weight.softmax(-1)  # q(k | all others)
-            cost = weight * _table(law, index, slot, fx.detach(), values, 0.0)
+            cost = weight * changes.table(law, fx.detach(), values, 0.0)
         base = fx.mean(0)
         # A category of weight zero may have log-probability -inf.
         change = (cost * torch.where(cost != 0, score, 0.0)).sum((-1, -2)).mean(0)
         return attach(cost.sum((-1, -2)).mean(0) / law.d, base + change)
 
 
-def _single_changes(
-    law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
-) -> tuple[Int64[Tensor, "moves_n *batch d"], Int64[Tensor, "n *batch moves"]]:
-    """Return the draws with one variable set to another category, all of them in turn, and the
-    place of each change among the d k categories."""
-    moves = [(i, offset) for i, size in enumerate(law.cardinalities) for offset in range(1, size)]
-    variable = integers([i for i, _ in moves], law.device)
-    offset = integers([offset for _, offset in moves], law.device)
-    cardinality = integers(law.cardinalities, law.device)[variable]
-    category = (index[..., variable] + offset) % cardinality
-    moved = index.unsqueeze(-2).repeat_interleave(len(variable), -2)
-    place = variable[:, None].expand(*moved.shape[:-1], 1)
-    moved = moved.scatter(-1, place, category.unsqueeze(-1))
-    return moved.movedim(-2, 0).flatten(0, 1), variable * law.k + category
+@dataclass(frozen=True, eq=False)
+class _SingleChanges:
+    """Draws with one variable set to another category: a row for every change of every draw.
 
+    Attributes:
+        index: the draws.
+        variable: the variable that a change sets.
+        category: the category that it sets in each draw.
+    """
 
-def _table(
-    law: Factors | Conditionals,
-    index: Int64[Tensor, "n *batch d"],
-    slot: Int64[Tensor, "n *batch moves"],
-    at_draws: Float[Tensor, "n *batch"],
-    at_moves: Float[Tensor, "moves_n *batch"],
-    empty: float,
-) -> Float[Tensor, "n *batch d k"]:
-    """Return numbers at the draws and at all their single changes by variable and category."""
-    entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
-    at_moves = at_moves.unflatten(0, (slot.shape[-1], len(at_draws))).movedim(0, -1)
-    entries = entries.scatter(-1, slot.expand(at_moves.shape), at_moves.to(at_draws.dtype))
-    entries = entries.unflatten(-1, (law.d, law.k))
-    drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
-    return entries.scatter(-1, index.unsqueeze(-1).expand(drawn.shape), drawn)
+    index: Int64[Tensor, "n *batch d"]
+    variable: Int64[Tensor, " changes"]
+    category: Int64[Tensor, "n *batch changes"]
+
+    @classmethod
+    def of(cls, law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> Self:
+        """Return the changes of the draws to all other categories of all variables."""
+        sizes = law.cardinalities
+        changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
+        variable = integers([i for i, _ in changes], law.device)
+        offset = integers([offset for _, offset in changes], law.device)
+        category = (index[..., variable] + offset) % integers(sizes, law.device)[variable]
+        return cls(index, variable, category)
+
+    @property
+    def rows(self) -> int:
+        return len(self.variable) * len(self.index)
+
+    def made(self, part: slice) -> tuple[Tensor, Tensor]:
+        """Return the draws of some rows, and the same after their changes.
+
+        Only these rows exist, which bounds the memory.
+        """
+        row = torch.arange(self.rows, device=self.index.device)[part]
+        change, draw = row // len(self.index), row % len(self.index)
+        before = self.index.index_select(0, draw)
+        category = self.category.movedim(-1, 0).flatten(0, 1)[part].unsqueeze(-1)
+        place = self.variable[change].view(-1, *[1] * (before.dim() - 1))
+        return before, before.scatter(-1, place.expand(category.shape), category)
+
+    def table(
+        self,
+        law: Factors | Conditionals,
+        at_draws: Float[Tensor, "n *batch"],
+        at_changes: Float[Tensor, "rows *batch"],
+        empty: float,
+    ) -> Float[Tensor, "n *batch d k"]:
+        """Return numbers at the draws and at their changes by variable and category."""
+        entries = at_draws.new_full((*at_draws.shape, law.d * law.k), empty)
+        shape = (len(self.variable), len(at_draws))
+        at_changes = at_changes.unflatten(0, shape).movedim(0, -1).to(at_draws.dtype)
+        entry = (self.variable * law.k + self.category).expand(at_changes.shape)
+        entries = entries.scatter(-1, entry, at_changes).unflatten(-1, (law.d, law.k))
+        drawn = at_draws[..., None, None].expand(*at_draws.shape, law.d, 1)
+        return entries.scatter(-1, self.index.unsqueeze(-1).expand(drawn.shape), drawn)

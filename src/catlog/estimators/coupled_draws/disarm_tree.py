@@ -12,6 +12,7 @@ from ...checks import check_choice
 from ...distributions.factors import Factors
 from ...distributions.inverse_cdf import inverse_cdf
 from ...estimator import INDEPENDENT
+from ...tracing import full_precision
 from .coupling import CoupledDraws, Slope
 
 Tree = Literal["balanced", "stick"]
@@ -72,12 +73,12 @@ class DisARMTree(CoupledDraws):
         if self.tree == "stick":
             probs, order = probs.sort(dim=-1, stable=True)
         sides = _sides(self.tree, law.k, law.device).to(law.real)  # [left or right, nodes, k]
-        mass = torch.einsum("...k,svk->...vs", probs, sides)  # of the leaves on either side
+        mass = _contracted("...k,svk->...vs", probs, sides)  # of the leaves on either side
         tiny = torch.finfo(law.real).tiny
         node = mass / mass.sum(-1, keepdim=True).clamp(min=tiny)
         bits = torch.cat([inverse_cdf(node, noise), inverse_cdf(node, 1 - noise)])
         # The leaf whose ancestors all have the bit that leads to it, and the nodes on its path.
-        agree = torch.einsum(
+        agree = _contracted(
             "...vs,svk->...k", torch.stack([1 - bits, bits], -1).to(law.real), sides
         )
         leaf = (agree - sides.sum((0, 1))).argmax(-1)
@@ -91,10 +92,15 @@ class DisARMTree(CoupledDraws):
             by_node = change.mean(0) * node.amax(-1) / 2
             # d alpha / d log p_k is p_k over the mass of its side: right positive, left negative.
             share = torch.stack([-by_node, by_node], -1) / mass.clamp(min=tiny)
-            by_leaf = torch.einsum("...vs,svk->...k", share, sides.to(share.dtype)) * probs
+            by_leaf = _contracted("...vs,svk->...k", share, sides.to(share.dtype)) * probs
             return torch.zeros_like(by_leaf).scatter(-1, order.expand(by_leaf.shape), by_leaf)
 
         return index, slope
+
+
+def _contracted(equation: str, table: Tensor, sides: Tensor) -> Tensor:
+    with full_precision(table):
+        return torch.einsum(equation, table, sides)
 
 
 def _sides(tree: Tree, k: int, device: torch.device) -> Tensor:

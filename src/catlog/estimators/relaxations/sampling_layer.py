@@ -67,7 +67,8 @@ def sample(
 
     ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
     same ``torch.manual_seed`` it has the same draw and the same gradient. Without ``hard`` it
-    returns relaxed draws, as there.
+    returns relaxed draws, as there. Logits that are NaN are not looked for, as there; the other
+    estimators raise an error, unless they have ``validate=False``.
 
     Every estimator here is **biased**. :func:`catlog.compare_layers` measures how much. Estimators
     that need the values of f (RLOO, IndeCateR and most others) cannot be used without it: write the

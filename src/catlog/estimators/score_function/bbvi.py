@@ -11,6 +11,7 @@ from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
+from ...tracing import full_precision
 from ..logit_gradients import score_in_logits
 
 
@@ -92,4 +93,5 @@ def _sum_over(
     is_other: Float[Tensor, "n n"], terms: Float[Tensor, "n *rest"]
 ) -> Float[Tensor, "n *rest"]:
     """Return for every draw the sum over the other draws."""
-    return (is_other.to(terms.dtype) @ terms.flatten(1)).unflatten(1, terms.shape[1:])
+    with full_precision(terms):
+        return (is_other.to(terms.dtype) @ terms.flatten(1)).unflatten(1, terms.shape[1:])

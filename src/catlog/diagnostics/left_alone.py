@@ -1,0 +1,97 @@
+"""What a measurement leaves as it was: random numbers, and the buffers of the user's modules."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.distributions import Distribution
+
+MOST_OBJECTS = 10_000  # that are looked at: a function may refer to a whole data set
+LEAVES = (Tensor, Distribution, ModuleType, type, str, bytes, int, float, complex)
+
+
+@contextmanager
+def left_alone(*sources: object) -> Iterator[None]:
+    """Restore torch's random number generators and the buffers of all modules in ``sources``.
+
+    A network in training mode counts batches, and keeps running statistics of them (BatchNorm):
+    a measurement evaluates it at other points, and more often, than training does.
+
+    >>> network = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+    >>> def f(x):
+    ...     return network(x).sum(-1)
+    >>> with left_alone(f):
+    ...     values = f(torch.ones(3, 2))
+    >>> network[0].num_batches_tracked
+    tensor(0)
+    """
+    buffers = [buffer for module in modules_of(*sources) for buffer in module.buffers()]
+    values = [buffer.detach().clone() for buffer in buffers]
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            # A graph that was built before may hold these tensors, so their versions stay.
+            with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffers)):
+                for buffer, value in zip(buffers, values, strict=True):
+                    buffer.copy_(value)
+
+
+def modules_of(*sources: object) -> list[nn.Module]:
+    """Return the modules that functions refer to: in closures, globals, arguments, attributes.
+
+    >>> network = nn.Linear(2, 1)
+    >>> modules_of(lambda x: network(x).squeeze(-1)) == [network]
+    True
+    """
+    modules: list[nn.Module] = []
+    stack, visited = list(sources), set[int]()
+    while stack and len(visited) < MOST_OBJECTS:
+        source = stack.pop()
+        if id(source) in visited or isinstance(source, LEAVES) or source is None:
+            continue
+        visited.add(id(source))
+        if isinstance(source, nn.Module):
+            modules.append(source)
+        else:
+            stack += _references(source)
+    return modules
+
+
+def _references(source: object) -> list[object]:
+    """Return what an object refers to, as far as a call of it may need it."""
+    if isinstance(source, FunctionType):
+        return [*_variables(source), *vars(source).values()]
+    if isinstance(source, MethodType):
+        return [source.__self__, source.__func__]
+    if isinstance(source, partial):
+        return [source.func, *source.args, *source.keywords.values()]
+    if isinstance(source, Mapping):
+        return list(source.values())[:MOST_OBJECTS]
+    if isinstance(source, list | tuple | set | frozenset):
+        return list(source)[:MOST_OBJECTS]
+    attributes = list(getattr(source, "__dict__", {}).values())
+    call = vars(type(source)).get("__call__")
+    return [*attributes, call] if isinstance(call, FunctionType) else attributes
+
+
+def _variables(function: Callable[..., object]) -> list[object]:
+    """Return the values of a function's defaults, of its closure and of the globals it names."""
+    assert isinstance(function, FunctionType)
+    values: list[object] = [function.__defaults__, function.__kwdefaults__]
+    for cell in function.__closure__ or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        values += [function.__globals__.get(name) for name in code.co_names]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return values

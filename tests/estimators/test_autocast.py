@@ -1,0 +1,64 @@
+"""Under autocast f and the networks of q run in 16 bits, but the estimators' arithmetic does not.
+
+f here has no operation that autocast changes, so that values and gradients must stay the same.
+"""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+
+import catlog
+from catlog.functions import DigitsOfSum
+from catlog.testing.settings import estimators, supports
+
+LOGITS = torch.randn(20, 3, 3, generator=torch.Generator().manual_seed(0))
+DISTRIBUTIONS = {
+    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
+    "index": lambda logits: Independent(Categorical(logits=logits), 1),
+    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "structured": lambda logits: catlog.MarkovChain(logits[..., 0, :], logits, length=4),
+}
+
+
+def f(x: Tensor) -> Tensor:
+    points = x.float().flatten(2)
+    return (points * torch.arange(1.0, 1 + points.shape[-1])).sum(-1).sin()
+
+
+def estimate(E: catlog.Estimator, kind: str, outputs: int, is_on: bool) -> tuple[Tensor, Tensor]:
+    """Return value and gradient of a second call, by an estimator that may have learned."""
+    E, leaf = deepcopy(E), LOGITS.clone().requires_grad_()
+    options = {"outputs": 1} if outputs else {}
+
+    def function(x: Tensor) -> Tensor:
+        return torch.stack([f(x), f(x) ** 2], -1) if outputs else f(x)
+
+    torch.manual_seed(0)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
+            value = E(function, DISTRIBUTIONS[kind](leaf), **options)
+    value.sum().backward()
+    assert leaf.grad is not None
+    return value.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("E", estimators())
+def test_values_and_gradients_are_those_without_autocast(E: catlog.Estimator) -> None:
+    for kind in DISTRIBUTIONS:
+        if not supports(E, kind) or (kind == "structured" and E.differentiates_f):
+            continue
+        for outputs in (0, 1) if getattr(E, "many_outputs", False) else (0,):
+            with_autocast = estimate(E, kind, outputs, True)
+            for given, wanted in zip(with_autocast, estimate(E, kind, outputs, False), strict=True):
+                torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_mean_of_digits_is_that_without_autocast() -> None:
+    f = DigitsOfSum(torch.tensor([0, 9, 1]))
+    q = Independent(Categorical(logits=torch.linspace(-1, 1, 40).view(4, 10)), 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        mean = catlog.Exact()(f, q, outputs=1)
+    torch.testing.assert_close(mean, catlog.Exact()(f, q, outputs=1))
