@@ -98,6 +98,8 @@ def test_entropy_and_marginals(case: StructuredCase) -> None:
         close(got, wanted)
         scale = weights if got.dim() else 1.0
         close(gradient((scale * got).sum(), theta), gradient((scale * wanted).sum(), theta))
+    close(Ordered.marginals(law.q), marginals)
+    close(Ordered.entropy(law.q), entropy)
 
 
 @each_case
