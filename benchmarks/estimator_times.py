@@ -34,6 +34,7 @@ import catlog
 from .command_line import table_parser
 from .startup import ROOT, copy_source
 from .tables import RESULTS, Row, Table, show
+from .turns import median_ratio
 
 VARIABLES, BATCH = 200, 100
 BITS, CHAIN = "200 bits", "chain of 200 states"
@@ -156,16 +157,12 @@ def measure(
         if "before" in sources:
             before = times["before", name]
             row["before_ms"] = 1000 * median(before)
-            row["speedup"] = ratio(before, after)
+            row["speedup"] = median_ratio(before, after)
         baseline = times.get(("after", baseline_of(name)))
         if estimator != "RLOO" and baseline is not None:
-            row["over_rloo"] = ratio(after, baseline)
+            row["over_rloo"] = median_ratio(after, baseline)
         rows.append(row | {"load": os.getloadavg()[1]})
     return rows
-
-
-def ratio(first: list[float], second: list[float]) -> float:
-    return median(a / b for a, b in zip(first, second, strict=True))
 
 
 def baseline_of(name: str) -> str:

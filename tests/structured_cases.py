@@ -296,7 +296,7 @@ class Counting:
             self.context_in_state = form == "context in the state"
 
     def _logits(self, theta: Tensor, i: int, total: Tensor) -> Tensor:
-        logits = theta[..., i, :] + total.unsqueeze(-1) * theta[..., (i + 1) % 3, :]
+        logits = theta[..., i % 3, :] + total.unsqueeze(-1) * theta[..., (i + 1) % 3, :]
         return logits[..., : self.sizes[i]]
 
     def _start(self, lead: torch.Size) -> object:
@@ -389,8 +389,11 @@ def sequence(
     )
 
 
+FORMS = ("network(x, i)", "all_logits", "step", "step and all_logits")
+
+
 def sequences() -> Iterator[StructuredCase]:
-    for form in ("network(x, i)", "all_logits", "step", "step and all_logits"):
+    for form in FORMS:
         yield sequence("sequence", (2, 2), None, form)
         yield sequence("sequence of different sizes", (2, 3, 2), None, form)
         yield sequence("sequence that ends", (2, 2, 2), 1, form)
@@ -660,7 +663,7 @@ STRUCTURED_CASES = {case.name: case for case in [*ALONE, *COPIES]}
 
 
 def further_sizes() -> Iterator[StructuredCase]:
-    """Return subsets and rankings of k of d items, without item 1 if masked, and chains."""
+    """Return subsets and rankings of k of d items, without item 1 if masked, and longer chains."""
     for k, d in ((0, 4), (1, 4), (2, 5), (4, 4), (1, 1), (0, 1), (3, 4)):
         size = f"{k} of {d}"
         yield subset(f"subset, {size}", d, k)
@@ -670,6 +673,9 @@ def further_sizes() -> Iterator[StructuredCase]:
             yield subset(f"masked subset, {size}", d, k, mask=(1,))
             yield ranking(f"masked ranking, {size}", d, k, mask=(1,))
             yield subset_by_logits(f"subset with a logit of -inf, {size}", d, k, mask=(1,))
+    for form in FORMS:
+        yield sequence("long sequence that ends", (3, 3, 3, 3), 1, form)
+        yield sequence("cold sequence that ends", (3, 3, 3, 3), 1, form, temperature=0.4)
     yield crf("crf of three states", 3, 3)
     yield crf("crf with a table per step", 2, 3, by_step=True)
     yield crf("crf with rules", 3, 3, forbidden=((2, 0), (2, 2)), excluded=((2, 1),))

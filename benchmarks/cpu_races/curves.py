@@ -21,13 +21,13 @@ def seconds_to(curve: Sequence[Row], target: float, is_rising: bool = False) -> 
     return None
 
 
-def value_after(curve: Sequence[Row], seconds: float) -> float:
+def value_after(curve: Sequence[Row], seconds: float, name: str = "value") -> float:
     """Return the value at a time, linear between two measurements; the last one after the end."""
     for before, after in pairwise(curve):
         if after["seconds"] >= seconds:
             share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
-            return float(before["value"] + share * (after["value"] - before["value"]))
-    return float(curve[-1]["value"])
+            return float(before[name] + share * (after[name] - before[name]))
+    return float(curve[-1][name])
 
 
 def thinned(curve: Sequence[Row], points: int) -> list[Row]:

@@ -1,6 +1,5 @@
 """The numbers and the pictures of race.md, and the README's picture."""
 
-from itertools import pairwise
 from math import exp, inf
 from pathlib import Path
 from statistics import mean, median
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from . import Row, read, read_if_measured, table
 
 # isort: split
+from benchmarks.cpu_races.curves import value_after
 from benchmarks.cpu_races.judging import (
     Standing,
     Verdict,
@@ -54,15 +54,6 @@ MEASURES = {
 }
 FRESH_SEEDS = {421, 422, 423}  # of the runs in turn
 NOT_MEASURED = "*Not measured yet.*"
-
-
-def bound_after(curve: Curve, seconds: float) -> float:
-    """Return the bound at a time, by linear interpolation."""
-    for before, after in pairwise(curve):
-        if after["seconds"] >= seconds:
-            share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
-            return float(before["train"] + share * (after["train"] - before["train"]))
-    return float("nan")
 
 
 def mean_time(runs: dict[int, Curve]) -> float:
@@ -211,7 +202,7 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
             next((row["step"] for row in c if row["train"] <= TARGET), inf) for c in runs.values()
         ]
         step_ms = mean(1000 * row["seconds"] / row["step"] for row in last)
-        bound = mean(bound_after(curve, seconds) for curve in runs.values())
+        bound = mean(value_after(curve, seconds, "train") for curve in runs.values())
         lines.append(
             (
                 name + ("" if is_unbiased(label_of(name)) else " (biased)"),

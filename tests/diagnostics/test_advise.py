@@ -31,18 +31,15 @@ from catlog.diagnostics.race import least_biased, with_cheap_draws
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from catlog.testing.cases import normals
 
 
 def bits(d: int) -> Independent:
-    return Independent(Bernoulli(logits=randn(d).requires_grad_()), 1)
+    return Independent(Bernoulli(logits=normals(d).requires_grad_()), 1)
 
 
 def numbers(d: int, k: int) -> Independent:
-    return Independent(Categorical(logits=randn(d, k).requires_grad_()), 1)
+    return Independent(Categorical(logits=normals(d, k).requires_grad_()), 1)
 
 
 class Counted:
@@ -72,13 +69,13 @@ class CountedTable(Counted):
 
 def quadratic(d: int) -> Callable[[Tensor], Tensor]:
     """Pairs only: f is linear in each bit."""
-    weights = randn(d, d, seed=3).triu(1) / d
+    weights = normals(d, d, seed=3).triu(1) / d
     return lambda x: ((x @ weights) * x).sum(-1)
 
 
 def test_additive_black_box() -> None:
     """IndeCateR has no variance with one draw, so more draws are not tried."""
-    costs = randn(12, 3, seed=1)
+    costs = normals(12, 3, seed=1)
     f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
     candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
     advice = advise(f, numbers(12, 3), candidates=candidates, step=10.0, clock=f.clock)
@@ -92,14 +89,14 @@ def test_additive_black_box() -> None:
 
 def test_additive_with_its_own_table() -> None:
     """The table is cheap, so a budget far below its entries allows it, and it is exact."""
-    f = CountedTable(Additive(randn(40, 3, seed=1)))
+    f = CountedTable(Additive(normals(40, 3, seed=1)))
     candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
     options = {"budget": 20, "candidates": candidates, "step": 1.0}
     advice = advise(f, numbers(40, 3), clock=f.clock, **options)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.structure.has_own_table
     assert "has its own neighbour table" in str(advice)
-    pairs = CountedTable(catlog.functions.Potts(randn(40, 40), randn(40, 3)))
+    pairs = CountedTable(catlog.functions.Potts(normals(40, 40), normals(40, 3)))
     trials = advise(pairs, numbers(40, 3), clock=pairs.clock, **options).trials
     sized = next(trial for trial in trials if "Inde" in trial.name)
     assert sized.most_samples == 5  # a draw counts as 1 + k evaluations
@@ -192,7 +189,7 @@ def test_minibatch_variance_is_that_of_the_gradients_of_its_elements() -> None:
     assert sorted(order) == sorted(tuple(part.shape) for part in model.policy.parameters())
     assert task.minibatch_variance(Exact(), 32) == pytest.approx(expected, rel=1e-9)
     assert 0.3 < task.minibatch_variance(Exact(), 8) / expected < 3
-    logits = randn(5, 3).requires_grad_()
+    logits = normals(5, 3).requires_grad_()
     separate = GradientSampler(quadratic(3), Independent(Bernoulli(logits=logits), 1))
     assert not separate.shares_parameters  # every element has logits of its own
 
@@ -228,9 +225,9 @@ def test_noise_matters_more_where_a_penalty_cancels_the_gradient() -> None:
 def test_relaxations_win_if_bias_is_allowed() -> None:
     """A decoder of 20 one-hot variables of 10 categories."""
     generator = torch.Generator().manual_seed(0)
-    weights = randn(200, 30, seed=1) / 8
+    weights = normals(200, 30, seed=1) / 8
     images = torch.rand(16, 30, dtype=torch.float64, generator=generator)
-    encoder = (randn(30, 200, seed=2) / 5).requires_grad_()
+    encoder = (normals(30, 200, seed=2) / 5).requires_grad_()
     f = Counted(lambda x: ((x.flatten(-2) @ weights).tanh() - images).square().sum(-1), dims=2)
     q = Independent(OneHotCategorical(logits=(images @ encoder).view(16, 20, 10)), 1)
     relaxed = advise(f, q, biased=True, clock=f.clock)
@@ -264,7 +261,7 @@ def test_equal_logits_are_moved() -> None:
 def test_loss_counts_the_noise_of_the_value() -> None:
     """Under -log E[f], draws that all score zero give no finite loss, so Exact wins."""
     weights = torch.zeros(2, 7, dtype=torch.float64)
-    logits = (weights + randn(2, 7)).requires_grad_()
+    logits = (weights + normals(2, 7)).requires_grad_()
     f = Counted(lambda x: (x.prod(-1) == 12).double())
     q = Independent(Categorical(logits=logits), 1)
     candidates = [Candidate(RLOO()), Candidate(Exact())]
@@ -277,7 +274,7 @@ def test_loss_counts_the_noise_of_the_value() -> None:
 
 
 def test_whole_step_is_timed_and_undone() -> None:
-    images = randn(8, 5, seed=4)
+    images = normals(8, 5, seed=4)
     encoder = torch.nn.Sequential(
         torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6)
     ).double()
@@ -320,7 +317,7 @@ def test_plain_draws_are_evaluated_once() -> None:
 
 def test_subsets_of_shared_draws_are_estimates() -> None:
     """Six draws are three estimates of RLOO(2), each with two of the draws."""
-    logits = randn(3, 5).requires_grad_()
+    logits = normals(3, 5).requires_grad_()
     f, q = quadratic(5), Independent(Bernoulli(logits=logits), 1)
     task = GradientSampler(f, q)
     draws = PlainDraws(task, 3, task.generator(0), lambda: 0.0)
@@ -344,7 +341,7 @@ def test_numbers_of_draws() -> None:
     pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
     trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
     assert pilot.sizes(trial) == [2, 4, 8, 16, 32, 60]
-    trial.add(randn(20, 6))
+    trial.add(normals(20, 6))
     more = trial.resized(16, task, seconds=3.0)
     assert more.variance == pytest.approx(trial.variance / 4)
     assert more.seconds == 3.0
@@ -431,7 +428,7 @@ def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, dr
     for samples in times:
         E = RLOO(samples)
         trial = Trial(repr(E), E, samples, candidate, times=[1.0])
-        numbers = randn(64, 6)
+        numbers = normals(64, 6)
         trial.add(1 + noise * (numbers - numbers.mean(0)) / samples**0.5)
         trials.append(trial)
     pilot.use_whole_step(trials[0])
@@ -456,7 +453,7 @@ def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None
     """A biased estimator must be clearly faster, not just a little."""
     task = GradientSampler(quadratic(6), bits(6))
     pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
-    noise = randn(64, 6) / 8
+    noise = normals(64, 6) / 8
     trials = pilot.trials
     for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
         trial = Trial(repr(E), E, E.evaluations(task.q), Candidate(E), times=[time])
@@ -515,7 +512,7 @@ class Broken(RLOO):
 
 def test_failing_candidates_are_skipped() -> None:
     """Also those that are tried after one without variance."""
-    costs = randn(12, 3, seed=1)
+    costs = normals(12, 3, seed=1)
     f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
     candidates = [Candidate(IndeCateR(draws="latin")), Candidate(Broken())]
     for order in (candidates, candidates[::-1]):
@@ -704,7 +701,7 @@ def test_f_that_rejects_relaxed_points() -> None:
     def picky(x: Tensor) -> Tensor:
         if not bool(((x == 0) | (x == 1)).all()):
             raise RuntimeError("only bits")
-        return (x @ randn(10)).square()
+        return (x @ normals(10)).square()
 
     structure = probe(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
     assert structure.has_slope
@@ -713,7 +710,7 @@ def test_f_that_rejects_relaxed_points() -> None:
     advice = advise(f, bits(10), budget=64, clock=f.clock)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
     steps = probe(
-        GradientSampler(lambda x: (x.round() @ randn(10)).square(), bits(10)), 64, lambda: 0.0
+        GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64, lambda: 0.0
     )
     assert not steps.has_slope  # a derivative that is zero everywhere does not count
 
@@ -738,7 +735,7 @@ def test_errors() -> None:
         advise(quadratic(4), bits(4), steps=0)
     with pytest.raises(ValueError, match="`step` must be a callable or seconds of at least 0"):
         advise(quadratic(4), bits(4), step=-1.0)
-    shared = Independent(Bernoulli(logits=randn(3, 4).requires_grad_()), 1)
+    shared = Independent(Bernoulli(logits=normals(3, 4).requires_grad_()), 1)
     with pytest.raises(
         ValueError, match=r"of shape \(3,\), but it returned \(\)\. Sum over the var"
     ):

@@ -98,6 +98,8 @@ def test_entropy_and_marginals(case: StructuredCase) -> None:
         close(got, wanted)
         scale = weights if got.dim() else 1.0
         close(gradient((scale * got).sum(), theta), gradient((scale * wanted).sum(), theta))
+    close(Ordered.marginals(law.q), marginals)
+    close(Ordered.entropy(law.q), entropy)
 
 
 @each_case
@@ -146,8 +148,10 @@ def extreme(case: StructuredCase, dtype: torch.dtype = torch.float64) -> Structu
 @pytest.mark.parametrize("name", [name for name in ALL_CASES if "mixture" not in name])
 def test_extreme_logits(name: str) -> None:
     """Log-probabilities, entropy and marginals stay exact, with their gradients."""
-    test_log_prob(extreme(ALL_CASES[name]))
-    test_entropy_and_marginals(extreme(ALL_CASES[name]))
+    case = extreme(ALL_CASES[name])
+    test_log_prob(case)
+    test_entropy_and_marginals(case)
+    test_batches_and_expand(case)
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_CASES if "mixture" in name])

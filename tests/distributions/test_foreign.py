@@ -83,13 +83,6 @@ def test_the_component_may_be_drawn_first() -> None:
     assert component_first(numbers.distribution(theta)).event_shape == (2,)
 
 
-def test_no_draws_at_all() -> None:
-    """A multinomial of zero draws has one point."""
-    q = Multinomial(0, logits=normals(3))
-    value = catlog.RLOO(2)(lambda x: x.sum(-1) + 5, q)
-    assert value == 5
-
-
 def test_compare_and_advise_take_foreign_distributions() -> None:
     theta = normals(8).requires_grad_()
     q = bits(theta)

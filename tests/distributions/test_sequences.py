@@ -1,6 +1,6 @@
 """Sequences that end, caches, prompts of different lengths, and the check of a network.
 
-test_every_estimator.py judges the estimators on sequences.
+test_checklist.py judges the probabilities of sequences, and test_every_estimator.py the estimators.
 """
 
 from collections.abc import Callable
@@ -79,50 +79,6 @@ FORMS = {
     "step and all_logits": ("start", "step", "all_logits"),
 }
 each_form = pytest.mark.parametrize("names", FORMS.values(), ids=FORMS.keys())
-
-
-def endless(network: nn.Module, **options: object) -> Autoregressive:
-    return Autoregressive(Form(network, "all_logits"), [K] * D, **options)
-
-
-def brute_force(network: nn.Module, x: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return log q(x) of one sequence, added up until its end; -inf if something follows."""
-    logits = network.all_logits(x.unsqueeze(0))[0] / temperature
-    total = torch.zeros((), dtype=torch.float64)
-    for i, token in enumerate(x.tolist()):
-        total = total + logits[i].log_softmax(-1)[token]
-        if token == END:
-            return total if (x[i:] == END).all() else torch.tensor(-torch.inf).double()
-    return total
-
-
-@each_form
-@pytest.mark.parametrize("temperature", [1.0, 0.4])
-def test_log_prob_and_entropy_of_sequences_that_end(
-    names: tuple[str, ...], temperature: float
-) -> None:
-    network = Recurrent()
-    q = Autoregressive(
-        Form(network, *names), [K] * D, end=END, temperature=temperature, validate_args=True
-    )
-    points = q.enumerate_support()
-    expected = torch.stack([brute_force(network, x, temperature) for x in points])
-    assert (expected > -torch.inf).sum() == 1 + 2 + 4 + 24  # ended after 0, 1, 2 tokens, or later
-    log_prob = q.log_prob(points)
-    torch.testing.assert_close(log_prob, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(log_prob.exp().sum().item(), 1.0, rtol=0, atol=1e-12)
-    known = expected[expected > -torch.inf]
-    torch.testing.assert_close(q.entropy(), -(known.exp() * known).sum(), rtol=0, atol=1e-12)
-    torch.testing.assert_close(q.log_prob(points[0]), log_prob[0], rtol=0, atol=1e-12)
-    wide = q.expand([2, 3])
-    torch.testing.assert_close(
-        wide.log_prob(points[5]), log_prob[5].expand(2, 3), rtol=0, atol=1e-12
-    )
-    gradients = [
-        torch.autograd.grad(value[expected > -torch.inf].sum(), list(network.parameters()))
-        for value in (log_prob, expected)
-    ]
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 @each_form

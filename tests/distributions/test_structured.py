@@ -261,17 +261,6 @@ def test_long_sequences_are_made_in_little_memory(name: str) -> None:
     assert peak < 2**22
 
 
-def test_a_batch_of_chains() -> None:
-    initial, transition = normals(4, 3), normals(4, 3, 3, seed=1)
-    q = MarkovChain(initial, transition, length=5)
-    x = q.sample((6,))
-    separate = [
-        MarkovChain(initial[b], transition[b], length=5).log_prob(x[:, b]) for b in range(4)
-    ]
-    torch.testing.assert_close(q.log_prob(x), torch.stack(separate, -1))
-    assert catlog.SCateR(2)(lambda x: x.double().sum(-1), q).shape == (4,)
-
-
 BAD = {
     "cycle": (
         lambda: BayesianNetwork(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog.distributions import Ordered, gumbel_top_k
+from catlog.distributions import gumbel_top_k
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.testing import z_limit
@@ -229,13 +229,6 @@ def test_the_posterior_of_a_hidden_markov_model() -> None:
     posterior = catlog.LinearChainCRF(unary, transition.log_softmax(-1))
     close(posterior.log_prob(paths), log_joint.log_softmax(0))
     close(posterior.log_partition, log_joint.logsumexp(0))
-
-
-def test_marginals_of_a_chain_with_observations() -> None:
-    q = catlog.MarkovChain(
-        normals(2, 2), normals(2, 2, seed=1), length=3, emission=normals(2, 3, seed=2)
-    )
-    close(q.marginals(), Ordered.marginals(q))
 
 
 # Numbers

@@ -15,6 +15,7 @@ from catlog import (
     ARM,
     ARMS,
     ARSM,
+    BBVI,
     CARMS,
     DARN,
     ESTIMATORS,
@@ -25,18 +26,28 @@ from catlog import (
     REBAR,
     RELAX,
     RLOO,
+    RODEO,
     Categoricals,
+    CountDifferences,
+    DecoupledStraightThrough,
     DirectOptimisation,
     DisARM,
     DisARMTree,
+    DoubleCV,
     Exact,
+    GappedStraightThrough,
     GumbelRao,
     GumbelSoftmax,
     IndeCateR,
+    MemoryCateR,
+    MinimumVarianceStraightThrough,
     MovingAverageBaseline,
     Pathwise,
+    ReDGE,
     Reinforce,
     ReinMax,
+    ReinMaxCV,
+    ReinMaxRao,
     SCateR,
     SlopeCateR,
     StraightThrough,
@@ -189,11 +200,7 @@ def test_samples_below_one(E):
             E(samples=argument)
 
 
-def test_rloo_with_one_sample(q):
-    with pytest.raises(
-        ValueError, match=r"RLOO: `samples` must be at least 2, but 1 was given.*use Reinforce"
-    ):
-        RLOO(samples=1)
+def test_rloo_with_one_draw(q):
     with pytest.raises(
         ValueError, match=r"RLOO: `x.shape\[0\]` must be at least 2, but 1 was given.*use Reinforce"
     ):
@@ -261,14 +268,6 @@ def test_all_categories_masked(E):
 
 def test_variables_out_of_range(q):
     with pytest.raises(
-        ValueError, match="IndeCateR: `variables` must be at least 1, but 0 was given"
-    ):
-        IndeCateR(variables=0)
-    with pytest.raises(
-        TypeError, match=r"IndeCateR: `variables` must be an int of at least 1, but 0\.5 was given"
-    ):
-        IndeCateR(variables=0.5)
-    with pytest.raises(
         ValueError,
         match=r"`variables` must be between 1 and 3, but 4 was given\. q has 3 variables",
     ):
@@ -281,29 +280,78 @@ def test_variables_out_of_range(q):
         IndeCateR(variables=2)(total, q, chosen=torch.zeros(1, 2, 3, dtype=torch.long))
 
 
-@pytest.mark.parametrize("E", [IndeCateR, Exact])
-def test_chunk_size_out_of_range(E):
-    with pytest.raises(
-        ValueError, match=f"{E.__name__}: `chunk_size` must be at least 1, but 0 was given"
-    ):
-        E(chunk_size=0)
-    with pytest.raises(
-        TypeError,
-        match=rf"{E.__name__}: `chunk_size` must be an int of at least 1, but 2\.0 was given",
-    ):
-        E(chunk_size=2.0)
+# Class, argument, wrong value, and what the error says of it.
+WRONG_VALUES = [
+    (RLOO, "samples", 1, r"must be at least 2, but 1 was given.*use Reinforce"),
+    (BBVI, "samples", 1, r"must be at least 2, but 1 was given.*[Uu]se"),
+    (DoubleCV, "samples", 1, r"must be at least 2, but 1 was given.*[Uu]se"),
+    (RODEO, "samples", 1, r"must be at least 2, but 1 was given.*[Uu]se"),
+    (ARMS, "samples", 1, r"must be at least 2, but 1 was given.*use Reinforce"),
+    (CARMS, "samples", 1, r"must be at least 2, but 1 was given.*use Reinforce"),
+    (MemoryCateR, "samples", 1, "must be at least 2"),
+    (UnorderedSet, "samples", 11, r"must be between 2 and 10, but 11 was given.*use RLOO"),
+    (CountDifferences, "samples", 0, "must be at least 1"),
+    (IndeCateR, "variables", 0, "must be at least 1, but 0 was given"),
+    (IndeCateR, "chunk_size", 0, "must be at least 1, but 0 was given"),
+    (Exact, "chunk_size", 0, "must be at least 1, but 0 was given"),
+    (Exact, "limit", 0, "must be at least 1, but 0 was given"),
+    (
+        IndeCateR,
+        "draws",
+        "sobol",
+        "must be one of 'independent', 'antithetic', 'latin', but 'sobol'",
+    ),
+    (IndeCateR, "control", None, "must be one of 'taylor', 'none', but None was given"),
+    (DisARMTree, "tree", "heap", "must be one of 'balanced', 'stick', but 'heap' was given"),
+    (GumbelSoftmax, "temperature", 0.0, r"must be positive, but 0\.0 was given"),
+    (GumbelSoftmax, "temperature", -1.0, r"must be positive, but -1\.0 was given"),
+    (GumbelSoftmax, "temperature", torch.tensor(-1.0), r"must be positive, but -1\.0 was given"),
+    (GumbelSoftmax, "temperature", torch.nan, "must be finite, but nan was given"),
+    (GumbelSoftmax, "temperature", torch.inf, "must be finite, but inf was given"),
+    (GumbelRao, "temperature", -1.0, r"must be positive, but -1\.0 was given"),
+    (ReinMax, "temperature", -1.0, r"must be positive, but -1\.0 was given"),
+    (ReinMaxRao, "temperature", -1.0, r"must be positive, but -1\.0 was given"),
+    (ReinMaxCV, "temperature", -1.0, r"must be positive, but -1\.0 was given"),
+    (GappedStraightThrough, "temperature", -1.0, r"must be positive, but -1\.0 was given"),
+    (DecoupledStraightThrough, "forward_temperature", -1.0, r"must be positive, but -1\.0 was"),
+    (DecoupledStraightThrough, "backward_temperature", -1.0, r"must be positive, but -1\.0 was"),
+    (REBAR, "temperature", 0.0, r"must be positive, but 0\.0 was given"),
+    (RELAX, "temperature", 0.0, r"must be positive, but 0\.0 was given"),
+    (IMLE, "step", -1.0, r"must be positive, but -1\.0 was given"),
+    (GappedStraightThrough, "gap", -1, r"must be in .* but -1"),
+    (GumbelRao, "noise_samples", 0, "must be at least 1, but 0 was given"),
+    (ReinMaxRao, "noise_samples", 0, "must be at least 1, but 0 was given"),
+    (DirectOptimisation, "epsilon", 0.0, r"must be a number other than 0, but 0\.0 was given"),
+    (DARN, "order", 3, "must be between 1 and 2, but 3 was given"),
+    (ReDGE, "steps", 0, "must be at least 1, but 0 was given"),
+    (ReDGE, "last_time", 0.0, r"must be above 0.*Give a small"),
+    (ReDGE, "last_time", 1.5, r"must be in \[0, 1\], but 1\.5"),
+    (MinimumVarianceStraightThrough, "bias_weight", -1, r"must be in \[0, inf\), but -1 was given"),
+    (SumAndSample, "top", 0, "must be at least 1, but 0 was given"),
+    (MAPO, "size", 0, "must be at least 1, but 0 was given"),
+    (MAPO, "clip", 1.0, r"must be in \[0, 1\), but 1\.0 was given"),
+    (SlopeCateR, "corrections", 0, "must be"),
+    (SlopeCateR, "decay", 1.5, "must be in"),
+    (MovingAverageBaseline, "decay", 1, r"must be in \[0, 1\), but 1 was given"),
+]
+WRONG_TYPES = [
+    (IndeCateR, "variables", 0.5, r"must be an int of at least 1, but 0\.5 was given"),
+    (IndeCateR, "chunk_size", 2.0, r"must be an int of at least 1, but 2\.0 was given"),
+    (Exact, "chunk_size", 2.0, r"must be an int of at least 1, but 2\.0 was given"),
+    (Reinforce, "baseline", "mean", "must be a number or a callable, but 'mean' was given"),
+]
 
 
-def test_unknown_choices():
-    with pytest.raises(
-        ValueError,
-        match="`draws` must be one of 'independent', 'antithetic', 'latin', but 'sobol' was given",
-    ):
-        IndeCateR(draws="sobol")
-    with pytest.raises(
-        ValueError, match="`control` must be one of 'taylor', 'none', but None was given"
-    ):
-        IndeCateR(control=None)
+@pytest.mark.parametrize(
+    ("error", "cls", "name", "value", "message"),
+    [
+        *((ValueError, *entry) for entry in WRONG_VALUES),
+        *((TypeError, *entry) for entry in WRONG_TYPES),
+    ],
+)
+def test_wrong_settings_are_named(error, cls, name, value, message):
+    with pytest.raises(error, match=rf"{cls.__name__}: `{name}` {message}"):
+        cls(**{name: value})
 
 
 @pytest.mark.parametrize("E", INJECTABLE, ids=repr)
@@ -352,38 +400,6 @@ def test_exact_above_its_limit(q):
     match = r"Exact: q has 8 points, more than `limit` = 7\. Use IndeCateR or RLOO, raise the limit"
     with pytest.raises(ValueError, match=match):
         Exact(limit=7)(total, q)
-    with pytest.raises(ValueError, match="Exact: `limit` must be at least 1, but 0 was given"):
-        Exact(limit=0)
-
-
-def test_bad_temperature():
-    for argument, needed in (
-        (0.0, "positive"),
-        (-1.0, "positive"),
-        (torch.nan, "finite"),
-        (torch.inf, "finite"),
-    ):
-        with pytest.raises(
-            ValueError,
-            match=f"GumbelSoftmax: `temperature` must be {needed}, but {argument} was given",
-        ):
-            GumbelSoftmax(temperature=argument)
-    with pytest.raises(
-        ValueError, match=r"GumbelSoftmax: `temperature` must be positive, but -1\.0 was given"
-    ):
-        GumbelSoftmax(temperature=torch.tensor(-1.0))
-
-
-def test_bad_baseline():
-    with pytest.raises(
-        TypeError,
-        match="Reinforce: `baseline` must be a number or a callable, but 'mean' was given",
-    ):
-        Reinforce(baseline="mean")
-    with pytest.raises(
-        ValueError, match=r"MovingAverageBaseline: `decay` must be in \[0, 1\), but 1 was given"
-    ):
-        MovingAverageBaseline(decay=1)
 
 
 def test_wrong_results_of_a_baseline(q):

@@ -24,6 +24,7 @@ from catlog.experiments.run_folder import Folder
 from catlog.experiments.training import Training
 from catlog.functions import FirstLayerLinear, OfSum, Sharded
 from catlog.testing.settings import VARIANTS
+from driver import untimed
 
 torch.set_num_threads(1)
 
@@ -378,13 +379,6 @@ def test_ddp_with_half_of_the_batch_each_equals_one_process(ranks: list[dict[str
         )
 
 
-def untimed(path: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in row.items() if key != "seconds"}
-        for row in Folder(path).metrics()
-    ]
-
-
 def starts(path: Path) -> list[tuple[int, int]]:
     """Return the first iteration and the number of ranks of every session of a run."""
     return [(session["iteration"], session["ranks"]) for session in Folder(path).sessions()]
@@ -392,7 +386,7 @@ def starts(path: Path) -> list[tuple[int, int]]:
 
 def test_a_run_on_two_ranks_trains_as_on_one(ranks: list[dict[str, Any]], folder: Path) -> None:
     execute(EXACT, folder / "alone")
-    alone, together = untimed(folder / "alone"), untimed(folder / "exact")
+    alone, together = untimed(Folder(folder / "alone")), untimed(Folder(folder / "exact"))
     assert len(alone) == len(together) > 2
     assert alone[-1]["train"] < 0.8 * alone[1]["train"]
     for a, b in zip(alone[1:], together[1:], strict=True):
@@ -407,12 +401,12 @@ def test_a_run_on_two_ranks_resumes_exactly_and_on_one(
     ranks: list[dict[str, Any]], folder: Path
 ) -> None:
     """Interrupted on one rank only: both stop at the same iteration, the next that is logged."""
-    whole = untimed(folder / "whole")
-    assert untimed(folder / "cut") == whole
+    whole = untimed(Folder(folder / "whole"))
+    assert untimed(Folder(folder / "cut")) == whole
     assert starts(folder / "cut") == [(0, 2), (6, 2)]
     execute(NOISY, folder / "moved", resume=True)
     assert starts(folder / "moved") == [(0, 2), (6, 1)]
-    moved = untimed(folder / "moved")
+    moved = untimed(Folder(folder / "moved"))
     assert moved[:3] == whole[:3]
     assert moved[3:] != whole[3:]  # different draws from here on
     assert moved[-1]["test"] == pytest.approx(whole[-1]["test"], rel=0.1)

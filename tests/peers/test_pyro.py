@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 
 import catlog
 from catlog.distributions import Node
+from catlog.testing.cases import normals
 from gradients import assert_same
 
 pyro = pytest.importorskip("pyro", reason="pyro-ppl is not installed: run `make test-peers`")
@@ -30,10 +31,6 @@ SIZES = {
 }
 
 
-def rand(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def parameters(kind: str) -> list[Tensor]:
     shapes = {
         "bits": [(BATCH, 3)],
@@ -42,7 +39,7 @@ def parameters(kind: str) -> list[Tensor]:
         "chain": [(BATCH, 3), (BATCH, 3, 3)],
         "network": [(BATCH, 2), (BATCH, 2, 3), (BATCH, 2, 3, 2)],
     }
-    return [rand(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes[kind])]
+    return [normals(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes[kind])]
 
 
 def ours(kind: str, theta: list[Tensor]) -> torch.distributions.Distribution:
@@ -89,7 +86,7 @@ def sites(kind: str, theta: list[Tensor]) -> Callable[[], list[Tensor]]:
 def function(kind: str) -> Callable[[Tensor], Tensor]:
     """Return a function that is not multilinear and differs between rows of the batch."""
     size = max(SIZES[kind])
-    a, b = (rand(BATCH, len(SIZES[kind]) * size, seed=seed) for seed in (10, 11))
+    a, b = (normals(BATCH, len(SIZES[kind]) * size, seed=seed) for seed in (10, 11))
 
     def f(x: Tensor) -> Tensor:
         z = one_hot(x.long(), size).double().flatten(-2)

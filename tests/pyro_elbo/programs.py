@@ -9,17 +9,14 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from catlog.testing.cases import normals
+
 Program = Callable[..., Any]
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
 def mixture(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
     """A Gaussian mixture of four data with the assignments in the guide, and a global location."""
-    y = numbers(4, seed=0)
+    y = normals(4, seed=0)
 
     def model() -> None:
         locations = pyro.param("locations", torch.tensor([-1.0, 0.5, 2.0]))
@@ -30,7 +27,7 @@ def mixture(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
             pyro.sample("y", dist.Normal(locations[z] + shift, 1.0), obs=y)
 
     def guide() -> None:
-        logits = pyro.param("logits", numbers(4, 3, seed=1))
+        logits = pyro.param("logits", normals(4, 3, seed=1))
         pyro.sample("shift", dist.Delta(pyro.param("shift_location", torch.tensor(0.3))))
         with pyro.plate("data", 4):
             pyro.sample("z", dist.Categorical(logits=logits), infer=infer or {})
@@ -40,18 +37,18 @@ def mixture(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
 
 def autoencoder(data: int = 3) -> tuple[Program, Program]:
     """An autoencoder with three bits per datum; both programs take the indices of a minibatch."""
-    images = (numbers(data, 5, seed=2) > 0).double()
+    images = (normals(data, 5, seed=2) > 0).double()
 
     def model(batch: Tensor | None = None) -> None:
-        decoder = pyro.param("decoder", numbers(5, 3, seed=3))
-        prior = pyro.param("prior", numbers(3, seed=4))
+        decoder = pyro.param("decoder", normals(5, 3, seed=3))
+        prior = pyro.param("prior", normals(3, seed=4))
         with pyro.plate("data", data, subsample=batch) as index:
             x = pyro.sample("x", dist.Bernoulli(logits=prior).to_event(1))
             logits = (x @ decoder.T).sin() * 2
             pyro.sample("image", dist.Bernoulli(logits=logits).to_event(1), obs=images[index])
 
     def guide(batch: Tensor | None = None) -> None:
-        encoder = pyro.param("encoder", numbers(3, 5, seed=5))
+        encoder = pyro.param("encoder", normals(3, 5, seed=5))
         with pyro.plate("data", data, subsample=batch) as index:
             logits = images[index] @ encoder.T
             pyro.sample("x", dist.Bernoulli(logits=logits).to_event(1))
@@ -61,19 +58,19 @@ def autoencoder(data: int = 3) -> tuple[Program, Program]:
 
 def chain(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> Any:
     """Two steps per datum: the guide's second site depends on its first one."""
-    y = numbers(2, seed=6)
+    y = normals(2, seed=6)
 
     def model() -> None:
-        start = pyro.param("start", numbers(3, seed=7))
-        transition = pyro.param("transition", numbers(3, 3, seed=8))
+        start = pyro.param("start", normals(3, seed=7))
+        transition = pyro.param("transition", normals(3, 3, seed=8))
         with pyro.plate("data", 2):
             a = pyro.sample("a", dist.Categorical(logits=start))
             b = pyro.sample("b", dist.Categorical(logits=transition[a]))
             pyro.sample("y", dist.Normal(1.0 * a * b - b, 1.0), obs=y)
 
     def guide() -> None:
-        start = pyro.param("guide_start", numbers(2, 3, seed=9))
-        transition = pyro.param("guide_transition", numbers(2, 3, 3, seed=10))
+        start = pyro.param("guide_start", normals(2, 3, seed=9))
+        transition = pyro.param("guide_transition", normals(2, 3, 3, seed=10))
         with pyro.plate("data", 2):
             a = pyro.sample("a", dist.Categorical(logits=start), infer=first or {})
             logits = transition[torch.arange(2), a]
@@ -84,7 +81,7 @@ def chain(first: dict[str, Any] | None = None, second: dict[str, Any] | None = N
 
 def global_and_local(infer: dict[str, Any] | None = None) -> tuple[Program, Program]:
     """A global bit and a bit per datum, drawn in the guide in the other order."""
-    y = numbers(3, seed=11)
+    y = normals(3, seed=11)
 
     def model() -> None:
         g = pyro.sample("g", dist.Bernoulli(0.4))
@@ -94,7 +91,7 @@ def global_and_local(infer: dict[str, Any] | None = None) -> tuple[Program, Prog
 
     def guide() -> None:
         with pyro.plate("data", 3):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("x_logits", numbers(3, seed=12))))
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("x_logits", normals(3, seed=12))))
         logit = pyro.param("g_logit", torch.tensor(0.4))
         pyro.sample("g", dist.Bernoulli(logits=logit), infer=infer or {})
 
@@ -112,7 +109,7 @@ def sum_outside_the_plate() -> tuple[Program, Program]:
 
     def guide() -> None:
         with pyro.plate("bits", 3):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", numbers(3, seed=13))))
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(3, seed=13))))
 
     return model, guide
 
@@ -123,16 +120,16 @@ def two_plates() -> tuple[Program, Program]:
     def model() -> None:
         with pyro.plate("rows", 2):
             a = pyro.sample("a", dist.Bernoulli(0.3))
-            pyro.sample("y", dist.Normal(a, 1.0), obs=numbers(2, seed=14))
+            pyro.sample("y", dist.Normal(a, 1.0), obs=normals(2, seed=14))
         with pyro.plate("columns", 3):
             b = pyro.sample("b", dist.OneHotCategorical(logits=torch.zeros(2)))
-            pyro.sample("w", dist.Normal(b[..., 0], 1.0), obs=numbers(3, seed=15))
+            pyro.sample("w", dist.Normal(b[..., 0], 1.0), obs=normals(3, seed=15))
 
     def guide() -> None:
         with pyro.plate("rows", 2):
-            pyro.sample("a", dist.Bernoulli(logits=pyro.param("a_logits", numbers(2, seed=16))))
+            pyro.sample("a", dist.Bernoulli(logits=pyro.param("a_logits", normals(2, seed=16))))
         with pyro.plate("columns", 3):
-            logits = pyro.param("b_logits", numbers(3, 2, seed=17))
+            logits = pyro.param("b_logits", normals(3, 2, seed=17))
             pyro.sample("b", dist.OneHotCategorical(logits=logits))
 
     return model, guide
@@ -149,14 +146,14 @@ def grid() -> tuple[Program, Program]:
         with columns:
             b = pyro.sample("b", dist.Categorical(logits=torch.zeros(3)))
         with rows, columns:
-            pyro.sample("y", dist.Normal(a * b - b, 1.0), obs=numbers(2, 2, seed=18))
+            pyro.sample("y", dist.Normal(a * b - b, 1.0), obs=normals(2, 2, seed=18))
 
     def guide() -> None:
         with pyro.plate("rows", 2, dim=-2):
-            logits = pyro.param("a_logits", numbers(2, 1, seed=19))
+            logits = pyro.param("a_logits", normals(2, 1, seed=19))
             pyro.sample("a", dist.Bernoulli(logits=logits))
         with pyro.plate("columns", 2, dim=-1):
-            logits = pyro.param("b_logits", numbers(2, 3, seed=20))
+            logits = pyro.param("b_logits", normals(2, 3, seed=20))
             pyro.sample("b", dist.Categorical(logits=logits))
 
     return model, guide
@@ -172,7 +169,7 @@ def loop() -> tuple[Program, Program]:
 
     def guide() -> None:
         for i in range(3):
-            logits = pyro.param(f"logits{i}", numbers(2 + i, seed=21 + i))
+            logits = pyro.param(f"logits{i}", normals(2 + i, seed=21 + i))
             pyro.sample(f"x{i}", dist.Categorical(logits=logits))
 
     return model, guide
@@ -183,15 +180,15 @@ def masked() -> tuple[Program, Program]:
     present = torch.tensor([[True, False], [True, True]])
 
     def model() -> None:
-        weight = pyro.param("weight", numbers(2, 3, seed=26))
+        weight = pyro.param("weight", normals(2, 3, seed=26))
         with pyro.plate("images", 2, dim=-1):
             z = pyro.sample("z", dist.Categorical(torch.ones(3)))
             with pyro.plate("pixels", 2, dim=-2), poutine.mask(mask=present):
                 loc = weight[torch.arange(2).unsqueeze(-1), z]
-                pyro.sample("y", dist.Normal(loc, 1.0), obs=numbers(2, 2, seed=27))
+                pyro.sample("y", dist.Normal(loc, 1.0), obs=normals(2, 2, seed=27))
 
     def guide() -> None:
-        logits = pyro.param("logits", numbers(2, 3, seed=28))
+        logits = pyro.param("logits", normals(2, 3, seed=28))
         with pyro.plate("images", 2, dim=-1):
             pyro.sample("z", dist.Categorical(logits=logits))
 

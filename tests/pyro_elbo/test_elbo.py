@@ -7,11 +7,12 @@ import pyro.distributions as dist
 import pytest
 import torch
 from judging import EveryOutcome, Gradients, assert_equal, assert_mean, brute_force, gradients
-from programs import INDEPENDENT, Program, autoencoder, chain, mixture, numbers
+from programs import INDEPENDENT, Program, autoencoder, chain, mixture
 from pyro.infer import SVI, TraceEnum_ELBO
 
 import catlog
 import catlog.pyro
+from catlog.testing.cases import normals
 
 ENUMERATED = {"enumerate": "parallel"}
 
@@ -109,13 +110,13 @@ def replicated_chain(copies: int) -> tuple[Program, Program]:
 
     def model() -> None:
         with pyro.plate("copies", copies):
-            a = pyro.sample("a", dist.Categorical(logits=numbers(3, seed=7)))
-            b = pyro.sample("b", dist.Categorical(logits=numbers(3, 3, seed=8)[a]))
+            a = pyro.sample("a", dist.Categorical(logits=normals(3, seed=7)))
+            b = pyro.sample("b", dist.Categorical(logits=normals(3, 3, seed=8)[a]))
             pyro.sample("y", dist.Normal(1.0 * a * b - b, 1.0), obs=torch.tensor(0.4))
 
     def guide() -> None:
-        start = pyro.param("start", numbers(3, seed=9).repeat(copies, 1))
-        transition = pyro.param("transition", numbers(3, 3, seed=10).repeat(copies, 1, 1))
+        start = pyro.param("start", normals(3, seed=9).repeat(copies, 1))
+        transition = pyro.param("transition", normals(3, 3, seed=10).repeat(copies, 1, 1))
         with pyro.plate("copies", copies):
             a = pyro.sample("a", dist.Categorical(logits=start))
             pyro.sample("b", dist.Categorical(logits=transition[torch.arange(copies), a]))
@@ -200,7 +201,7 @@ def test_svi_finds_the_posterior_of_thirty_bits() -> None:
 
     A site outside the plate reads the sum of all bits at weight 0, so that the plate is not kept.
     """
-    y = numbers(30, seed=30)
+    y = normals(30, seed=30)
 
     def model() -> None:
         with pyro.plate("bits", 30):
@@ -228,7 +229,7 @@ def test_the_last_minibatch_may_be_smaller() -> None:
 
 def test_random_subsamples_are_the_same_in_model_and_guide() -> None:
     """The guide's logits are exact posteriors, so the gradient is zero, whatever the minibatch."""
-    y = numbers(6, seed=31)
+    y = normals(6, seed=31)
 
     def model() -> None:
         with pyro.plate("data", 6, subsample_size=2) as index:
@@ -255,7 +256,7 @@ def test_a_model_that_changes_is_looked_at_again() -> None:
 
     def guide(is_longer: bool) -> None:
         with pyro.plate("bits", 2):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", numbers(2, seed=32))))
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(2, seed=32))))
 
     elbo = catlog.pyro.ELBO(EveryOutcome(catlog.IndeCateR(1)))
     for is_longer in (False, True, False):
@@ -278,7 +279,7 @@ def test_a_site_that_changes_what_it_depends_on_is_looked_at_again() -> None:
 
     def guide(form: str) -> None:
         with pyro.plate("bits", 2):
-            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", numbers(2, seed=33))))
+            pyro.sample("x", dist.Bernoulli(logits=pyro.param("logits", normals(2, seed=33))))
 
     elbo = catlog.pyro.ELBO(catlog.Exact())
     for form in ("constant", "inside", "outside", "constant", "outside", "inside"):

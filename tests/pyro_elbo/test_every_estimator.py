@@ -5,11 +5,12 @@ import pyro.distributions as dist
 import pytest
 import torch
 from judging import assert_mean, gradients
-from programs import Program, numbers
+from programs import Program
 
 import catlog
 import catlog.pyro
 from catlog.estimator import Kind
+from catlog.testing.cases import normals
 
 BETWEEN = ("MuProp", "REBAR")  # they evaluate f between the categories
 
@@ -24,7 +25,7 @@ def bits(copies: int) -> tuple[Program, Program]:
             pyro.sample("y", dist.Normal(location, 1.0), obs=torch.tensor(0.6))
 
     def guide() -> None:
-        logits = pyro.param("logits", numbers(3, seed=40).repeat(copies, 1))
+        logits = pyro.param("logits", normals(3, seed=40).repeat(copies, 1))
         with pyro.plate("copies", copies):
             pyro.sample("x", dist.Bernoulli(logits=logits).to_event(1))
 

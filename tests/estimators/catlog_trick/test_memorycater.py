@@ -195,8 +195,6 @@ def test_more_draws_than_slots() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="MemoryCateR: `samples` must be at least 2"):
-        MemoryCateR(1)
     with pytest.raises(
         ValueError,
         match=r"MemoryCateR: `max_variables` must be at least 3, but 2 was given\. q has 3 "

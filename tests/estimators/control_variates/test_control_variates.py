@@ -260,16 +260,10 @@ def test_wrong_arguments_are_named() -> None:
         RODEO()(function_of(ONE_HOT), one_hot)
     for E in (BBVI, DoubleCV, RODEO):
         with pytest.raises(
-            ValueError, match=r"`samples` must be at least 2, but 1 was given.*[Uu]se"
-        ):
-            E(1)
-        with pytest.raises(
             ValueError, match=r"`x.shape\[0\]` must be at least 2, but 1 was given.*[Uu]se"
         ):
             E(2)(f, q, x=torch.zeros(1, 2, 3))
     for E in (REBAR, RELAX):
-        with pytest.raises(ValueError, match=r"`temperature` must be positive, but 0.0 was given"):
-            E(1, temperature=0.0)
         with pytest.raises(
             ValueError, match=r"noise must have shape \(1, 2, 3, 2\).*but \(1, 3\) was given"
         ):

@@ -403,20 +403,6 @@ def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
         E(f_of_bits, q, noise=torch.rand(1, 3))
 
 
-def test_wrong_arguments_are_named() -> None:
-    for cls in (ARMS, CARMS):
-        with pytest.raises(
-            ValueError,
-            match=rf"{cls.__name__}: `samples` must be at least 2, but 1 was given.*use Reinforce",
-        ):
-            cls(samples=1)
-    with pytest.raises(
-        ValueError,
-        match="DisARMTree: `tree` must be one of 'balanced', 'stick', but 'heap' was given",
-    ):
-        DisARMTree(tree="heap")
-
-
 @pytest.mark.parametrize("n", [2, 5])
 def test_sum_over_pairs_of_carms(n: int) -> None:
     """It is the double sum, with the weight of the pair's lower rank; f may be far from zero."""
