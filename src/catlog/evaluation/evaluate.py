@@ -259,7 +259,8 @@ def checked(fx: object, x: Tensor, law: View, *, validate: bool) -> Float[Tensor
             "(or `.double()`)."
         )
     check_finite(fx, "f must return", validate)
-    return fx
+    # Weights are differences of values and of their means, which 16 bits would round again.
+    return fx.float() if fx.dtype.itemsize < 4 else fx
 
 
 def check_finite(values: Tensor, claim: str, validate: bool) -> None:
