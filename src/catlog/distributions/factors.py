@@ -176,9 +176,9 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
             "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
             "torch.distributions, each alone or inside Independent(..., dims), and "
             "catlog.Categoricals; and, for estimators of structured distributions, those of "
-            "catlog.distributions (MarkovChain, Autoregressive, Subset, ...). For counts (Poisson, ...) use "
-            "catlog.CountDifferences, or catlog.distributions.truncated(q). For other types there "
-            "is catlog.register_distribution."
+            "catlog.distributions (MarkovChain, Autoregressive, Subset, ...). For counts "
+            "(Poisson, ...) use catlog.CountDifferences, or catlog.distributions.truncated(q). "
+            "For other types there is catlog.register_distribution."
         )
     batch, event = q.batch_shape + (1,) * outputs, q.event_shape
     d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
