@@ -49,10 +49,10 @@ class Estimator(Protocol):
     - ``q``: a distribution with ``batch_shape = [*batch]`` (separate expectations) and
       ``event_shape = [*event]`` (the random vector).
     - ``f``: called with points ``[n, *batch, *event]``, in the format of ``q.sample()``; returns
-      floats (or bools, for indicators) ``[n, *batch]``. f may be a black box unless
-      ``differentiates_f``, and it may have parameters. An f with a method ``neighbours(x)``
-      computes its own table, and one with a method ``expectation(q)`` its own mean (see
-      :mod:`catlog.functions`).
+      floats (or bools, for indicators) ``[n, *batch]``; those of 16 bits are widened to float32. f
+      may be a black box unless ``differentiates_f``, and it may have parameters. An f with a method
+      ``neighbours(x)`` computes its own table, and one with a method ``expectation(q)`` its own
+      mean (see :mod:`catlog.functions`).
     - ``outputs``: the number of trailing output dimensions of f. With ``outputs=1``, f returns
       ``[n, *batch, m]`` and the result is ``[*batch, m]``, an expectation per output. All outputs
       share the draws, and each has the value and gradient of a call of its own. Estimators with

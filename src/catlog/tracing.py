@@ -44,4 +44,6 @@ def full_precision(x: Tensor) -> AbstractContextManager[object]:
     of 16 bits would change probabilities and the weights that have to cancel.
     """
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    if x.is_meta or not torch.is_autocast_enabled(kind):  # "meta" knows no autocast
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)

@@ -97,6 +97,22 @@ def test_modules_are_found_wherever_a_function_refers_to_them() -> None:
 
 
 @pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
+def test_gradients_are_measured_inside_no_grad(ask: Ask) -> None:
+    """Without them every estimate would be zero, and the variance, too."""
+    with torch.no_grad():
+        result = ask(lambda x: x.sum(-1).sin(), bits(4, 5))
+        assert not torch.is_grad_enabled()
+    if isinstance(result, catlog.Advice):
+        assert "saw no gradient" not in str(result)
+        assert result.trials[0].variance > 0
+    else:
+        assert isinstance(result, catlog.Comparison)
+        assert result.rows[0].variance > 0
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"inference_mode forbids"):
+        ask(lambda x: x.sum(-1).sin(), bits(4, 5))
+
+
+@pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
 def test_an_empty_batch_is_named(ask: Ask) -> None:
     with pytest.raises(ValueError, match=r"q: its batch \(0,\) is empty"):
         ask(lambda x: x.sum(-1), bits(0, 3))

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
 from catlog.distributions import gumbel_top_k
@@ -180,6 +181,48 @@ def test_k_and_mask_per_batch_element() -> None:
             close(got, wanted)
             weight = normals(wanted.numel(), seed=1).view_as(wanted)
             assert_same(weight * got, weight * wanted, logits, rtol=1e-13, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_rankings_have_the_product_of_their_conditionals(k: int) -> None:
+    """In one pass over the items, with the same gradients; padding and repeats are impossible."""
+    scores = normals(5, 6).requires_grad_()
+    mask = torch.ones(5, 6, dtype=torch.bool)
+    mask[1, 2] = k == 6  # with a masked item at most five can be ranked
+    q = catlog.PlackettLuce(scores, k, mask)
+    x = q.sample((40,))
+    if k > 1:
+        x[0, 0, 1] = x[0, 0, 0]
+    if k < 6:
+        x[1, 1, 0] = 2
+    log_probs = q.log_prob_of_rows(x)
+    wanted = Ordered.log_prob_of_rows(q, x)
+    assert int(log_probs.isneginf().sum()) == (k > 1) + (k < 6)
+    torch.testing.assert_close(log_probs, wanted, rtol=1e-12, atol=1e-12)
+    weight = torch.where(log_probs.isneginf(), 0.0, normals(40, 5, seed=1))
+    gradients = [
+        torch.autograd.grad((weight * value.clamp(min=-1e9)).sum(), scores, retain_graph=True)[0]
+        for value in (log_probs, wanted)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_long_rankings_need_no_table() -> None:
+    """The conditionals of one ranking of d items are d^2 numbers."""
+    q = catlog.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
+    x, largest = q.sample((20,)), 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            for value in result if isinstance(result, tuple) else [result]:
+                largest = max(largest, value.numel() if isinstance(value, Tensor) else 0)
+            return result
+
+    with Watch():
+        q.log_prob(x).sum().backward()
+    assert largest <= 20 * 51
 
 
 @pytest.mark.parametrize("batch", [(0,), (2, 0)])

@@ -1,6 +1,7 @@
-"""Under autocast f and the networks of q run in 16 bits, but the estimators' arithmetic does not.
+"""Numbers of 16 bits: f and the networks of q may compute in them, the estimators do not.
 
-f here has no operation that autocast changes, so that values and gradients must stay the same.
+In the tests of autocast, f has no operation that autocast changes, so that values and gradients
+must stay the same.
 """
 
 from copy import deepcopy
@@ -62,3 +63,26 @@ def test_the_mean_of_digits_is_that_without_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         mean = catlog.Exact()(f, q, outputs=1)
     torch.testing.assert_close(mean, catlog.Exact()(f, q, outputs=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("E", estimators())
+def test_values_of_sixteen_bits_are_widened(E: catlog.Estimator, dtype: torch.dtype) -> None:
+    """As autocast makes them. Their differences and means would be rounded once more."""
+    for kind, make_q in DISTRIBUTIONS.items():
+        if not supports(E, kind) or (kind == "structured" and E.differentiates_f):
+            continue
+        results = []
+        for is_widened in (False, True):
+            leaf = LOGITS.clone().requires_grad_()
+
+            def function(x: Tensor, is_widened: bool = is_widened) -> Tensor:
+                values = (f(x) + 10).to(dtype)
+                return values.float() if is_widened else values
+
+            torch.manual_seed(0)
+            value = deepcopy(E)(function, make_q(leaf))
+            value.sum().backward()
+            assert value.dtype == torch.float32
+            results.append((value.detach(), leaf.grad))
+        torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)

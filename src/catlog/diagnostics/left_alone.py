@@ -18,6 +18,8 @@ LEAVES = (Tensor, Distribution, ModuleType, type, str, bytes, int, float, comple
 def left_alone(*sources: object) -> Iterator[None]:
     """Restore torch's random number generators and the buffers of all modules in ``sources``.
 
+    Gradients are enabled, also inside ``torch.no_grad``: without them every estimate would be zero.
+
     A network in training mode counts batches, and keeps running statistics of them (BatchNorm):
     a measurement evaluates it at other points, and more often, than training does.
 
@@ -29,10 +31,15 @@ def left_alone(*sources: object) -> Iterator[None]:
     >>> network[0].num_batches_tracked
     tensor(0)
     """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "advise and compare measure gradients, which torch.inference_mode forbids. Call them "
+            "outside of it."
+        )
     buffers = [buffer for module in modules_of(*sources) for buffer in module.buffers()]
     values = [buffer.detach().clone() for buffer in buffers]
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), torch.enable_grad():
         try:
             yield
         finally:

@@ -210,10 +210,10 @@ def _why_not_independent(q: Distribution, base: Distribution) -> str:
         f"q: a distribution of independent categorical variables is needed, but {_name(q)} was "
         "given. Supported are Bernoulli, Categorical and OneHotCategorical of "
         "torch.distributions, each alone or inside Independent(..., dims), and "
-        "catlog.Categoricals; and, for estimators of structured distributions, Autoregressive, "
-        "BayesianNetwork and MarkovChain. For counts (Poisson, ...) use catlog.CountDifferences, "
-        "or catlog.distributions.truncated(q). For other types there is "
-        "catlog.register_distribution."
+        "catlog.Categoricals; and, for estimators of structured distributions, those of "
+        "catlog.distributions (MarkovChain, Autoregressive, Subset, ...). For counts "
+        "(Poisson, ...) use catlog.CountDifferences, or catlog.distributions.truncated(q). "
+        "For other types there is catlog.register_distribution."
     )
 
 

@@ -252,7 +252,8 @@ def checked(fx: object, x: Tensor, law: View) -> Float[Tensor, "n *batch"]:
             "(or `.double()`)."
         )
     check_finite(fx, "f must return", law.validate)
-    return fx
+    # Weights are differences of values and of their means, which 16 bits would round again.
+    return fx.float() if fx.dtype.itemsize < 4 else fx
 
 
 def check_finite(values: Tensor, claim: str, validate: bool) -> None:
