@@ -1,6 +1,7 @@
 """Imports point in one direction: a module imports itself and the layers above it only."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,9 @@ def test_a_planted_import_is_found(planted: str) -> None:
         "from ..checks import check_count\nfrom .ordered import Ordered",
         ("distributions", "factors"),
     )
+
+
+def test_all_tests_can_be_collected_at_once() -> None:
+    """Two test files of one name in different folders could not be imported together."""
+    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
