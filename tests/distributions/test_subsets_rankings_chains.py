@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
-from catlog.distributions import gumbel_top_k
+from catlog.distributions import Ordered, gumbel_top_k
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
 from catlog.testing import z_limit
