@@ -1,7 +1,6 @@
 """LEG: local expectation gradients."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -118,7 +117,9 @@ class _SingleChanges:
     category: Int64[Tensor, "n *batch changes"]
 
     @classmethod
-    def of(cls, law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]) -> Self:
+    def of(
+        cls, law: Factors | Conditionals, index: Int64[Tensor, "n *batch d"]
+    ) -> "_SingleChanges":
         """Return the changes of the draws to all other categories of all variables."""
         sizes = law.cardinalities
         changes = [(i, offset) for i, size in enumerate(sizes) for offset in range(1, size)]
