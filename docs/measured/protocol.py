@@ -133,19 +133,21 @@ def planned(kind: tuple[str, str]) -> list[str]:
 
 
 def bits_table(kind: tuple[str, str], curves: dict[str, Curves]) -> str:
-    """Return one table: ours beside the published numbers, by K, and what was not run."""
+    """Return one table: ours beside the published numbers, by K."""
     published, digits = PUBLISHED[kind], 2 if kind[0] == "bernoulli" else 1
     has_test = kind == ("bernoulli", "mnist")
     known = [*curves, *(name for name in published if name not in curves)]
-    common = min((curve.end for curve in curves.values()), default=0)
+    ends = [curve.end for curve in curves.values()]
+    common = min(ends, default=0)
+    kept = slice(None) if len(set(ends)) > 1 else slice(2, None)  # all ended at the common step
     lines = []
     for name in sorted(known, key=lambda name: (evaluations(name), name != FIRST, name)):
         curve = curves.get(name)
-        cells = ["not run", "", "", "", ""]
+        at_common, at_end = "not run", ["", "", "", ""]
         if curve is not None:
             end = curve.end
-            cells = [
-                text(curve.samples("train", common), -1, digits),
+            at_common = text(curve.samples("train", common), -1, digits)
+            at_end = [
                 f"{end:,}",
                 text(curve.samples("train", end), -1, digits),
                 text(curve.samples("test", end), -1, digits),
@@ -155,15 +157,26 @@ def bits_table(kind: tuple[str, str], curves: dict[str, Curves]) -> str:
         references = [published_text(kind, name)]
         if has_test:
             references.append(f"{PUBLISHED_TEST[name]:.2f}" if name in PUBLISHED_TEST else "")
-        lines.append([f"{name}{marked(name)}", evaluations(name), models, *cells, *references])
-    head = [
-        "estimator", "K", "models", f"train, {common:,} steps", "last step", "train",
-        "test, 100 draws", "test, 3 draws", "train, published",
-    ]  # fmt: skip
-    head += ["test, published"] if has_test else []
-    missing = [name for name in planned(kind) if name not in curves]
-    note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
-    return f"{table(head, lines)}{note}"
+        first = [f"{name}{marked(name)}", evaluations(name), models, at_common]
+        lines.append([*first, *at_end[kept], *references])
+    at_end = ["last step", "train", "test, 100 draws", "test, 3 draws"]
+    head = ["estimator", "K", "models", f"train, {common:,} steps", *at_end[kept]]
+    head += ["train, published", *(["test, published"] if has_test else [])]
+    return table(head, lines)
+
+
+def not_run(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
+    """Return a sentence for all tables that lack the same methods."""
+    titles: dict[str, list[str]] = {}
+    for kind, curves in tables.items():
+        missing = ", ".join(name for name in planned(kind) if name not in curves)
+        if missing:
+            titles.setdefault(missing, []).append(TITLES[kind])
+    sentences = []
+    for missing, names in titles.items():
+        where = "" if len(names) == len(tables) else f" ({'; '.join(names)})"
+        sentences.append(f"Not run yet{where}: {missing}.")
+    return "\n\n".join(sentences)
 
 
 def marked(name: str) -> str:
@@ -247,7 +260,7 @@ def values() -> dict[str, object]:
     picture = "![Train bounds over steps](figures/protocol.png)" if measured else ""
     return {
         "verdict": verdict(tables),
-        "tables": "\n\n".join(sections),
+        "tables": "\n\n".join([*sections, not_run(tables)]),
         "picture": picture,
         "bounds": bounds,
         "bias": bias,
