@@ -45,6 +45,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "SumAndSample(1, top=1)": ("SumAndSample", {}, BITS),
     "RLOO(6)": ("RLOO", {"samples": 6}, BITS),
     "MAPO(2, size=4)": ("MAPO", {"max_variables": VARIABLES}, BITS),
+    "RLOO(8)": ("RLOO", {"samples": 8}, BITS),
+    "ReinMax(8)": ("ReinMax", {"samples": 8}, BITS),
     "RLOO(10)": ("RLOO", {"samples": 10}, BITS),
     "UnorderedSet(10)": ("UnorderedSet", {"samples": 10}, BITS),
     "RLOO(100)": ("RLOO", {"samples": 100}, BITS),
