@@ -14,6 +14,7 @@ from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...evaluation.learning import frozen, learns, write
 from ...sampling.draw import draws_for
+from ..logit_gradients import differentiable_log_prob
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +73,7 @@ class Reinforce(FromDraws):
             if callable(self.baseline)
             else self.baseline
         )
-        ratio = likelihood_ratio(law.log_prob(law.index(x)))
+        ratio = likelihood_ratio(differentiable_log_prob(law, x))
         return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))
 
 

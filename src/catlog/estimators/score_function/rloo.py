@@ -11,7 +11,7 @@ from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, likelihood_ratio, tie
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
-from ..logit_gradients import leave_one_out
+from ..logit_gradients import differentiable_log_prob, leave_one_out
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,5 +70,5 @@ class RLOO(FromDraws):
         x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law)
         baseline = leave_one_out(fx.detach())
-        ratio = likelihood_ratio(law.log_prob(law.index(x)))
+        ratio = likelihood_ratio(differentiable_log_prob(law, x))
         return tie(fx.mean(0), ((fx - baseline) * ratio + baseline).mean(0))

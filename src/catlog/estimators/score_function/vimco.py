@@ -13,7 +13,7 @@ from ...distributions.conditionals import view
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import draws_for
-from ..logit_gradients import leave_one_out
+from ..logit_gradients import differentiable_log_prob, leave_one_out
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,5 +82,5 @@ class VIMCO(FromDraws):
         is_same_draw = torch.eye(n, dtype=torch.bool, device=constant.device)
         is_same_draw = is_same_draw.view(n, n, *[1] * (constant.dim() - 1))
         baseline = torch.where(is_same_draw, substitute, constant).logsumexp(1) - log(n)
-        score = law.log_prob(law.index(x))
+        score = differentiable_log_prob(law, x)
         return attach(value, value + ((value.detach() - baseline) * score).sum(0))
