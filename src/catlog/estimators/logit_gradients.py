@@ -27,9 +27,7 @@ def score_in_logits(
     return table.masked_fill(constant == -torch.inf, 0.0), score
 
 
-def differentiable_log_prob(
-    law: Factors | Conditionals, x: Float[Tensor, "n *batch_event"]
-) -> Float[Tensor, "n *batch"]:
+def differentiable_log_prob(law: Factors | Conditionals, x: Tensor) -> Float[Tensor, "n *batch"]:
     """Return log q(x) for the sake of its derivatives, of any order.
 
     For bits it is sum_i x_i (log p_i(1) - log p_i(0)) + log p_i(0). A product is many times faster
