@@ -65,8 +65,8 @@ HEADLINE = {
     "addition": ("accuracy", "accuracy"),
     "programs": ("accuracy", "accuracy"),
 }
-# The words of README for the kinds of distribution.
 FULL_WIDTH = 72  # of a terminal in which the longest name of an estimator leaves space for the rest
+# The words of README for the kinds of distribution.
 KINDS = {Kind.INDEX: "categorical"}
 
 
