@@ -36,7 +36,7 @@ def rows(estimator: str, samples: int, end: int, bounds: list[float], **more: ob
 
 def test_page_without_runs_says_so(results: Path) -> None:
     page = render("protocol", PAGE)
-    assert page.count(protocol.NOT_MEASURED) == 3
+    assert page.count(protocol.NOT_MEASURED) == 4
     assert "| RODEO(3) | 3 |  | not run |" in page
     assert "-100.46" in page
     assert "Not run yet: SlopeCateR(2, corrections=1), RODEO(3)" in page

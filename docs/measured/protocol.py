@@ -40,6 +40,7 @@ TITLES = {
     ("gaussian", "mnist"): "MNIST, real-valued pixels",
     ("gaussian", "fashion-mnist"): "Fashion-MNIST, real-valued pixels",
 }
+COLLAPSED = 50.0  # nats above the lowest bound of its size; the code then says little
 # Negated train bounds, means over the six sizes.
 PUBLISHED_CATEGORICAL = {
     "ReinMax": 103.21,
@@ -204,12 +205,48 @@ def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
     return "\n".join(lines) or NOT_MEASURED
 
 
-def categorical_tables(rows: list[Row]) -> tuple[str, str]:
+def by_size(rows: list[Row]) -> dict[tuple[int, int], dict[str, Curves]]:
+    """Return the curves of the categorical protocol by categories and variables."""
+    return {
+        size: collect(row for row in rows if (row["categories"], row["variables"]) == size)
+        for size in plan.SIZES
+    }
+
+
+def epochs_of(curve: Curves) -> tuple[float, float]:
+    """Return how many epochs a run has, and how many it was to have."""
+    row = curve.rows[curve.end][0]
+    return row["epoch"], row["epochs"]
+
+
+def lowest_bounds(sizes: dict[tuple[int, int], dict[str, Curves]]) -> str:
+    """Return a line per size: the first at the last epoch of all, and models that collapsed."""
+    lines = []
+    for (categories, variables), curves in sizes.items():
+        if not curves:
+            continue
+        step = min(curve.end for curve in curves.values())
+        samples = {name: curve.samples("train", step) for name, curve in curves.items()}
+        order = sorted(samples, key=lambda name: mean(samples[name]))
+        first, next_name = order[0], order[min(1, len(order) - 1)]
+        epoch = curves[first].rows[step][0]["epoch"]
+        lowest = min(map(min, samples.values()))
+        collapsed = [
+            f"{sum(value > lowest + COLLAPSED for value in values)} of {len(values)} of `{name}`"
+            for name, values in samples.items()
+            if max(values) > lowest + COLLAPSED
+        ]
+        line = f"- {categories} x {variables}, after {epoch:.0f} epochs: `{first}`{marked(first)}"
+        if next_name != first:
+            gap = mean(samples[next_name]) - mean(samples[first])
+            line += f", {gap:.2f} nats before `{next_name}`{marked(next_name)}"
+        line += f". Models that collapsed: {', '.join(collapsed)}." if collapsed else "."
+        lines.append(line)
+    return "\n".join(lines) or NOT_MEASURED
+
+
+def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple[str, str]:
     """Return the bounds by size, and bias and variance where exact gradients are known."""
-    sizes: dict[tuple[int, int], dict[str, Curves]] = {}
-    for size in plan.SIZES:
-        chosen = [row for row in rows if (row["categories"], row["variables"]) == size]
-        sizes[size] = collect(chosen)
     methods = list(dict.fromkeys(name for curves in sizes.values() for name in curves))
     if not methods:
         return NOT_MEASURED, NOT_MEASURED
@@ -222,7 +259,7 @@ def categorical_tables(rows: list[Row]) -> tuple[str, str]:
                 cells.append("not run")
                 continue
             samples = curve.samples("train", curve.end)
-            epoch, epochs = (curve.rows[curve.end][0][key] for key in ("epoch", "epochs"))
+            epoch, epochs = epochs_of(curve)
             cut = "" if epoch >= epochs else f" (epoch {epoch:.0f})"
             cells.append(text(samples, 1) + cut)
             means += [] if cut else [mean(samples)]
@@ -255,13 +292,15 @@ def values() -> dict[str, object]:
     sections = [
         f"### {TITLES[kind]}\n\n{bits_table(kind, curves)}" for kind, curves in tables.items()
     ]
-    bounds, bias = categorical_tables(read_if_measured("protocol/categories"))
+    sizes = by_size(read_if_measured("protocol/categories"))
+    bounds, bias = categorical_tables(sizes)
     measured = any(tables.values())
     picture = "![Train bounds over steps](figures/protocol.png)" if measured else ""
     return {
         "verdict": verdict(tables),
         "tables": "\n\n".join([*sections, not_run(tables)]),
         "picture": picture,
+        "lowest": lowest_bounds(sizes),
         "bounds": bounds,
         "bias": bias,
     }

@@ -52,7 +52,8 @@ MEASURES = {
     "one-hot": "negated train bound",
     "attention": "train accuracy",
 }
-FRESH_SEEDS = {421, 422, 423}  # of the runs in turn
+FRESH_SEEDS = {521, 522, 523}  # of the runs in turn
+EARLIER_SEEDS = {421, 422, 423}  # with more versions, before ReinMax's step became cheaper
 NOT_MEASURED = "*Not measured yet.*"
 
 
@@ -303,6 +304,12 @@ def mean_steps(runs: dict[int, Curve]) -> str:
     return mean_or_blank([steps_to(runs[seed], 97.0) for seed in FRESH_SEEDS], 0)
 
 
+def step_seconds(runs: dict[int, Curve]) -> float:
+    """Return the mean seconds of a step over the fresh seeds."""
+    last = [runs[seed][-1] for seed in FRESH_SEEDS]
+    return mean(row["seconds"] / row["step"] for row in last)
+
+
 def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, str]:
     """Return how soon the exact gradient would reach 97, by the run with the most draws."""
     names = ("exact_steps", "exact_at_reinmax", "exact_at_slope")
@@ -311,12 +318,13 @@ def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, st
         return dict.fromkeys(names, "?")
     exact = curves(rows)["SlopeCateR(256, corrections=128)"][421]
     steps = steps_to(exact, 97.0) or inf
-    eight, sixteen = methods["ReinMax-8"][421], methods["ReinMax(16)"][421]
-    slope = methods["SlopeCateR-8, sizes"][421]
-    at_reinmax, at_slope = (steps * run[-1]["seconds"] / run[-1]["step"] for run in (eight, slope))
-    shown = (steps_to(eight, 97.0) or inf, steps_to(sixteen, 97.0) or inf)
-    texts = (f"{steps:,.0f}", f"{at_reinmax:.1f}", f"{at_slope:.1f}", *(f"{n:,.0f}" for n in shown))
-    return dict(zip(names, (*texts, f"{reached(eight, 97.0) or inf:.1f}"), strict=True))
+    eight, sixteen = methods["ReinMax-8"], methods["ReinMax(16)"]
+    prices = (step_seconds(eight), step_seconds(methods["SlopeCateR-8, sizes"]))
+    others = (steps_to(eight[421], 97.0) or inf, steps_to(sixteen[421], 97.0) or inf)
+    texts = [f"{steps:,.0f}", *(f"{steps * price:.1f}" for price in prices)]
+    texts += [f"{count:,.0f}" for count in others]
+    texts.append(mean_or_blank([reached(eight[seed], 97.0) for seed in FRESH_SEEDS], 1))
+    return dict(zip(names, texts, strict=True))
 
 
 def addition_runs(rows: list[Row]) -> list[Curve]:
@@ -341,6 +349,7 @@ def values() -> dict[str, object]:
         "device": rows[0]["device"].replace("NVIDIA ", ""),
         "ranking": ranking(methods),
         "in_turn": in_turn(methods, FRESH_SEEDS),
+        "earlier": in_turn(methods, EARLIER_SEEDS),
         "kernels": kernels(),
         "many_draws": many_draws(read_if_measured("speed/race_steps_cuda")),
         "extra_kernels": extra_kernels(),
