@@ -82,10 +82,10 @@ NOT_FIXED = "it needs an f that never changes between steps; fixed=True says tha
 # GumbelSoftmax without `hard` is not among them: it trains the parameters of f at relaxed points.
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate(RLOO()),
-    Candidate(ReinMax(), _is_relaxable),
+    Candidate(ReinMax(draws="latin"), _is_relaxable),
     Candidate(SlopeCateR()),
     Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
-    Candidate(GumbelSoftmax(temperature=1.0, hard=True), _is_relaxable),
+    Candidate(GumbelSoftmax(temperature=1.0, hard=True, draws="latin"), _is_relaxable),
     Candidate(IndeCateR(draws="latin")),
     Candidate(Exact()),
     Candidate(DoubleCV(), coefficients=("alpha",)),
@@ -96,10 +96,10 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(LEG(), _is_structured),
     Candidate(BBVI()),
     Candidate(MemoryCateR(), _is_fixed, expensive=True, warm_up=8, otherwise=NOT_FIXED),
-    Candidate(StraightThrough()),
+    Candidate(StraightThrough(draws="latin")),
     Candidate(MuProp(), _is_relaxable),
     Candidate(IndeCateR(draws="latin", variables=1, control="none"), _black_box_larger_than(1)),
     Candidate(IndeCateR(draws="latin", variables=4, control="none"), _black_box_larger_than(4)),
     Candidate(IndeCateR(draws="latin", per_variable=True), lambda structure: structure.d > 1),
-    Candidate(DARN(), _is_relaxable),
+    Candidate(DARN(draws="latin"), _is_relaxable),
 )

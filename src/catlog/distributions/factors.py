@@ -83,6 +83,23 @@ class Factors:
             return self.given_logits
         return safe_log(self.probs)
 
+    def with_probs(self, probs: Tensor, log_probs: Tensor) -> "Factors":
+        """Return the same variables with other probabilities.
+
+        PyTorch 2.6 cannot compile ``dataclasses.replace``.
+        """
+        return Factors(
+            self.kind,
+            probs,
+            log_probs,
+            self.batch_shape,
+            self.event_shape,
+            self.cardinalities,
+            self.dtype,
+            self.outputs,
+            self.validate,
+        )
+
     def flat(self, x: Tensor) -> Tensor:
         """Reshape ``[n, *batch, *event]`` to ``[n, *batch, d]``, or ``[n, *batch, d, k]``."""
         lead = x.shape[: x.dim() - len(self.event_shape)]

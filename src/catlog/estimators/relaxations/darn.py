@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 from ...checks import check_count
 from ...distributions.factors import Factors, bits_only
 from ...estimator import BITS
+from ...sampling.draw import Draws
 from .relaxation import MeanThroughDraws, weighted_log_odds
 
 
@@ -37,6 +38,8 @@ class DARN(MeanThroughDraws):
     Args:
         samples: number of draws N.
         order: 1 or 2.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(2, requires_grad=True)
@@ -48,6 +51,7 @@ class DARN(MeanThroughDraws):
 
     samples: int = 1
     order: int = 2
+    draws: Draws = "independent"
     validate: bool = True
 
     supports = BITS

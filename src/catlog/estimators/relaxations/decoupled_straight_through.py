@@ -1,6 +1,6 @@
 """Straight-through Gumbel-Softmax with a temperature for each direction."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...checks import check_temperature
 from ...distributions.factors import Factors
-from ...sampling.draw import draws_for
+from ...sampling.draw import Draws, base_draws
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, straight_through, to_point
@@ -37,6 +37,8 @@ class DecoupledStraightThrough(MeanThroughDraws):
         samples: number of draws N.
         forward_temperature: :math:`\tau_f > 0`, a number, or a 0-d tensor.
         backward_temperature: :math:`\tau_b > 0`, a number, or a 0-d tensor.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     The uniforms behind the Gumbels (given x) can be given to a call as ``noise``, ``[N, *batch, d,
@@ -53,6 +55,7 @@ class DecoupledStraightThrough(MeanThroughDraws):
     samples: int = 1
     forward_temperature: float | Tensor = 1.0
     backward_temperature: float | Tensor = 1.0
+    draws: Draws = "independent"
     validate: bool = True
 
     randomness = ("x", "noise")
@@ -73,8 +76,8 @@ class DecoupledStraightThrough(MeanThroughDraws):
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
         log_forward = (law.log_probs.detach() / self.forward_temperature).log_softmax(-1)
-        forward = replace(law, probs=log_forward.exp(), given_logits=log_forward)
-        x = draws_for(self, forward, x, generator)
+        forward = law.with_probs(log_forward.exp(), log_forward)
+        x = base_draws(forward, x, self.samples, self.draws, generator=generator)
         z = gumbels_given_argmax(forward, forward.index(x), noise, (), generator=generator)
         logits = finite_log_probs(law)
         gumbel = z - torch.where(law.possible, log_forward, 0.0)  # still -inf where impossible

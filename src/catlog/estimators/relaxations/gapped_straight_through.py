@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...checks import check_number, check_temperature
 from ...distributions.factors import Factors
+from ...sampling.draw import Draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, is_drawn
 
@@ -37,6 +38,8 @@ class GappedStraightThrough(MeanThroughDraws):
         temperature: tau > 0, a number, or a 0-d tensor.
         gap: at least 0. None: :math:`-\log(1 - p(x)) / p(x)` for the drawn category, as the
             authors' code offers it.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(2, requires_grad=True)
@@ -49,6 +52,7 @@ class GappedStraightThrough(MeanThroughDraws):
     samples: int = 1
     temperature: float | Tensor = 1.0
     gap: float | None = 1.0
+    draws: Draws = "independent"
     validate: bool = True
 
     reference = "Fan et al. 2022"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...checks import check_count, check_temperature, check_uniforms
 from ...distributions.factors import Factors
+from ...sampling.draw import Draws
 from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
@@ -37,6 +38,8 @@ class GumbelRao(MeanThroughDraws):
         samples: number of draws N.
         noise_samples: number M of Gumbel vectors for each draw.
         temperature: tau > 0, a number, or a 0-d tensor.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     The uniforms behind the Gumbels can be given to a call as ``noise``, ``[M, N, *batch, d, k]``.
@@ -51,6 +54,7 @@ class GumbelRao(MeanThroughDraws):
     samples: int = 1
     noise_samples: int = 10
     temperature: float | Tensor = 1.0
+    draws: Draws = "independent"
     validate: bool = True
 
     randomness = ("x", "noise")

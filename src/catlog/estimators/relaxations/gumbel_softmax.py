@@ -7,12 +7,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_flag, check_generator, check_randomness, check_temperature
+from ...checks import (
+    check_choice,
+    check_flag,
+    check_randomness,
+    check_temperature,
+    check_uniforms,
+)
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind
 from ...evaluation.evaluate import evaluate_through
+from ...sampling.draw import DRAWS, Draws, uniforms
 from ...sampling.gumbel import gumbels, logistics
-from ...sampling.randomness import given_or_rand
 from ...tracing import inside_functorch
 
 
@@ -40,6 +46,8 @@ class GumbelSoftmax(FromDraws):
         temperature: tau > 0, a number, or a 0-d tensor where a schedule changes it inside a
             captured graph.
         hard: straight-through.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     In place of ``x``, a call takes uniforms as ``noise``, ``[samples, *batch, d]`` for bits, else
@@ -56,6 +64,7 @@ class GumbelSoftmax(FromDraws):
     samples: int = 1
     temperature: float | Tensor = 1.0
     hard: bool = False
+    draws: Draws = "independent"
     validate: bool = True
 
     unbiased = False
@@ -68,6 +77,7 @@ class GumbelSoftmax(FromDraws):
         super().__post_init__()
         check_temperature("GumbelSoftmax", self.temperature)
         check_flag("GumbelSoftmax", "hard", self.hard)
+        check_choice("GumbelSoftmax", "draws", self.draws, DRAWS)
 
     def __call__(
         self,
@@ -89,10 +99,21 @@ class GumbelSoftmax(FromDraws):
         self, law: Factors, *, noise: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n *batch_event"]:
         """Return relaxed draws or, with ``hard``, draws with their derivative."""
-        check_generator(generator, law.device)
-        shape = (self.samples, *law.batch_shape, law.d)
+        shape = (*law.batch_shape, law.d)
         shape += (law.k,) if law.kind == Kind.ONE_HOT else ()
-        u = given_or_rand(noise, shape, "for this q", law, generator)
+        if noise is not None:
+            u = check_uniforms("noise", noise, (self.samples, *shape), "for this q", law)
+        else:
+            u = uniforms(
+                self.samples,
+                shape,
+                self.draws,
+                dtype=law.real,
+                device=law.device,
+                generator=generator,
+            )
+            if self.draws != "independent":  # those may be 1, and its Gumbel infinite
+                u = u.clamp(max=1 - torch.finfo(u.dtype).eps / 2)
         log_probs = law.log_probs
         if law.kind == Kind.BITS:
             relaxed = self.relax(log_probs[..., 1] - log_probs[..., 0], logistics(u), bits=True)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...checks import check_number
 from ...distributions.factors import Factors
+from ...sampling.draw import Draws
 from ..logit_gradients import finite_log_probs
 from .reinmax import times_jacobian
 from .relaxation import MeanThroughDraws, is_drawn
@@ -37,6 +38,8 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     Args:
         samples: number of draws N.
         bias_weight: w, at least 0 (the authors raise it from 1 to a million in training).
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(2, requires_grad=True)
@@ -49,6 +52,7 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
 
     samples: int = 1
     bias_weight: float = 100.0
+    draws: Draws = "independent"
     validate: bool = True
 
     reference = "Hooper & Shekhovtsov 2026"

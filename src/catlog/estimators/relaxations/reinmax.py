@@ -1,6 +1,6 @@
 """ReinMax: straight-through of second order."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,6 +9,7 @@ from torch import Tensor
 from ...checks import check_temperature
 from ...distributions.factors import Factors
 from ...estimator import Kind
+from ...sampling.draw import Draws
 from ..logit_gradients import finite_log_probs
 from .relaxation import MeanThroughDraws, drawn_categories, is_drawn, weighted_log_odds
 
@@ -37,6 +38,8 @@ class ReinMax(MeanThroughDraws):
     Args:
         samples: number of draws N.
         temperature: tau > 0, a number, or a 0-d tensor; above 1 it trades bias for variance.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(2, requires_grad=True)
@@ -48,6 +51,7 @@ class ReinMax(MeanThroughDraws):
 
     samples: int = 1
     temperature: float | Tensor = 1.0
+    draws: Draws = "independent"
     validate: bool = True
 
     reference = "Liu et al. 2023"
@@ -88,4 +92,4 @@ def times_jacobian(p: Float[Tensor, "*lead k"], logits: Tensor) -> Float[Tensor,
 def midpoint(law: Factors, index: Int64[Tensor, "n *batch d"]) -> Factors:
     """Return the distribution halfway between q and each draw, a constant."""
     middle = (is_drawn(law, index) + law.probs.detach()) / 2
-    return replace(law, probs=middle, given_logits=middle.log())
+    return law.with_probs(middle, middle.log())

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...checks import check_count, check_number, check_temperature
 from ...distributions.factors import Factors
+from ...sampling.draw import Draws
 from ...sampling.gumbel import truncated_gumbels
 from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
@@ -41,6 +42,8 @@ class ReinMaxCV(MeanThroughDraws):
         noise_samples: number M of Gumbel vectors for each draw.
         temperature: tau > 0 of the control variate, a number, or a 0-d tensor.
         control_weight: eta, the weight of the control variate; 0 is ReinMax.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     The uniforms behind h, then g can be given to a call as ``noise``, ``[1 + M, N, *batch, d, k]``.
@@ -56,6 +59,7 @@ class ReinMaxCV(MeanThroughDraws):
     noise_samples: int = 10
     temperature: float | Tensor = 1.0
     control_weight: float = 0.5
+    draws: Draws = "independent"
     validate: bool = True
 
     randomness = ("x", "noise")

@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...checks import check_randomness
+from ...checks import check_choice, check_randomness
 from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, Kind, once
 from ...evaluation.evaluate import evaluate, evaluate_through
-from ...sampling.draw import base_draws, draws_for
+from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.gumbel import gumbels_given_argmax
 from ..logit_gradients import finite_log_probs, score_in_logits, to_logit_gradient
 
@@ -117,9 +117,15 @@ class MeanThroughDraws(FromDraws):
     A subclass adds ``mean`` or, if its draws are not those of q, replaces ``points``.
     """
 
+    draws: Draws = "independent"
+
     unbiased = False
     supports = RELAXABLE
     differentiates_f = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(type(self).__name__, "draws", self.draws, DRAWS)
 
     def __call__(
         self,
@@ -150,7 +156,7 @@ class MeanThroughDraws(FromDraws):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n *batch_event"]:
         """Return draws with this estimator's derivative, ``[n, *batch, *event]``."""
-        x = draws_for(self, law, x, generator)
+        x = base_draws(law, x, self.samples, self.draws, generator=generator)
         return straight_through(law, x, to_point(law, self.mean(law, x, noise, generator)))
 
     def mean(

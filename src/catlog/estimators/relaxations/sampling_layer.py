@@ -1,6 +1,5 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -118,7 +117,16 @@ def _law(logits: Tensor, bits: bool, validate: bool) -> Factors:
         return factors(Bernoulli(logits=logits, validate_args=False), validate=validate)
     # torch's OneHotCategorical would check the logits, whatever `validate_args` says.
     law = factors(Categorical(logits=logits, validate_args=False), validate=validate)
-    return replace(law, kind=Kind.ONE_HOT, event_shape=logits.shape[-1:], dtype=logits.dtype)
+    return Factors(
+        Kind.ONE_HOT,
+        law.probs,
+        law.given_logits,
+        law.batch_shape,
+        logits.shape[-1:],
+        law.cardinalities,
+        logits.dtype,
+        validate=validate,
+    )
 
 
 def _gumbel_softmax(

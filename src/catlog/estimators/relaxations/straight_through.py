@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...distributions.factors import Factors
+from ...sampling.draw import Draws
 from .relaxation import MeanThroughDraws
 
 
@@ -26,6 +27,8 @@ class StraightThrough(MeanThroughDraws):
 
     Args:
         samples: number of draws N.
+        draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
+            (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(2, requires_grad=True)
@@ -36,6 +39,7 @@ class StraightThrough(MeanThroughDraws):
     """
 
     samples: int = 1
+    draws: Draws = "independent"
     validate: bool = True
 
     reference = "Bengio et al. 2013"
