@@ -18,6 +18,7 @@ from scripts import run
     [
         ("sample", ["--rounds", "1"], {"shape", "method", "ms", "ratio"}),
         ("temperatures", ["--quick"], {"section", "estimator", "bias", "variance", "bound"}),
+        ("dependent_draws", ["--quick"], {"model", "estimator", "draws", "gain", "decoder_gain"}),
         ("slope_predictions", ["--quick"], {"estimator", "beta", "residual", "noise"}),
     ],
 )

@@ -619,7 +619,8 @@ def test_biased_estimators_need_permission() -> None:
 
     unbiased = advise(wavy, bits(12), budget=64)
     assert all(trial.estimator.unbiased for trial in unbiased.trials)
-    assert unbiased.skipped["StraightThrough(1, draws=latin)"] == "it is biased; biased=True allows it"
+    reason = unbiased.skipped["StraightThrough(1, draws=latin)"]
+    assert reason == "it is biased; biased=True allows it"
     f = Counted(wavy)
     candidates = [Candidate(RLOO()), Candidate(StraightThrough())]
     allowed = advise(f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock)
