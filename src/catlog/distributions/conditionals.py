@@ -100,6 +100,11 @@ def structure(law: Factors | Conditionals) -> Ordered:
     return IndependentBlocks(law.log_probs, law.cardinalities)
 
 
+def distinct_rows(q: Ordered, index: Int64[Tensor, "n *batch d"]) -> Int64[Tensor, "rows *batch d"]:
+    """Return the rows whose conditionals differ: all, or one if the variables are independent."""
+    return index[:1] if isinstance(q, IndependentBlocks) else index
+
+
 def view(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Factors | Conditionals:
     """Return ``q`` as independent factors if possible, else by its conditionals.
 

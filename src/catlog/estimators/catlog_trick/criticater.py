@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ...checks import check_count, check_positive
-from ...distributions.conditionals import structure, view
+from ...distributions.conditionals import distinct_rows, structure, view
 from ...distributions.inverse_cdf import as_index
 from ...estimator import ANY, FromDraws, Function, attach
 from ...evaluation.evaluate import evaluate
@@ -95,48 +95,52 @@ class CritiCateR(FromDraws):
         x = draws_for(self, law, x, generator)
         fx = evaluate(f, x, law)
         index = law.index(x)
-        log_probs = ordered.log_conditionals(
-            index, self.validate
-        )  # [n, *batch, d, k], differentiable
+        n = len(index)
+        rows = distinct_rows(ordered, index)
+        log_probs = ordered.log_conditionals(rows, self.validate)  # [rows, *batch, d, k]
         with torch.no_grad(), full_precision(index):
+            fold = torch.arange(n, device=index.device) % min(self.folds, n)
             # Draws to the right: [*batch, n, ...], so that regressions are batched matrix products.
             is_drawn = index.unsqueeze(-1) == torch.arange(law.k, device=index.device)
             points = is_drawn.to(log_probs.dtype).movedim(0, -3)
             probs = log_probs.exp().movedim(0, -3)
-            effects, residuals = self._critic(
-                ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype)
+            tables, residuals = self._critic(
+                ordered.blocks, points, probs, fx.movedim(0, -1).to(log_probs.dtype), fold
             )
-        score = log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        summed_out = (log_probs.exp() * effects.movedim(-3, 0)).sum((-1, -2))
+            if len(rows) == n:
+                effects = tables[fold]
+                scores = (residuals.unsqueeze(-1) * points).movedim(-3, 0)
+            else:  # means over the draws, which share a row and, as one block, their residuals
+                share = (fold == torch.arange(len(tables), device=fold.device)[:, None]).to(tables)
+                effects = torch.tensordot(share.mean(-1), tables, 1).unsqueeze(0)
+                scores = residuals[..., :1].mT @ points.flatten(-2) / n
+                scores = scores.squeeze(-2).unflatten(-1, points.shape[-2:]).unsqueeze(0)
+        summed_out = log_probs.exp() * effects
+        scored = log_probs.masked_fill(log_probs == -torch.inf, 0.0) * scores
         base = fx.mean(0)
-        return attach(
-            base, base + (summed_out + (residuals.movedim(-2, 0) * score).sum(-1)).mean(0)
-        )
+        return attach(base, base + (summed_out + scored).sum((-1, -2)).mean(0))
 
     def _critic(
         self,
         blocks: tuple[tuple[int, ...], ...],
         points: Float[Tensor, "*batch n d k"],
-        probs: Float[Tensor, "*batch n d k"],
+        probs: Float[Tensor, "*batch rows d k"],
         value: Float[Tensor, "*batch n"],
-    ) -> tuple[Float[Tensor, "*batch n d k"], Float[Tensor, "*batch n d"]]:
-        """Return effects of categories and residuals, for each draw by models not fitted to it."""
+        fold: Int64[Tensor, "n"],
+    ) -> tuple[Float[Tensor, "folds *batch d k"], Float[Tensor, "*batch n d"]]:
+        """Return effects of categories and residuals by models that were not fitted to the fold."""
         n, largest = value.shape[-1], value.abs().amax(-1, keepdim=True)
         # A unit in which squares neither overflow nor vanish. It depends on the held-out value, so
         # it is a power of two: dividing by it rounds nothing.
         size = torch.where(largest > 0, largest, 1.0).log2().floor().exp2()
         folds = min(self.folds, n)
-        held_out = (
-            torch.arange(n, device=value.device) % folds
-            == torch.arange(folds, device=value.device)[:, None]
-        )
+        held_out = fold == torch.arange(folds, device=value.device)[:, None]
         held_out = held_out.view(folds, *[1] * (value.dim() - 1), n)
         train = (~held_out).to(value.dtype)  # [folds, 1..., n]
         count = train.sum(-1, keepdim=True)
         model = regression(points, train, blocks, self.ridge)
         target = (value / size).expand(folds, *value.shape)
-        pick = held_out.to(value.dtype)
-        effects = points.new_zeros((*value.shape, *points.shape[-2:]))
+        tables = points.new_zeros((folds, *value.shape[:-1], *points.shape[-2:]))
         residuals = points.new_zeros((*value.shape, points.shape[-2]))
         for block in reversed(blocks):
             variables = as_index(block)
@@ -150,13 +154,11 @@ class CritiCateR(FromDraws):
                 (left_out * centred).sum(-1) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
             ).clamp(0, 1)
             table = table * shrink[..., None, None]  # h_i(k), per fold
-            effects[..., variables, :] = torch.einsum(
-                "f...n,f...ik->...nik", pick.expand_as(target), table
-            )
-            residuals[..., variables] = (
-                (pick * (target - mean - predicted * shrink[..., None])).sum(0).unsqueeze(-1)
-            )
-            surprise = points[..., variables, :] - probs[..., variables, :]
-            target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
-            model.drop()
-        return effects * size[..., None, None], residuals * size.unsqueeze(-1)
+            tables[..., variables, :] = table
+            residual = target - mean - predicted * shrink[..., None]
+            residuals[..., variables] = torch.where(held_out, residual, 0.0).sum(0).unsqueeze(-1)
+            if block != blocks[0]:
+                surprise = points[..., variables, :] - probs[..., variables, :]
+                target = target - torch.einsum("...nik,f...ik->f...n", surprise, table)
+                model.drop()
+        return tables * size[..., None], residuals * size.unsqueeze(-1)

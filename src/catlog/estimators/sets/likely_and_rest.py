@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ...distributions.conditionals import Conditionals, structure
+from ...distributions.conditionals import Conditionals, distinct_rows, structure
 from ...distributions.factors import Factors
 from ...distributions.inverse_cdf import as_index
-from ...distributions.ordered import IndependentBlocks, Ordered
+from ...distributions.ordered import Ordered
 from ...estimator import Function, attach
 from ...evaluation.evaluate import evaluate
 from ...sampling.draw import base_draws, uniforms_for
@@ -43,6 +43,9 @@ def beam_search(
         slots = min(count - 1, len(variables))
         if slots == len(variables):
             open_to_change = torch.arange(slots, device=q.device).expand(best.shape)
+        elif slots == 0:
+            open_to_change = favourite[..., :0]
+            score = score + best.sum(-1)
         else:
             second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
             open_to_change = (second - best).topk(slots, -1).indices
@@ -89,7 +92,8 @@ def remaining_probability(
     gets no meaningful number. ``tree`` is the result of :func:`tree_of`, if it is known already.
     """
     q = structure(law)
-    probs = q.log_conditionals(members, law.validate).exp()[..., _drawing_order(q), :]
+    rows = distinct_rows(q, members)
+    probs = q.log_conditionals(rows, law.validate).exp()[..., _drawing_order(q), :]
     return (tree or tree_of(law, members, valid)).remaining(probs)
 
 
@@ -145,7 +149,7 @@ def _sampled(
     previous = None
     for block, variables in enumerate(q.blocks):
         raw, state = q.next_logits(block, x, state, previous)
-        lead = (u[:1] if isinstance(q, IndependentBlocks) else u).shape[:-1]
+        lead = distinct_rows(q, x).shape[:-1]
         probs = q.block_log_probs(raw, block, lead, law.validate).exp()
         index = as_index(variables)
         x[..., index] = walk.choose(probs, u[..., index])

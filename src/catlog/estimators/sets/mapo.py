@@ -102,7 +102,7 @@ class MAPO(FromDraws, nn.Module):
         refuse_outputs("MAPO", outputs, "it remembers the points where one output is high")
         law = view(q, validate=self.validate)
         check_module_device(self, law.device)
-        members, valid = self._recall(law, view(q, validate=False))
+        members, valid = self._recall(law)
         estimate, values, drawn = sum_and_sample(
             f, law, members, valid, self.samples, x, least=self.clip, generator=generator
         )
@@ -111,9 +111,7 @@ class MAPO(FromDraws, nn.Module):
         return estimate
 
     @torch.no_grad()
-    def _recall(
-        self, law: Factors | Conditionals, unchecked: Factors | Conditionals
-    ) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
+    def _recall(self, law: Factors | Conditionals) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
         """Return the remembered points (a likely one for an impossible) and which are possible."""
         check_count(
             "MAPO",
@@ -130,6 +128,8 @@ class MAPO(FromDraws, nn.Module):
         lead = (self.size, *[1] * len(law.batch_shape))
         best, _ = beam_search(law, 1)
         points = torch.where(fits.view(*lead, 1), stored.view(*lead, law.d), best)
+        # What follows an impossible prefix need not be a distribution, so it is not checked.
+        unchecked = Conditionals(law.q, validate=False) if isinstance(law, Conditionals) else law
         valid = fits.view(lead) & (unchecked.log_prob(points) > -torch.inf)
         return torch.where(valid.unsqueeze(-1), points, best), valid
 

@@ -55,18 +55,21 @@ class PrefixTree:
         table = values.new_full((self.k * m, *values.shape[1:]), default)
         return table.scatter(0, self.branch, values).unflatten(0, (self.k, m))
 
-    def remaining(self, probs: Float[Tensor, "m *batch d k"]) -> Float[Tensor, "m *batch depths"]:
+    def remaining(
+        self, probs: Float[Tensor, "rows *batch d k"]
+    ) -> Float[Tensor, "m *batch depths"]:
         """Return the probability to be outside the set, given the first i variables of a member.
 
-        ``probs`` are the conditionals along the members. A node adds its categories that lead to no
-        member, each node once, at its leader.
+        ``probs`` are the conditionals along the members; all members may share one row. A node adds
+        its categories that lead to no member, each node once, at its leader.
         """
-        p = probs.movedim(-1, 0)
+        p = probs.movedim(-1, 0).contiguous()
         leaders = self.leaders[..., :-1]
         free = self.by_branch(1.0, (~self.valid).expand(leaders.shape).to(p.dtype))
         free = (p * free).sum(0)
         counts = self.valid & self.is_leader[..., :-1]
-        step = p.gather(0, self.members.unsqueeze(0)).squeeze(0)
+        members = self.members.unsqueeze(0)
+        step = p.expand(self.k, *members.shape[1:]).gather(0, members).squeeze(0)
         below = suffix_sums(torch.where(counts, free, 0.0), step)
         if len(below) > 1:
             below = torch.where(self.valid, below, 0.0)
@@ -193,7 +196,7 @@ class Walk:
         p = probs.movedim(-1, 0).contiguous()
         share = self.share[: len(p), ..., block].unsqueeze(1)
         along = _choices(p.unsqueeze(2), share, u.unsqueeze(1))  # [n, m, *batch, v]
-        differs = (along != self.members[..., block]).cumsum(-1) > 0
+        differs = (along != self.members[..., block]).cumsum(-1, dtype=torch.int32) > 0
         after = self.stays & ~differs
         stays = torch.cat([self.stays.expand(after[..., :1].shape), after[..., :-1]], -1)
         self.stays = after[..., -1:]
