@@ -160,11 +160,13 @@ def suffix_sums(
     return term
 
 
-def _choices(probs: Float[Tensor, "k *shape"], share: Tensor | float, u: Tensor) -> Tensor:
+def _choices(probs: Float[Tensor, "k *shape"], share: Tensor, u: Tensor) -> Tensor:
     """Return categories by their share outside the set; by all of it if nothing is outside."""
     outside = probs * share
-    outside = torch.where(outside.sum(0) > 0, outside, probs)
-    return inverse_cdf(outside.movedim(0, -1), u * outside.sum(0))
+    total = outside.sum(0)
+    is_outside = total > 0
+    outside = torch.where(is_outside, outside, probs)
+    return inverse_cdf(outside.movedim(0, -1), u * torch.where(is_outside, total, 1.0))
 
 
 class Walk:
@@ -201,7 +203,7 @@ class Walk:
         stays = torch.cat([self.stays.expand(after[..., :1].shape), after[..., :-1]], -1)
         self.stays = after[..., -1:]
         followed = reduce(torch.maximum, torch.where(stays, along, -1).unbind(1))
-        return torch.where(followed >= 0, followed, _choices(p, 1.0, u))
+        return torch.where(followed >= 0, followed, inverse_cdf(probs, u))
 
 
 class Steps:
