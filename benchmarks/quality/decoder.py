@@ -37,7 +37,7 @@ import catlog
 from catlog import IndeCateR, SlopeCateR
 from catlog.diagnostics import Row as Measured
 from catlog.diagnostics import compare
-from catlog.estimators.catlog_trick import slope_predictions
+from catlog.estimators.catlog_trick import corrections
 from catlog.functions import FirstLayerLinear
 from catlog.problems.mlp import mlp
 
@@ -52,7 +52,7 @@ class EvenSlopeCateR(SlopeCateR):
     """SlopeCateR that distributes its corrections evenly over the variables."""
 
     def forward(self, *args: Any, **options: Any) -> Tensor:
-        with patch.object(slope_predictions, "UNIFORM_SHARE", 1.0):
+        with patch.object(corrections, "UNIFORM_SHARE", 1.0):
             return super().forward(*args, **options)
 
 
@@ -243,7 +243,7 @@ def residuals(epochs: int, f: Callable[[Tensor], Tensor], logits: Tensor, draws:
             share = share / share.sum(-1, keepdim=True)
             if way != "by what is left over":
                 even = torch.full_like(share, 1 / d)
-                share = torch.lerp(share, even, slope_predictions.UNIFORM_SHARE)
+                share = torch.lerp(share, even, corrections.UNIFORM_SHARE)
             rows.append(
                 {
                     "part": "residuals",

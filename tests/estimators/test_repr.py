@@ -18,6 +18,7 @@ CHANGED = {
     "order": 1,
     "last_time": 0.25,
     "control_weight": 0.25,
+    "pairs": True,
 }
 EXCLUDED = {"IndeCateR": {"variables"}, "SCateR": {"categories"}, "REBAR": {"temperature"}}
 

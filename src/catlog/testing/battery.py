@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 
 from catlog.distributions.factors import factors
 from catlog.estimator import Estimator
+from catlog.estimators import SlopeCateR
 
 from .cases import CASES, PARAMETER, Case, FeatureFunction
 from .enumeration import expected
@@ -70,9 +71,10 @@ def draw_randomness(E: Estimator, q: Distribution) -> dict[str, Tensor]:
     """Draw what E takes as ``x``, ``chosen`` and ``start``, so that two calls can share it."""
     rows, batch = E.rows(q), q.batch_shape
     law = factors(q)
+    starts = 2 if isinstance(E, SlopeCateR) and E.uses_pairs(law.k) else 1
     makers: dict[str, Callable[[], Tensor]] = {
         "x": lambda: q.sample((rows,)),
         "chosen": lambda: torch.rand(rows, *batch, law.d).argsort(-1)[..., : chosen_per_draw(E)],
-        "start": lambda: torch.rand(1, *batch, dtype=law.probs.dtype),
+        "start": lambda: torch.rand(starts, *batch, dtype=law.probs.dtype),
     }
     return {name: makers[name]() for name in E.randomness}

@@ -14,7 +14,7 @@ from torch import Tensor
 from catlog.distributions.factors import factors
 from catlog.estimator import Estimator
 from catlog.estimators import SlopeCateR
-from catlog.estimators.catlog_trick.slope_predictions import gradient_scale, selection_probabilities
+from catlog.estimators.catlog_trick.corrections import gradient_scale, selection_probabilities
 
 from .cases import Case, FeatureFunction
 from .settings import chosen_per_draw
@@ -48,12 +48,29 @@ def every_deck(d: int, rows: int, per_draw: int) -> Tensor:
 
 
 def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
-    """Return middles and lengths of the intervals of ``start`` with the same corrections."""
-    assert isinstance(E, SlopeCateR), "the intervals of `start` are known for SlopeCateR only"
+    """Return middles [starts, cells] and sizes of the cells of ``start`` with the same corrections.
+
+    The first start decides which variables are corrected. With pairs, a second one decides to which
+    category they change, by the CDF of those that were not drawn.
+    """
+    assert isinstance(E, SlopeCateR), "the cells of `start` are known for SlopeCateR only"
     law = factors(case.distribution(case.theta))
     size = gradient_scale(law.probs) * E.sizes(law.d)
-    ends = (E.turns(law.k) * selection_probabilities(size)[1]) % 1
-    ends = torch.cat([ends.new_zeros(1), ends, ends.new_ones(1)]).sort().values
+    turns = E.turns(law.k)
+    axes = [intervals(turns * selection_probabilities(size)[1])]
+    if E.uses_pairs(law.k):
+        rest = law.probs.unsqueeze(-2) * (1 - torch.eye(law.k))  # [d, drawn, k]
+        ends = rest.cumsum(-1) / rest.sum(-1, keepdim=True)
+        shift = torch.arange(turns) / turns
+        axes.append(intervals((ends.flatten() - shift.unsqueeze(-1)).flatten()))
+    middles = torch.cartesian_prod(*(middle for middle, _ in axes)).view(-1, len(axes)).T
+    lengths = torch.cartesian_prod(*(length for _, length in axes)).view(-1, len(axes))
+    return middles, lengths.prod(-1)
+
+
+def intervals(ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Return middles and lengths of the intervals between these points, taken modulo 1."""
+    ends = torch.cat([ends.new_zeros(1), ends % 1, ends.new_ones(1)]).sort().values
     return (ends[1:] + ends[:-1]) / 2, ends.diff()
 
 
@@ -87,7 +104,7 @@ def all_outcomes(E: Estimator, case: Case) -> tuple[dict[str, Any], Tensor]:
         weight = weight.repeat(decks) / decks
     if "start" in E.randomness:
         start, length = every_start(E, case)
-        injected["start"] = start.repeat(x.shape[1]).unsqueeze(0)
-        x = x.repeat_interleave(len(start), 1)
+        injected["start"] = start.repeat(1, x.shape[1])
+        x = x.repeat_interleave(start.shape[1], 1)
         weight = (weight[:, None] * length).flatten()
     return injected | {"x": x}, weight

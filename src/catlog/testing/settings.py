@@ -44,6 +44,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"samples": 2},
         {"samples": 2, "corrections": 1},
         {"samples": 1, "corrections": 3},
+        {"samples": 2, "corrections": 3, "pairs": True},
     ],
     "MemoryCateR": [{"samples": 2}, {"samples": 3, "size": 5}],
     "LEG": [{"samples": 1}, {"samples": 2, "chunk_size": 3}],

@@ -10,11 +10,12 @@ from torch.distributions import Bernoulli, Distribution, Independent, OneHotCate
 
 import catlog
 from catlog import SlopeCateR
-from catlog.estimators.catlog_trick.slope_predictions import (
+from catlog.estimators.catlog_trick.corrections import (
     gradient_scale,
     selection_probabilities,
     systematic_sample,
 )
+from catlog.estimators.catlog_trick.slope_pairs import make_pairs
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
 from catlog.testing.cases import MASKED_ONE_HOT
 
@@ -34,9 +35,10 @@ def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repe
     "case", [CASES["bits"], CASES["one-hot"], MASKED_ONE_HOT], ids=lambda case: case.name
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_unbiased_in_any_state(case: Case, seed: int) -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
-    E = SlopeCateR(2, corrections=1 + seed)
+    E = SlopeCateR(2, corrections=1 + seed, pairs=pairs)
     root = torch.randn(2, 2, generator=generator)
     E.coefficients.gram.copy_(root @ root.T)
     E.coefficients.excess.copy_(3 * torch.randn(2, generator=generator))
@@ -106,24 +108,74 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
     torch.testing.assert_close(E.sizes(5), expected)
 
 
-def test_corrections_of_quadratic_functions_are_zero() -> None:
+@pytest.mark.parametrize("kind", ["bits", "one-hot", "pairs"])
+def test_corrections_of_quadratic_functions_are_zero(kind: str) -> None:
     """With alpha = beta = 1 the prediction is exact for f quadratic in each variable."""
-    a = torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    shape = (5,) if kind == "bits" else (3, 4)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(*shape, *shape, dtype=torch.float64, generator=generator)
+    logits = torch.randn(shape, dtype=torch.float64, generator=generator).expand(20, *shape)
+
+    def q(logits: Tensor) -> Distribution:
+        return bits(logits) if kind == "bits" else Independent(OneHotCategorical(logits=logits), 1)
 
     def f(x: Tensor) -> Tensor:
-        return ((x @ a) * x).sum(-1)
+        flat = x.flatten(-len(shape))
+        return ((flat @ a.reshape(flat.shape[-1], -1)) * flat).sum(-1)
 
-    logits = torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    x = bits(logits.expand(20, 5)).sample((4,))
-    got = []
+    def gradient(E: catlog.Estimator) -> Tensor:
+        leaf = logits.clone().requires_grad_()
+        E(f, q(leaf), x=x).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    x = q(logits).sample((4,))
     for corrections in (1, 7):
-        leaf = logits.expand(20, 5).clone().requires_grad_()
-        SlopeCateR(4, corrections)(f, bits(leaf), x=x).sum().backward()
-        got.append(leaf.grad)
-    leaf = logits.expand(20, 5).clone().requires_grad_()
-    catlog.ReinMax(4)(f, bits(leaf), x=x).sum().backward()
-    torch.testing.assert_close(got[0], leaf.grad, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(got[1], leaf.grad, rtol=1e-12, atol=1e-12)
+        got = gradient(SlopeCateR(4, corrections, pairs=kind == "pairs"))
+        torch.testing.assert_close(got, gradient(catlog.ReinMax(4)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("k", "samples", "pairs", "evaluations"),
+    [(10, 1, None, 2), (10, 8, None, 14), (4, 8, None, 14), (4, 8, True, 14), (10, 1, False, 10)],
+)
+def test_evaluations_with_many_categories(
+    k: int, samples: int, pairs: bool | None, evaluations: int
+) -> None:
+    E, rows = SlopeCateR(samples, pairs=pairs), []
+
+    def f(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return x[..., 0].sum(-1)
+
+    q = Independent(OneHotCategorical(logits=torch.zeros(5, k, requires_grad=True)), 1)
+    E(f, q).backward()
+    assert sum(rows) == E.evaluations(q) == evaluations
+
+
+def test_a_pair_has_one_weight_whichever_category_was_drawn() -> None:
+    """Any weights with the same mean over both orders are unbiased; these have the least noise."""
+    probs = torch.tensor([[0.6, 0.1, 0.3]], dtype=torch.float64)
+    categories = torch.eye(3, dtype=torch.float64)
+    weights = []
+    for a, b in ((0, 1), (1, 0)):
+        pairs = make_pairs(categories[a][None, None], probs, torch.tensor([0]), torch.tensor([b]))
+        first, weight = pairs.weights()
+        weights.append((first[0].item(), first[1].item(), weight.item()))
+    torch.testing.assert_close(weights[0], (0.9 / 1.3, 0.4 / 1.3, 0.9 * 0.4 / 1.3))
+    torch.testing.assert_close(weights[1], (0.4 / 1.3, 0.9 / 1.3, 0.9 * 0.4 / 1.3))
+
+
+def test_a_certain_variable_has_no_other_category() -> None:
+    """Its pair is the drawn category twice; it changes nothing, and the value counts it once."""
+    logits = torch.tensor([[0.0, 200.0, -torch.inf], [0.3, -0.2, 1.0]], dtype=torch.float64)
+    leaf = logits.expand(50, 2, 3).clone().requires_grad_()
+    q = Independent(OneHotCategorical(logits=leaf), 1)
+    value = SlopeCateR(1, corrections=4, pairs=True)(lambda x: x[..., 0, 1] * 3, q)
+    torch.testing.assert_close(value, torch.full((50,), 3.0, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() < 1e-12
 
 
 def test_coefficients_of_slopes_are_learned() -> None:

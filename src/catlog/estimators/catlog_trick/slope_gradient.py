@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ...evaluation.evaluate import check_finite
 from ...evaluation.learning import write
-from .slope_predictions import add_at, gradient_scale, make_predictions
+from .corrections import add_at, gradient_scale
+from .slope_predictions import make_predictions
 from .slope_statistics import fit_updates, scale_updates
 
 
@@ -19,6 +20,7 @@ class Plan(NamedTuple):
         x: the draws.
         probs: the probabilities.
         variable: the variables that are corrected.
+        other: the categories that they change to; None: all others.
         weight: one over how often each of them is corrected in expectation.
         shares: the weights of all points in the value.
         coefficients: alpha and beta, the same for all batch elements or for each of them.
@@ -27,6 +29,7 @@ class Plan(NamedTuple):
     x: Float[Tensor, "n *event"]
     probs: Float[Tensor, "*batch d k"]
     variable: Int64[Tensor, "m *batch"]
+    other: Int64[Tensor, "m *batch"] | None
     weight: Float[Tensor, "m *batch 1"]
     shares: Float[Tensor, "rows *batch"]
     coefficients: Float[Tensor, "2 *batch_or_1"]
@@ -48,9 +51,9 @@ class SlopePoints(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        log_p: Tensor, corrected_points: Tensor, rate: float, validate: bool, *tensors: Tensor
+        log_p: Tensor, corrected_points: Tensor, rate: float, validate: bool, *tensors: Any
     ) -> tuple[Tensor, Tensor]:
-        plan = Plan(*tensors[:6])
+        plan = Plan(*tensors[:7])
         width = 1 if plan.x.dim() == log_p.dim() else log_p.shape[-1]
         marks = plan.weight.new_zeros((*plan.weight.shape[:-1], width))
         return torch.cat([plan.x, corrected_points]), marks
@@ -58,8 +61,8 @@ class SlopePoints(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         _, _, ctx.rate, ctx.validate, *tensors = inputs
-        ctx.save_for_backward(*tensors[:6])
-        ctx.buffers = tensors[6:]
+        ctx.save_for_backward(*tensors[:7])
+        ctx.buffers = tensors[7:]
 
     @staticmethod
     def backward(
@@ -71,7 +74,7 @@ class SlopePoints(torch.autograd.Function):
         by_point = by_point.to(shares.dtype)
         slopes = torch.where(shares > 0, by_point / shares, 0.0)
         check_finite(slopes, "f's derivative in x must have", ctx.validate)
-        predictions = make_predictions(plan.x, plan.probs, plan.variable)
+        predictions = make_predictions(plan.x, plan.probs, plan.variable, plan.other)
         (straight, curved), noise = predictions.predicted(slopes)
         straight, curved = straight * plan.weight, curved * plan.weight
         alpha, beta = plan.coefficients.unbind()

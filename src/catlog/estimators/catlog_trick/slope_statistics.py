@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from .shrinkage import shrunk_coefficients
-from .slope_predictions import Three
+from .slope_pairs import Three
 
 Updates = list[tuple[Tensor, Tensor]]  # buffers and their new values
 

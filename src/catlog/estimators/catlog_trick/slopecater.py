@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ...checks import check_choice, check_count, check_module_device, check_number
+from ...checks import check_choice, check_count, check_flag, check_module_device, check_number
 from ...distributions.factors import factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
@@ -15,32 +15,30 @@ from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import given_or_rand
 from ..logit_gradients import finite_log_probs
+from .corrections import gradient_scale, selection_probabilities, systematic_sample
 from .slope_gradient import Plan, SlopePoints
-from .slope_predictions import (
-    gradient_scale,
-    make_predictions,
-    selection_probabilities,
-    systematic_sample,
-)
+from .slope_pairs import other_categories
+from .slope_predictions import make_predictions
 from .slope_statistics import Coefficients, SlopeScales
 
 
 class SlopeCateR(FromDraws, nn.Module):
-    r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums
-    over a few variables.
+    r"""A prediction of every variable's gradient from the derivatives of f, corrected by
+    evaluations that change a few variables.
 
-    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn,
-    variable i first gets
+    Let :math:`G(x) = \partial f / \partial x_i`, one entry per category, and let c be the drawn
+    category. The prediction for variable i is
 
     .. math::
         \sum_k \partial p_i(k)\, \alpha\, G_k(x) \;+\; \beta\, \tfrac12 \Bigl( \bigl[G_c(x) -
         \textstyle\sum_k p_i(k) G_k(x)\bigr]
         \,\partial \log p_i(c) - \sum_k \partial p_i(k)\, G_k(x) \Bigr)
 
-    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through (f linear in
-    each variable), and with :math:`\beta = 1` the sum is :class:`ReinMax`: a difference of f is the
-    mean of the slopes at *both* its ends, which is right for f quadratic in each variable. Then M
-    variables are summed out exactly, one at a time, as in :class:`IndeCateR`:
+    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through, which is
+    right if f is linear in each variable. With :math:`\beta = 1`, the sum is :class:`ReinMax`: a
+    difference of f is predicted by the mean of the slopes at *both* its ends, which is right if f
+    is quadratic in each variable. Then M variables are summed out exactly, one at a time, as in
+    :class:`IndeCateR`:
 
     .. math::
         \sum_{j=1}^M \frac1{M \pi_{i_j}} \sum_k \partial p_{i_j}(k)\, \bigl[ f(x_{\neq i}, k) - \hat
@@ -50,30 +48,44 @@ class SlopeCateR(FromDraws, nn.Module):
     same points. So the noise of the drawn value cancels, and the residual is third-order in each
     variable. The expected number of corrections :math:`M \pi_i` of a variable is proportional to
     how undecided it is, p (1 - p) for a bit, times how large its slopes were in earlier calls. A
-    tenth of the corrections goes to all variables equally. Systematic sampling chooses the
-    variables, so all points are known before f is called, once. Any :math:`\pi_i > 0` and any
-    coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a
-    running least-squares fit of the corrections, over all variables and batch elements, so that
-    they vanish where slopes predict nothing. They learn in the backward pass, where the slopes
-    arrive, weighted by the gradient of the loss. They are frozen by ``eval()`` and inside
+    tenth of the corrections is spread equally over all variables. Systematic sampling chooses the
+    variables, so all points are known in advance, and f is called once. Any :math:`\pi_i > 0` and
+    any coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a
+    running least-squares fit of the corrections, over all variables and batch elements, so they
+    vanish if slopes predict nothing. They learn in the backward pass, where the slopes become
+    available, weighted by the gradient of the loss. They are frozen by ``eval()`` and inside
     ``torch.func`` transforms. The value is the mean of f over the N draws, in which the corrected
     variables are summed out.
 
-    Cost: N + ``corrections`` (k - 1) evaluations, and one backward pass through them, which serves
-    f's parameters, too. Needs: f differentiable; a Bernoulli or one-hot q.
+    Exact sums over many categories are expensive. Then (``pairs``) a correction takes one other
+    category b for the drawn category a, and compares f with ReinMax at this pair alone. In the
+    logits of the variable, with one-hot vectors :math:`e`, it is
+
+    .. math::
+        \frac1{M \pi_{i_j}} \frac{(1 - p_a) (1 - p_b)}{(1 - p_a) + (1 - p_b)} \Bigl[ f(a) - f(b) -
+        \tfrac{\alpha}2 \bigl(G(a) + G(b)\bigr) \cdot (e_a - e_b) \Bigr] (e_a - e_b), \qquad b \sim
+        p_i(\cdot \mid b \neq a),
+
+    and :math:`\beta = \alpha` in the prediction. For a bit, this is the exact sum.
+
+    Cost: N + ``corrections`` (k - 1) evaluations, with pairs N + ``corrections``, and one backward
+    pass through them, which also gives the gradient in f's parameters. Needs: f differentiable; a
+    Bernoulli or one-hot q.
     Reference: this library; the prediction is that of Liu et al., "Bridging discrete and
     backpropagation: straight-through and beyond", 2023.
 
     Args:
         samples: number of draws N.
-        corrections: number M of exact sums over one variable, spread evenly over the draws; None: 2
-            N / (3 (k - 1)), which takes two fifths of the evaluations. More of them pay where f is
-            far from quadratic in its variables.
+        corrections: number M of corrections, spread evenly over the draws; None: two fifths of the
+            evaluations, M = 2 N / 3 with pairs and 2 N / (3 (k - 1)) without. More of them pay
+            where f is far from quadratic in its variables.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
             (stratified).
         decay: of the running fit, and of the RMS slopes; 1 keeps alpha = beta = 1.
         slope_entries: length of the table of RMS slopes, one per variable (more variables share
             entries); 0: no table.
+        pairs: whether a correction takes one other category instead of all k - 1; None: if k - 1 is
+            more than 2 N / 3.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -97,6 +109,7 @@ class SlopeCateR(FromDraws, nn.Module):
         draws: Draws = "latin",
         decay: float = 0.98,
         slope_entries: int = 1024,
+        pairs: bool | None = None,
         validate: bool = True,
     ) -> None:
         super().__init__()
@@ -106,26 +119,31 @@ class SlopeCateR(FromDraws, nn.Module):
         check_choice("SlopeCateR", "draws", draws, DRAWS)
         check_number("SlopeCateR", "decay", decay, 0, 1, closed=True)
         check_count("SlopeCateR", "slope_entries", slope_entries, least=0)
+        if pairs is not None:
+            check_flag("SlopeCateR", "pairs", pairs)
         self.samples = samples
         self.corrections = corrections
         self.draws = draws
         self.decay = decay
         self.slope_entries = slope_entries
+        self.pairs = pairs
         self.validate = validate
         self.coefficients = Coefficients()
         self.sizes = SlopeScales(slope_entries)
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k
-        return self.samples + self.turns(k) * (k - 1)
+        return self.samples + self.turns(k) * (1 if self.uses_pairs(k) else k - 1)
+
+    def uses_pairs(self, k: int) -> bool:
+        """Return whether a correction takes one of the k - 1 other categories, instead of all."""
+        return k > 2 and (ceil(2 * self.samples / 3) < k - 1 if self.pairs is None else self.pairs)
 
     def turns(self, k: int) -> int:
-        """Return M, the number of exact sums over a variable of k categories."""
-        return (
-            ceil(2 * self.samples / (3 * max(k - 1, 1)))
-            if self.corrections is None
-            else self.corrections
-        )
+        """Return M, the number of corrections of variables of k categories."""
+        if self.corrections is not None:
+            return self.corrections
+        return ceil(2 * self.samples / (3 if self.uses_pairs(k) else 3 * max(k - 1, 1)))
 
     def forward(
         self,
@@ -133,7 +151,7 @@ class SlopeCateR(FromDraws, nn.Module):
         q: Distribution,
         *,
         x: Tensor | None = None,
-        start: Float[Tensor, "1 *batch"] | None = None,
+        start: Float[Tensor, "starts *batch"] | None = None,
         outputs: int = 0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch_outputs"]:
@@ -149,15 +167,17 @@ class SlopeCateR(FromDraws, nn.Module):
             learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
         coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
         probability, ends = selection_probabilities(undecided * sizes)
-        shape, form = (1, *law.batch_shape), "[1, *batch]"
+        starts = 1 + self.uses_pairs(law.k)
+        shape, form = (starts, *law.batch_shape), f"[{starts}, *batch]"
         start = given_or_rand(start, shape, form, law, generator, closed=True, name="start")
-        variable = systematic_sample(m * ends, m, start)
+        variable = systematic_sample(m * ends, m, start[:1])
         draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
-        predictions = make_predictions(draws, probs, variable)
+        other = other_categories(draws, probs, variable, start[1:]) if starts > 1 else None
+        predictions = make_predictions(draws, probs, variable, other)
         chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
         weight = 1 / (m * chosen)
         plan = Plan(
-            draws, probs, variable, weight, predictions.shares(), coefficients.movedim(-1, 0)
+            draws, probs, variable, other, weight, predictions.shares(), coefficients.movedim(-1, 0)
         )
         rate = 1 - self.decay if learns(self, x) else 0.0
         corrected = predictions.corrected_points()
