@@ -42,7 +42,7 @@ class TwoHalves:
     Unbiased, because the other half is drawn independently. RLOO leaves out one draw instead of a
     half.
 
-    Cost: 2 N evaluations. Needs: nothing of f.
+    Cost: 2 N evaluations. Needs: any f.
     Reference: none; an example.
 
     Args:

@@ -29,18 +29,19 @@ class SlopeCateR(FromDraws, nn.Module):
     r"""A prediction of every variable's gradient from the derivatives of f, corrected by exact sums
     over a few variables.
 
-    With :math:`G(x) = \partial f / \partial x_i` per category, and c the category that was drawn,
-    variable i first gets
+    Let :math:`G(x) = \partial f / \partial x_i`, one entry per category, and let c be the drawn
+    category. The prediction for variable i is
 
     .. math::
         \sum_k \partial p_i(k)\, \alpha\, G_k(x) \;+\; \beta\, \tfrac12 \Bigl( \bigl[G_c(x) -
         \textstyle\sum_k p_i(k) G_k(x)\bigr]
         \,\partial \log p_i(c) - \sum_k \partial p_i(k)\, G_k(x) \Bigr)
 
-    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through (f linear in
-    each variable), and with :math:`\beta = 1` the sum is :class:`ReinMax`: a difference of f is the
-    mean of the slopes at *both* its ends, which is right for f quadratic in each variable. Then M
-    variables are summed out exactly, one at a time, as in :class:`IndeCateR`:
+    averaged over N draws. With :math:`\alpha = 1`, the first term is straight-through, which is
+    right if f is linear in each variable. With :math:`\beta = 1`, the sum is :class:`ReinMax`: a
+    difference of f is predicted by the mean of the slopes at *both* its ends, which is right if f
+    is quadratic in each variable. Then M variables are summed out exactly, one at a time, as in
+    :class:`IndeCateR`:
 
     .. math::
         \sum_{j=1}^M \frac1{M \pi_{i_j}} \sum_k \partial p_{i_j}(k)\, \bigl[ f(x_{\neq i}, k) - \hat
@@ -50,17 +51,17 @@ class SlopeCateR(FromDraws, nn.Module):
     same points. So the noise of the drawn value cancels, and the residual is third-order in each
     variable. The expected number of corrections :math:`M \pi_i` of a variable is proportional to
     how undecided it is, p (1 - p) for a bit, times how large its slopes were in earlier calls. A
-    tenth of the corrections goes to all variables equally. Systematic sampling chooses the
-    variables, so all points are known before f is called, once. Any :math:`\pi_i > 0` and any
-    coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a
-    running least-squares fit of the corrections, over all variables and batch elements, so that
-    they vanish where slopes predict nothing. They learn in the backward pass, where the slopes
-    arrive, weighted by the gradient of the loss. They are frozen by ``eval()`` and inside
+    tenth of the corrections is spread equally over all variables. Systematic sampling chooses the
+    variables, so all points are known in advance, and f is called once. Any :math:`\pi_i > 0` and
+    any coefficients from *earlier* calls leave the estimate unbiased. :math:`\alpha, \beta` are a
+    running least-squares fit of the corrections, over all variables and batch elements, so they
+    vanish if slopes predict nothing. They learn in the backward pass, where the slopes become
+    available, weighted by the gradient of the loss. They are frozen by ``eval()`` and inside
     ``torch.func`` transforms. The value is the mean of f over the N draws, in which the corrected
     variables are summed out.
 
-    Cost: N + ``corrections`` (k - 1) evaluations, and one backward pass through them, which serves
-    f's parameters, too. Needs: f differentiable; a Bernoulli or one-hot q.
+    Cost: N + ``corrections`` (k - 1) evaluations, and one backward pass through them, which also
+    gives the gradient in f's parameters. Needs: f differentiable; a Bernoulli or one-hot q.
     Reference: this library; the prediction is that of Liu et al., "Bridging discrete and
     backpropagation: straight-through and beyond", 2023.
 
