@@ -37,7 +37,7 @@ class Compare(Checked):
     estimators: str = ""
     """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
-    """Equal evaluations: the most draws that need no more evaluations of f than this."""
+    """Equal evaluations: give every estimator as many draws as this many evaluations of f allow."""
     samples: Count | None = None
     """Equal samples: this many draws for every estimator."""
     size: Size = "small"
@@ -85,7 +85,7 @@ class Compare(Checked):
 
 @dataclass(frozen=True)
 class Advise(Checked):
-    """Find the estimator that trains soonest on f and q, in a short pilot."""
+    """Find the estimator that trains fastest on f and q, in a short pilot."""
 
     problem: str
     """As for `catlog compare`."""
@@ -95,7 +95,7 @@ class Advise(Checked):
     biased: bool = False
     """Allow biased estimators, such as ReinMax."""
     step_seconds: NotNegative = 0.0
-    """Seconds that a training step takes beside the estimate and its gradients."""
+    """Seconds that a training step takes apart from the estimate and its gradients."""
     fixed: bool = False
     """f never changes between steps, so MemoryCateR is a candidate."""
     size: Size = "small"

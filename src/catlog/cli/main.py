@@ -1,4 +1,4 @@
-"""The command ``catlog``: run, sweep, plot, report, export, compare, advise, list."""
+"""The command ``catlog``: run experiments, report on them, and compare estimators."""
 
 import contextlib
 import os
