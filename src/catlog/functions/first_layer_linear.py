@@ -166,7 +166,7 @@ class FirstLayerLinear(nn.Module):
                 raise TypeError(
                     f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but "
                     f"{difference}, which the table ignores. Remove that (norms: "
-                    "torch.nn.utils.parametrizations), or hand the estimator a function that "
+                    "torch.nn.utils.parametrizations), or pass the estimator a function that "
                     "calls the network, without a table."
                 )
 

@@ -48,7 +48,7 @@ def check_own(method: Literal["neighbours", "expectation"], f: nn.Module, kind: 
         result = "table" if method == "neighbours" else "mean"
         raise TypeError(
             f"{type(f).__name__}: {difference}, but its {result} is that of the original forward. "
-            f"Override `{method}` as well, or hand the estimator `lambda x: f(x)`, which has no "
+            f"Override `{method}` as well, or pass the estimator `lambda x: f(x)`, which has no "
             f"{result} of its own."
         )
 
