@@ -117,7 +117,7 @@ def which_points(path: Path) -> None:
     figure, panels = plt.subplots(1, 3, figsize=(9, 4.1), dpi=130, layout="constrained")
     titles = (
         "REINFORCE\nthe draw, nothing else",
-        "SCateR\none variable set, later ones drawn again",
+        "SCateR\none variable set, later ones resampled",
         "IndeCateR\none variable set, the others kept",
     )
     for axes, title, kind in zip(panels, titles, ("none", "suffix", "keep"), strict=True):

@@ -100,7 +100,7 @@ def winner(entries: list[Standing]) -> str:
     late = [entry for entry in best_settings(entries) if class_of(entry.method) not in reached_by]
     if late:
         names = ", ".join(f"`{class_of(entry.method)}`" for entry in late)
-        text += f" Not at the target when stopped, with any number of draws: {names}."
+        text += f" These did not reach the target with any number of draws: {names}."
     return text
 
 

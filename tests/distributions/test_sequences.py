@@ -562,7 +562,7 @@ def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
 
 
 BAD_F = {
-    "a mean over rows": (lambda x: x.double().sum(-1) - x.double().mean(), "when it is evaluated alone"),
+    "a mean over rows": (lambda x: x.double().sum(-1) - x.double().mean(), "is evaluated alone"),
     "a reduction of everything": (lambda x: x.double().mean(), r"shape \(3, 2\), but .* \(\)"),
     "integers": (lambda x: x.sum(-1), "floats or bools, but it returned torch.int64"),
     "not a number": (lambda x: x.double().sum(-1) * torch.nan, "finite"),

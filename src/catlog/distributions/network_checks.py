@@ -198,7 +198,7 @@ def check_f(f: Callable[[Tensor], Any], x: Int64[Tensor, "rows *batch d"]) -> No
     alone = f(x[1:2].clone())
     if not torch.allclose(values[1:2].double(), alone.double(), rtol=1e-3, atol=1e-5):
         raise ValueError(
-            "f: the value of a point changes when it is evaluated alone, so it depends on the other "
-            "points. f must map each point separately: look for a mean, a normalisation or a "
+            "f: the value of a point changes when it is evaluated alone, so it depends on the "
+            "other points. f must map each point separately: look for a mean, a normalisation or a "
             "reshape over the first dimension."
         )
