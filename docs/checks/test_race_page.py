@@ -81,7 +81,7 @@ def test_the_fastest_of_the_other_kind_is_named() -> None:
         for method, seconds in (("ReinMax(2)", 10.0), ("DARN(2)", 11.0), ("RLOO(2)", 15.0))
     ]
     text = race.winner(race.standings(rows)["bits"])
-    assert "The fastest unbiased estimator is `RLOO(2)`, at 1.50 times." in text
+    assert "The fastest unbiased estimator is `RLOO(2)`, which takes 1.50 times as long." in text
     assert race.winner(race.standings(rows[:1])["bits"]).endswith("s (one seed).")
     late = [{**rows[0], "seconds": None}]
     assert race.winner(race.standings(late)["bits"]) == "No estimator reached the target."

@@ -95,7 +95,8 @@ def winner(entries: list[Standing]) -> str:
     if other_kind and other_kind[0] is not best[1]:
         kind = "biased" if other_kind[0].is_biased else "unbiased"
         ratio = other_kind[0].seconds / first.seconds
-        text += f" The fastest {kind} estimator is `{other_kind[0].method}`, at {ratio:.2f} times."
+        text += f" The fastest {kind} estimator is `{other_kind[0].method}`, "
+        text += f"which takes {ratio:.2f} times as long."
     reached_by = {class_of(entry.method) for entry in best}
     late = [entry for entry in best_settings(entries) if class_of(entry.method) not in reached_by]
     if late:
