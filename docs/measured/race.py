@@ -478,6 +478,7 @@ def cpu_races(path: Path) -> None:
             [row for row in runs if row["race"] == race],
             [row for row in points if row["race"] == race],
         )
+    figure.get_layout_engine().set(h_pad=0.12)  # inches, between a label and the title below it
     if not races:
         panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
         panels[0, 0].set_axis_off()
