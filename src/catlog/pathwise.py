@@ -34,7 +34,7 @@ class Pathwise:
     - z given x: p is the distribution of the noise, and f makes z from it,
       ``lambda x, noise: g(x, mu[x] + sigma[x] * noise)``.
     - x given z: q is a function of z, ``E(f, lambda z: Categorical(logits=network(z)), p)``; the
-      gradient reaches p through the logits, too.
+      gradient also reaches p through the logits.
 
     ``f(x, z)`` gets points ``[n, samples, *batch, *event]`` of x and of z, and returns
     ``[n, samples, *batch]``.

@@ -123,7 +123,7 @@ def advise(
             alone decides: it is timed for the candidates that may win, and the choice gets further
             draws if they are nearly free. The parameters of q and f are restored, but not the state
             of your optimiser, so give it one that you do not need. Or the seconds that a step takes
-            beside the estimate and its gradients. None: only these are timed.
+            apart from the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
         steps: The pilot takes at most about as long as this many training steps,

@@ -379,7 +379,7 @@ class GradientSampler:
         return _flat(filled, 1)
 
     def _leaves_of_f(self) -> list[Tensor]:
-        """Return the leaves that f's values are computed from, beside x."""
+        """Return the leaves that f's values are computed from, other than x."""
         x = draw(self.view, 1, generator=self.generator(0))
         with torch.enable_grad():
             # NaN is left to the estimators, which may allow it.

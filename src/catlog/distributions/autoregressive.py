@@ -364,5 +364,5 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
     if not positive:
         raise ValueError(
             f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "
-            "likeliest category of every variable, use a small one."
+            "most likely category of every variable, use a small one."
         )

@@ -101,7 +101,7 @@ def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Real[Tensor, "*lead d k"]:
 def changes_from_current(
     table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None
 ) -> Tensor:
-    """Return the rows of the given variables, less their entries of x's own categories."""
+    """Return the rows of the given variables, minus their entries of x's own categories."""
     current = x.argmax(-1) if one_hot else x.long()
     if variables is not None:
         table = table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))

@@ -109,7 +109,7 @@ def _chances(
     """Return w and v of the docstring, for points of probabilities p; ``rest`` is the probability
     of all other points.
 
-    ``rest`` is 1 less the sum of p, without the rounding error of that difference. The table of H
+    ``rest`` is 1 minus the sum of p, without the rounding error of that difference. The table of H
     is indexed by the bits of the subset and holds logarithms, in float64 where the device has it,
     because errors add up over the sizes of subsets.
     """
