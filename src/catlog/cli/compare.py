@@ -31,8 +31,8 @@ class Compare(Checked):
     """Measure estimators side by side: bias, variance, time, and variance x time."""
 
     problem: str
-    """A problem of the suite (`catlog list` shows them), or your own as module:function. The
-    function is called without arguments. It returns (f, q), a Problem, or (f, make_q, parameters),
+    """A problem of the suite (`catlog list problems` shows them), or your own as module:function.
+    The function takes no arguments and returns (f, q), a Problem, or (f, make_q, parameters),
     where make_q(*parameters) is q."""
     estimators: str = ""
     """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
@@ -90,8 +90,8 @@ class Advise(Checked):
     problem: str
     """As for `catlog compare`."""
     budget: Count | None = None
-    """The most evaluations of f per step; default: two draws of IndeCateR, at least 64, or all
-    outcomes of q, up to 4096."""
+    """The most evaluations of f per step.
+    Default: as many as two draws of IndeCateR need, at least 64, or all outcomes, up to 4096."""
     biased: bool = False
     """Allow biased estimators, such as ReinMax."""
     step_seconds: NotNegative = 0.0
