@@ -152,7 +152,7 @@ def which_points(path: Path) -> None:
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in (grey, clamp, new)]
     figure.legend(
         handles,
-        ["as drawn", "set to every other category", "drawn again, given those before"],
+        ["as drawn", "set to every other category", "resampled, given the earlier ones"],
         loc="outside lower center",
         ncols=3,
         frameon=False,
