@@ -4,8 +4,8 @@
 
 f is a nonlinear function of a Potts energy of 6 variables with 4 categories: 4,096 points, so
 `catlog.Exact` gives the true gradient. The others get equal numbers of evaluations of f, and many
-repeats at once, through the batch dimension of the distribution. Two strengths of the couplings
-between variables: which unbiased estimator is best depends on how far f is from additive.
+repeats run at once, along the batch dimension of the distribution. The couplings between variables
+have two strengths, because the best unbiased estimator depends on how far f is from additive.
 """
 
 import argparse

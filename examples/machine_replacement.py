@@ -1,14 +1,15 @@
-"""When to replace a machine: policy gradients in a small Markov decision process, judged by dynamic
-programming.
+"""When to replace a machine: policy gradients in a small Markov decision process, compared with
+dynamic programming.
 
     python examples/machine_replacement.py    # a minute; writes demo/machine_replacement.png
 
-A machine wears from condition 0 (new) to 3 (broken). Every day one keeps it, at a cost that grows
-with wear, or replaces it. The distribution q over x = (a_0, s_1, a_1, ..., s_T) is a Bayesian
-network: actions from a softmax policy theta[state, action], the same on all days, and conditions
-from fixed tables. f(x) is the discounted reward, and the exact gradient of E[f] is known by dynamic
-programming. All estimators get equal evaluations of f; many repeats run at once, through its batch
-dimension. Then the one of least variance trains policies, next to the exact gradient and REINFORCE.
+A machine wears from condition 0 (new) to 3 (broken). Every day you keep it, at a cost that grows
+with wear, or replace it. The distribution q over x = (a_0, s_1, a_1, ..., s_T) is a Bayesian
+network: actions come from a softmax policy theta[state, action], the same on all days, and
+conditions from fixed tables. f(x) is the discounted reward, and the exact gradient of E[f] is known
+by dynamic programming. All estimators get equal evaluations of f, and many repeats run at once,
+along the batch dimension of q. Then the estimator with the lowest variance trains policies, next to
+the exact gradient and REINFORCE.
 """
 
 import argparse

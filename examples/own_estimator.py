@@ -1,7 +1,7 @@
 """A complete estimator to copy: REINFORCE in two halves, each with the other half's mean as its
 baseline.
 
-Print a gradient beside the exact one, then run the tests that judge every estimator:
+Print an estimated and an exact gradient, then run the tests that every estimator has to pass:
 
     python examples/own_estimator.py
     pytest --pyargs catlog.testing --estimator examples/own_estimator.py:TwoHalves
@@ -42,7 +42,7 @@ class TwoHalves:
     Unbiased, because the other half is drawn independently. RLOO leaves out one draw instead of a
     half.
 
-    Cost: 2 N evaluations. Needs: nothing of f.
+    Cost: 2 N evaluations. Needs: any f.
     Reference: none; an example.
 
     Args:

@@ -1,5 +1,5 @@
-"""A character policy learns a hidden word from nothing but a score: structured estimators at equal
-evaluations of f.
+"""A policy over characters learns a hidden word from nothing but a score: structured estimators at
+equal evaluations of f.
 
     python examples/sequence_reward.py    # about a minute; writes demo/sequence_reward.png
 

@@ -29,8 +29,9 @@ numbers() { # numbers N batch epochs draws learning-rate [settings of all method
 }
 numbers-4() { numbers 4 10 20 20 1e-3; }
 numbers-15() { numbers 15 4 20 20 1e-3; }
-# Some runs of 100 digits stay where every digit is equally likely, or learn every digit plus 5: they
-# start again with new weights. The seeds are those of no earlier trial. With shifted images, too.
+# Some runs of 100 digits stay at the start, where every digit is equally likely, or learn every
+# digit plus 5. They start again with new weights. No earlier trial used these seeds. One series has
+# shifted images.
 numbers-100() {
   SEEDS=30,31,32 numbers 100 1 80 50 3e-4 --restart 20
   SEEDS=30,31,32 numbers 100 1 80 50 3e-4 --restart 20 --shift 2
@@ -50,9 +51,9 @@ sums() {
   done
 }
 
-# The eleven programs of MNIST-R with at most 100 evaluations, as they should be, and with
-# probabilities in the place of logits. Where 100 evaluations are one or two draws with all
-# neighbours, one of the draws goes to the value instead.
+# The eleven programs of MNIST-R with at most 100 evaluations: once with the right logits, and once
+# with probabilities in place of logits. If 100 evaluations allow only one or two draws with all
+# neighbours, one of the draws is used for the value instead.
 mnist-r() {
   local settings=(--network conv --sequences 5000 --batch 16 --epochs 50 --learning-rate 1e-4
     --no-decay)
@@ -69,7 +70,7 @@ mnist-r() {
     program=sum-4,count-3-4,sum-3,add-sub,sum-2,mult-2,mod-2,add-mod-3,less-than,equal,not-3-or-4
 }
 
-# The sum of 64 digits, with images used again.
+# The sum of 64 digits, with reused images.
 sum-64() {
   sweep --program sum --digits 64 --sequences 6000 --batch 16 --epochs 60 --network conv \
     --estimator IndeCateR-D --samples 100

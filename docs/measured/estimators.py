@@ -102,7 +102,7 @@ def registry(rows: list[Row]) -> str:
                 [link(name), verdict, evidence(name, rows), derivative(name), distributions(name),
                  cost(name), reference]
             )  # fmt: skip
-    head = ("", "unbiased", "as judged", "needs ∂f/∂x", "distributions", "evaluations", "reference")
+    head = ("", "unbiased", "measured", "needs ∂f/∂x", "distributions", "evaluations", "reference")
     return table(head, lines)
 
 

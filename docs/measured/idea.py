@@ -117,7 +117,7 @@ def which_points(path: Path) -> None:
     figure, panels = plt.subplots(1, 3, figsize=(9, 4.1), dpi=130, layout="constrained")
     titles = (
         "REINFORCE\nthe draw, nothing else",
-        "SCateR\none variable set, later ones drawn again",
+        "SCateR\none variable set, later ones resampled",
         "IndeCateR\none variable set, the others kept",
     )
     for axes, title, kind in zip(panels, titles, ("none", "suffix", "keep"), strict=True):
@@ -152,7 +152,7 @@ def which_points(path: Path) -> None:
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in (grey, clamp, new)]
     figure.legend(
         handles,
-        ["as drawn", "set to every other category", "drawn again, given those before"],
+        ["as drawn", "set to every other category", "resampled, given the earlier ones"],
         loc="outside lower center",
         ncols=3,
         frameon=False,

@@ -95,12 +95,13 @@ def winner(entries: list[Standing]) -> str:
     if other_kind and other_kind[0] is not best[1]:
         kind = "biased" if other_kind[0].is_biased else "unbiased"
         ratio = other_kind[0].seconds / first.seconds
-        text += f" The fastest {kind} estimator is `{other_kind[0].method}`, at {ratio:.2f} times."
+        text += f" The fastest {kind} estimator is `{other_kind[0].method}`, "
+        text += f"which takes {ratio:.2f} times as long."
     reached_by = {class_of(entry.method) for entry in best}
     late = [entry for entry in best_settings(entries) if class_of(entry.method) not in reached_by]
     if late:
         names = ", ".join(f"`{class_of(entry.method)}`" for entry in late)
-        text += f" Not at the target when stopped, with any number of draws: {names}."
+        text += f" These did not reach the target with any number of draws: {names}."
     return text
 
 
@@ -477,6 +478,7 @@ def cpu_races(path: Path) -> None:
             [row for row in runs if row["race"] == race],
             [row for row in points if row["race"] == race],
         )
+    figure.get_layout_engine().set(h_pad=0.12)  # inches, between a label and the title below it
     if not races:
         panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
         panels[0, 0].set_axis_off()

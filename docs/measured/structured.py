@@ -101,7 +101,7 @@ def autoencoder_losses(rows: list[Row]) -> str:
             for column in ("loss_likeliest", "loss", "seconds")
         ]
         lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), f"{means[2]:.0f}"])
-    head = (f"after {last:,.0f} steps", "likeliest code", "a draw", "seeds", "seconds")
+    head = (f"after {last:,.0f} steps", "most likely code", "a draw", "seeds", "seconds")
     return table(head, lines)
 
 
@@ -127,7 +127,7 @@ def autoencoder_picture(path: Path) -> None:
                 ax.plot(
                     values, [row["loss_likeliest"] for row in run], color=f"C{number}", label=label
                 )
-    axes[0].set(xlabel="step", ylabel="test loss at the likeliest code, nats")
+    axes[0].set(xlabel="step", ylabel="test loss at the most likely code, nats")
     axes[1].set(xlabel="seconds of training")
     axes[0].legend()
     figure.savefig(path, dpi=130)

@@ -2,13 +2,13 @@
 Adding numbers of 100 digits
 ============================
 
-A network learns to read handwritten digits from sums of long numbers: two numbers of N digits go
-in, and only the digits of their sum are known.
+A network learns to read handwritten digits from sums of long numbers. Its input is two numbers of N
+digits, and the only labels are the digits of their sum.
 
 An indicator of the whole sum is almost never 1, so a sampler learns nothing from it. But the
 program has N + 1 outputs, and each of them depends on two digits and a carry. With ``outputs=1``,
-an estimator returns an expectation per output, all from one set of draws. The same code learns from
-numbers of 100 digits: see :doc:`/programs`. Here N is 8, which takes two minutes on a CPU.
+an estimator returns one expectation per output, all from one set of draws. The same code learns
+from numbers of 100 digits: see :doc:`/programs`. Here N is 8, which takes two minutes on a CPU.
 """
 
 # sphinx_gallery_thumbnail_number = 1
@@ -36,9 +36,9 @@ train_sums, test_sums = add_numbers(train.labels), add_numbers(test.labels)
 print(f"{len(train)} sums of two numbers of {N} digits")
 
 # %%
-# **The function.** :class:`~catlog.functions.DigitsOfSum` says of each digit of the sum whether it
-# is right. It knows the effect of every changed digit without another addition: the digit at the
-# same place, and those before it as far as a carry runs.
+# **The function.** :class:`~catlog.functions.DigitsOfSum` says for each digit of the sum whether it
+# is right. It knows the effect of every changed digit without another addition: a change affects
+# the digit at the same place, and the digits before it as far as the carry runs.
 
 f = DigitsOfSum(torch.tensor([0, 9, 1]))  # 58 + 33 = 91
 print(f(torch.tensor([[5, 8, 3, 3], [5, 8, 3, 0]])))
@@ -46,7 +46,7 @@ print(f(torch.tensor([[5, 8, 3, 3], [5, 8, 3, 0]])))
 # %%
 # **The loss** is minus the sum of the logarithms of the N + 1 probabilities. The gradient of a
 # logarithm is a ratio. IndeCateR with 50 draws gives the numerators. The denominators come from 500
-# further draws, which cost little, because nothing is evaluated around them
+# further draws, which cost little, because none of their neighbours is evaluated
 # (``value=catlog.RLOO(500)``). RLOO gets as many evaluations, for each digit of the sum and, as a
 # control, for the whole sum.
 
@@ -97,7 +97,7 @@ for method in methods:
     print(f"{method:21} sums {sums:.3f}, digits {digits:.3f}, {seconds:.0f} s of CPU time")
 
 # %%
-# From the whole sum nothing is learned: no draw of 16 digits ever hits it.
+# Nothing is learned from the whole sum, because no draw of 16 digits ever hits it.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(6.5, 3.2), layout="constrained", sharey=True)
 for method, curve in curves.items():

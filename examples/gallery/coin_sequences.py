@@ -90,8 +90,8 @@ best = 1 - COST * torch.tensor(fewest)[AMOUNTS].float().mean()
 print(f"best possible mean reward {best:.3f}, with {max(fewest)} coins at most")
 
 # %%
-# Before training, ``check`` looks for the usual mistakes: a look ahead, steps that disagree with
-# the pass over whole texts, mixed rows, padding that is not ignored.
+# Before training, ``check`` looks for the usual mistakes: logits that depend on later tokens, steps
+# that disagree with the pass over whole texts, mixed rows, padding that is not ignored.
 
 torch.manual_seed(0)
 payments(Policy()).check(reward)
@@ -177,7 +177,8 @@ for name in ("RLOO", "CritiCateR", "SCateR"):
     )
 
 # %%
-# What the policy writes: the likeliest token at each step, by a low temperature.
+# This is what the policy writes. A low temperature makes it take the most likely token at each
+# step.
 
 policy = runs["RLOO"][0][1]
 cold = catlog.Autoregressive(
@@ -189,10 +190,10 @@ for amount, row, length in zip(AMOUNTS.tolist(), x, cold.lengths(x).tolist(), st
     print(f"{amount:3} = {' + '.join(coins)}")
 
 # %%
-# At the first policy, RLOO and CritiCateR have less variance per token than SCateR, which pays for
-# a new rest of the sequence at each of its changes. The runs do not rank the three: the two seeds
-# of an estimator differ as much as the estimators, because a policy may settle on payments that
-# are good but not the best. Fifteen more seeds do not rank them either
+# At the initial policy, RLOO and CritiCateR have less variance per token than SCateR, which
+# regenerates the rest of the sequence for each of its changes. The training runs do not rank the
+# three: the two seeds of an estimator differ as much as the estimators, because a policy may settle
+# on payments that are good but not optimal. Fifteen more seeds do not rank them either
 # (``python -m benchmarks.coin_sequences``).
 
 figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")

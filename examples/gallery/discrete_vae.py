@@ -29,7 +29,7 @@ data = load("mnist-5000")
 train, test = binarise(data.train), binarise(data.test)
 
 # %%
-# The model: two small networks and a loss. Nothing of it knows how gradients are estimated.
+# The model is two small networks and a loss. It does not know how gradients are estimated.
 
 
 class Autoencoder(nn.Module):
@@ -48,8 +48,8 @@ class Autoencoder(nn.Module):
 
 
 # %%
-# Training is the usual loop; exchanging the estimator is exchanging one word. The test loss is
-# always measured the same way, with 5 draws of the bits.
+# Training is the usual loop, and swapping the estimator takes one word. The test loss is always
+# measured in the same way, with 5 draws of the bits.
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(
@@ -75,7 +75,7 @@ for name, E in estimators.items():
     print(f"{name:20} negated ELBO of unseen digits after {STEPS} steps: {curves[name][-1]:.1f}")
 
 # %%
-# Below: test digits, and what the bits of the first model remember of them.
+# The last figure shows test digits and their reconstructions from the bits of the first model.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():

@@ -2,12 +2,12 @@
 A bandit with factored actions: which baseline?
 ===============================================
 
-Five decisions at once with strong interactions: whose gradient is least noisy?
+Five decisions at once with strong interactions: which estimator's gradient is least noisy?
 
 A shop decides on 5 things at once (price, picture, place, ...), each with 4 options, for 8 kinds of
 customers. All 1,024 actions can be enumerated, so the true gradient is known, and even the *exact*
 baseline :math:`b = E[r]`, the best that REINFORCE could hope to learn. Summing over one decision at
-a time gives every decision a separate baseline, which no function of the customer alone can be.
+a time gives every decision a separate baseline. No function of the customer alone can do that.
 """
 
 import os
@@ -43,8 +43,7 @@ def policy(logits: Tensor) -> Independent:
 
 
 # %%
-# 16 evaluations of the reward for everyone. The exact baseline is a number that is given to
-# REINFORCE for free.
+# Every estimator gets 16 evaluations of the reward. REINFORCE gets the exact baseline for free.
 
 exact = catlog.Exact()
 
@@ -69,7 +68,7 @@ def gradient(E: catlog.Estimator, logits: Tensor) -> Tensor:
 
 
 # %%
-# First the noise of the gradient, at a policy that tosses dice; then training by plain gradient
+# First we measure the noise of the gradient at a uniform policy. Then we train by plain gradient
 # ascent, where the noise shows.
 
 start = torch.zeros(CUSTOMERS, DECISIONS, OPTIONS)

@@ -2,7 +2,7 @@
 Feature selection with a metric that has no derivative
 ======================================================
 
-Which columns should a classifier get? A bit per column, and scikit-learn as f.
+Which columns should a classifier get? There is one bit per column, and f calls scikit-learn.
 
 f trains scikit-learn's naive Bayes on the selected columns and returns its balanced accuracy on
 held-out rows. It has no derivative. The table is scikit-learn's wine data with 13 shuffled copies
@@ -62,7 +62,7 @@ def f(x: Tensor) -> Tensor:
 
 
 # %%
-# 27 evaluations per step for both.
+# Both estimators get 27 evaluations per step.
 
 histories = {}
 for name, E in {"IndeCateR": catlog.IndeCateR(samples=1), "RLOO": catlog.RLOO(samples=27)}.items():

@@ -5,8 +5,8 @@ Hard attention: where to look
 A classifier may look at 3 of the 16 patches of a digit, and learns where.
 
 A policy sees a blurred 4 x 4 thumbnail and gives three distributions over the patches. Looking is
-discrete: a patch is seen or not. IndeCateR evaluates, for each of the three glimpses, every other
-patch; the value of f at these points is all that it needs.
+discrete: a patch is seen or not. For each of the three glimpses, IndeCateR evaluates f at every
+other patch. It needs nothing but these values.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -38,7 +38,7 @@ def thumbnail(images: Tensor) -> Tensor:
 
 
 # %%
-# f covers all patches but those in x and returns the classifier's loss.
+# f covers all patches except those in x and returns the classifier's loss.
 
 
 class Reader(nn.Module):
@@ -69,8 +69,9 @@ class Reader(nn.Module):
 
 
 # %%
-# Two ways to learn the policy, with 46 evaluations of f each; RLOO goes backward through all of
-# them, IndeCateR through one. And a policy that stays random, so that only the classifier learns.
+# There are two ways to learn the policy, with 46 evaluations of f each. RLOO needs a backward pass
+# through all of them, IndeCateR through one. A third policy stays random, so that only the
+# classifier learns.
 
 estimators = {"IndeCateR": catlog.IndeCateR(1), "RLOO": catlog.RLOO(46), "random glimpses": None}
 curves, readers = {}, {}

@@ -2,15 +2,15 @@
 Learning to explain: the few pixels that matter
 ===============================================
 
-Which 6 of 64 pixels tell a digit, image by image? A ``Subset`` chooses exactly six of them.
+Which 6 of its 64 pixels tell us the digit in an image? A ``Subset`` chooses exactly six of them.
 
 An explainer looks at the whole image and gives every pixel a logit. A ``Subset`` of these logits
 draws six pixels, and a classifier sees nothing else. Both are trained together on the expected
 cross-entropy of the classifier (Chen et al., "Learning to explain", 2018). The data are
 scikit-learn's digits of 8 x 8 pixels.
 
-The classifier can be differentiated here, so there is a choice. RLOO asks for values alone and is
-unbiased. SIMPLE sends the classifier's derivative through the exact probabilities of the pixels
+The classifier is differentiable, so there is a choice. RLOO needs only values and is unbiased.
+SIMPLE sends the classifier's derivative through the exact probabilities of the pixels
 (``Subset.mean``), which is biased.
 """
 
@@ -38,8 +38,8 @@ train, test = train.float(), test.float()
 
 
 # %%
-# Two small networks. The classifier gets the pixels that were chosen, and which ones they are: a
-# dark pixel is not the same as one that it may not see.
+# There are two small networks. The classifier gets the chosen pixels and a mask that says which
+# they are, because a dark pixel is not the same as a hidden one.
 
 
 def network(inputs: int, outputs: int) -> nn.Module:
@@ -70,8 +70,8 @@ class Anything(nn.Module):
 
 
 # %%
-# Four draws per image and step for all. The same step also trains the classifier: the gradient of
-# f's own parameters comes with the estimate.
+# All methods make four draws per image and step. The same step also trains the classifier, because
+# the estimate includes the gradient in f's own parameters.
 
 histories: dict[str, list[float]] = {}
 explainers: dict[str, nn.Module] = {}

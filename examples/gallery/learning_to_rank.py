@@ -7,12 +7,12 @@ A policy over rankings, ``PlackettLuce``, trained on NDCG itself, which has no d
 Every query has eight documents with four features and a relevance from 0 to 4. A linear model
 scores the documents. NDCG@3 looks at the first three of the ranking that the scores make: relevant
 documents should be among them, in the right order. It is a step function of the scores, so the
-usual way is to predict relevance by least squares and to sort. Here the scores make a distribution
-over rankings, and E[NDCG] has a gradient.
+usual way is to predict relevance by least squares and to sort. Here the scores define a
+distribution over rankings, and E[NDCG] has a gradient.
 
-The queries are made up so that it matters. One feature follows quality, with much noise. Another,
-with little noise, rises up to a fair quality and falls beyond it. It predicts the relevance of most
-documents well and misleads among the best ones, which are all that the reward looks at.
+The queries are constructed so that this matters. One feature grows with quality, with much noise.
+Another has little noise, but it grows only up to a medium quality and falls beyond it. It predicts
+the relevance of most documents well and misleads among the best ones, on which the reward depends.
 """
 
 import os
@@ -69,8 +69,8 @@ print(f"least squares    test NDCG {held_out_ndcg(least_squares):.3f}")
 
 
 # %%
-# Rankings of the first three documents suffice: ``k=3``. Both estimators have eight rankings per
-# query and step.
+# Rankings of the first three documents are enough (``k=3``). Both estimators draw eight rankings
+# per query and step.
 
 histories: dict[str, list[float]] = {}
 for name, E in {"RLOO": catlog.RLOO(8), "CritiCateR": catlog.CritiCateR(8)}.items():

@@ -5,8 +5,8 @@ Inside Lightning
 A classifier with a bottleneck of 12 hard bits, trained by a Lightning Trainer.
 
 An estimator is called in ``training_step`` like any other function, so Lightning needs no callback
-and no manual optimisation. The estimator is an argument of the module, and changing one word
-exchanges it. The 12 bits are a learned hash of the digit. Needs the extra ``gallery``.
+and no manual optimisation. The estimator is an argument of the module, so it is easy to swap. The
+12 bits are a learned hash of the digit. This example needs the extra ``gallery``.
 """
 
 # sphinx_gallery_thumbnail_number = 2
@@ -43,7 +43,7 @@ train, test = (
 )
 
 # %%
-# The module. Training and validation share the loss, so the validation calls the estimator, too.
+# The module. Training and validation share the loss, so validation also calls the estimator.
 # Lightning validates in ``torch.inference_mode``, where an estimator returns its value and
 # differentiates nothing, not even f for SlopeCateR. The accuracy is that of the most probable bits,
 # as a hash would be used.

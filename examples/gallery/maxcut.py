@@ -2,7 +2,7 @@
 MaxCut, and an entropy bonus that works
 =======================================
 
-Divide the nodes of a graph so that many edges are cut. A distribution over all cuts learns it.
+Divide the nodes of a graph so that many edges are cut, with a learned distribution over all cuts.
 
 There are 30 nodes, a bit for each, and every bit depends on all earlier ones. The number of cut
 edges has no derivative. A policy that is rewarded for cuts alone soon draws the same cut again and
@@ -35,10 +35,10 @@ def f(x: Tensor) -> Tensor:
 
 
 # %%
-# The policy: a network with masked weights, so that the logits of node i depend on nodes before i
-# alone. ``all_logits`` gives all conditionals of a known cut in one call. To draw, ``step``
+# The policy is a network with masked weights, so that the logits of node i depend only on nodes
+# before i. ``all_logits`` gives all conditionals of a known cut in one call. For sampling, ``step``
 # computes one node at a time from the sides so far. :class:`~catlog.Autoregressive` checks that
-# both agree, and that no later node is seen.
+# both agree, and that logits do not depend on later nodes.
 
 
 class Policy(nn.Module):
@@ -117,7 +117,7 @@ best_of_all = (EDGES - least) / 2
 print(f"the best of all cuts has {best_of_all:.0f} of {EDGES} edges")
 
 # %%
-# 32 evaluations of f per step for everyone.
+# Every method gets 32 evaluations of f per step.
 
 settings = {
     "RLOO, no bonus": (catlog.RLOO(DRAWS), 0.0),

@@ -7,7 +7,7 @@ Every token is sent to one of four experts. How does the router know that anothe
 The usual router multiplies the output of the expert that it picked by that expert's probability,
 and learns from this factor alone. Straight-Through and ReinMax ask the slope of the loss what
 another expert would have done. :class:`~catlog.IndeCateR` with ``variables=2`` tries the other
-experts on two tokens of each sequence and corrects the slope by what it finds: its gradient is
+experts on two tokens of each sequence and uses the results to correct the slope, so its gradient is
 unbiased.
 """
 
@@ -175,7 +175,7 @@ figure.savefig("demo/mixture_of_experts_bias.png", dpi=150)
 
 # %%
 # **Training.** A router that follows its gradient soon sends everything to the experts that are
-# better today. The others then learn nothing and never become better. A bonus for the router's
+# better at the moment. The others then learn nothing and never improve. A bonus for the router's
 # entropy, which shrinks to zero, keeps all experts in use for a while.
 
 curves = {}
@@ -192,8 +192,8 @@ for bonus in (0.0, BONUS):
 # %%
 # Without the bonus, good gradients lead to a bad router: it soon settles on one or two experts.
 # Straight-Through, whose bias keeps more of them in use, gets farther. With the bonus every
-# method finds the sectors, and the three whose gradients have little bias are ahead. So first keep
-# the experts in use, then care for the gradient.
+# method finds the sectors, and the three whose gradients have little bias are ahead. So keep the
+# experts in use first, and then worry about the gradient.
 
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
 for axes, bonus in zip(panels, (0.0, BONUS), strict=True):

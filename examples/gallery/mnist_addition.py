@@ -76,10 +76,10 @@ for name, E in estimators.items():
             read = network(test.images[test.index[:4]]).softmax(-1)
 
 # %%
-# Three runs each. Of 120 draws of three digits some often hit the sum by chance, and RLOO is the
-# faster one here, where it does not get stuck. The paper's experiment, ``catlog run addition``,
-# goes from 4 to 32 digits. Each row of the picture is a test sum; beside every digit, what the
-# network believes it to be.
+# Each method has three runs. With 120 draws of three digits, some draws often hit the sum by
+# chance, and RLOO is faster here if it does not get stuck. The paper's experiment,
+# ``catlog run addition``, goes from 4 to 32 digits. Each row of the picture is a test sum, with the
+# network's reading beside every digit.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):

@@ -6,9 +6,9 @@ Four decisions at every step, of 3, 5, 3 and 5 choices, and a critic that sums a
 
 A policy over Gymnasium's ``MultiDiscrete([3, 5, 3, 5])`` is :class:`~catlog.Categoricals`: one
 distribution per decision, each with its own number of choices. The critic Q(s, a) is learned from
-past steps. The policy maximises E[Q(s, a)] over its own actions, so Q is f and can be asked for
-actions that nobody took: the gradient need not come from the sampled action. Needs the extra
-``gallery``.
+past steps. The policy maximises E[Q(s, a)] over its own actions. So Q is f, and it can be evaluated
+at actions that nobody took: the gradient need not come from the sampled action alone. This example
+needs the extra ``gallery``.
 """
 
 # sphinx_gallery_thumbnail_number = 2

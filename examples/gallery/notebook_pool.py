@@ -5,9 +5,9 @@ An expensive black box in worker processes, from a notebook
 Which columns does a decision tree need? f is a cross-validation that two processes share.
 
 ``catlog.functions.Pool`` gives each point to one of its workers, as a numpy array. In a notebook
-the function stands in a cell, not in a module that a worker could import, so it is sent as a copy,
-together with the data that it uses. This needs the package cloudpickle, which comes with the extra
-``experiments``. This page can be downloaded as a notebook.
+the function is defined in a cell, not in a module that a worker could import. So it is sent as a
+copy, together with the data that it uses. This needs the package cloudpickle, which comes with the
+extra ``experiments``. This page can be downloaded as a notebook.
 """
 
 import os
@@ -32,8 +32,8 @@ columns, labels = data.data, data.target
 print(f"{len(columns)} patients, {columns.shape[1]} columns")
 
 # %%
-# An ordinary function of one point, with variables of other cells. A main guard is not needed, and
-# lambdas and closures would do as well.
+# f is an ordinary function of one point that uses variables of other cells. A main guard is not
+# needed, and lambdas and closures would work as well.
 
 PRICE = 0.005  # of a column
 
@@ -49,9 +49,10 @@ def score(bits: np.ndarray) -> float:
 
 
 # %%
-# A pool is an f for any estimator that needs no derivative. The copy is made when the pool is made:
-# after a change of ``score`` or ``columns`` make a new pool. A point that takes longer than
-# ``timeout`` seconds, or whose worker dies, is tried once more. Then an error names the point.
+# A pool is an f for any estimator that needs no derivative. It copies the function when it is
+# created, so create a new pool after a change of ``score`` or ``columns``. A point that takes
+# longer than ``timeout`` seconds, or whose worker dies, is tried once more. Then an error names the
+# point.
 
 torch.manual_seed(0)
 logits = torch.zeros(30, requires_grad=True)

@@ -56,8 +56,8 @@ def profit(x: Tensor) -> Tensor:
 
 
 # %%
-# Gradient ascent; ``Exact`` sums over all 48 points and plays the teacher who knows the gradient.
-# The others get about 30 evaluations per step. Sixteen wildcatters learn at once, through the batch
+# This is gradient ascent. ``Exact`` sums over all 48 points and gives the true gradient. The others
+# get about 30 evaluations per step. Sixteen wildcatters learn at once, through the batch
 # dimension of the distribution.
 
 estimators = {
@@ -93,8 +93,8 @@ for name, E in estimators.items():
 
 # %%
 # "Never test, drill anyway" earns 20. It is a trap on the way to the best policy, and noise keeps
-# some of the runs in it. SCateR's 30 evaluations are 10 histories with changes; here 30 independent
-# histories are better.
+# some of the runs in it. SCateR's 30 evaluations are 10 histories and their changes; here 30
+# independent histories are better.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, curve in curves.items():

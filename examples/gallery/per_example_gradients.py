@@ -5,8 +5,8 @@ Per-example gradients with torch.func
 How much noise comes from the batch, and how much from sampling the discrete code?
 
 ``E(f, q)`` is an ordinary function of tensors, so ``torch.func`` transforms it: ``vmap(grad(...))``
-gives the gradient of every example at once. Where the noise of the examples dominates, more draws
-are a waste.
+gives the gradient of every example at once. If the noise of the examples dominates, more draws are
+a waste.
 """
 
 import os
@@ -74,7 +74,7 @@ estimators: dict[str, catlog.Estimator] = {
 }
 
 # %%
-# Repeats of the same example show the noise of the draws. The spread of the examples' means, less
+# Repeats of the same example show the noise of the draws. The spread of the examples' means, minus
 # the remaining noise of the draws, is the noise of the examples.
 
 draws, examples = {}, {}
@@ -87,8 +87,8 @@ for name, E in estimators.items():
     print(f"{name:21} {parts}: draws are {share:.0%} of the noise")
 
 # %%
-# The noise of the examples is the same for all estimators, as it must be: they are unbiased and
-# differ in the draws alone.
+# The noise of the examples is the same for all estimators, as it must be: they are all unbiased and
+# differ only in the noise of the draws.
 
 figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
 axes.barh(

@@ -9,8 +9,8 @@ The rate of a count has a simple gradient: how much one more count would change 
 .. math:: \frac{\partial}{\partial \lambda_i} \mathbb{E}[f(z)] = \mathbb{E}[f(z + e_i) - f(z)],
 
 which :class:`catlog.CountDifferences` estimates, with 1 + 16 evaluations of the decoder per draw.
-It truncates nothing and needs no derivative of f. Beside it: RLOO with as many evaluations, on the
-same counts as categories 0 to 31 (:func:`catlog.distributions.truncated`).
+It truncates nothing and needs no derivative of f. We compare it with RLOO at as many evaluations,
+on the same counts as categories 0 to 31 (:func:`catlog.distributions.truncated`).
 """
 
 # sphinx_gallery_thumbnail_number = 1

@@ -51,9 +51,9 @@ def readings(model: nn.Module, rows: Tensor, images: Tensor = digits.train) -> I
 # %%
 # **The bias.** For ten pairs of images and an untrained network, the mean of many estimates of the
 # log-likelihood minus the exact one. All have 38 or 40 evaluations of f. ``repeats=2`` spends them
-# on two calls of the estimator. Their difference shows how noisy they are, and the leading error is
-# corrected. Where the value is the logarithm of the floor, all draws were wrong: such a pair of
-# images has no gradient.
+# on two calls of the estimator. The difference of the two shows how noisy they are, and is used to
+# correct the leading error. If all draws were wrong, the value is the logarithm of the floor, and
+# such a pair of images has no gradient.
 
 model = network()
 rows = pairs[:10]
@@ -139,7 +139,7 @@ for name, (E, repeats) in estimators.items():
 # %%
 # 100 evaluations of f for Exact, 38 and 40 for the others. f is cheap here, so the exact likelihood
 # takes no more time than an estimate. A run that settles on a wrong reading of some digit stays
-# below the others for long.
+# below the others for a long time.
 
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for colour, (name, runs) in enumerate(curves.items()):

@@ -2,7 +2,7 @@
 Telling digits apart by the rules of sudoku
 ===========================================
 
-Handwritten 4 x 4 sudokus without one label: the rules alone teach the digits.
+Handwritten 4 x 4 sudokus without a single label: the rules alone teach the digits.
 
 A network gives every cell a distribution over four symbols, and f is a plain Python function that
 counts broken rules. Training lowers the expected number of broken rules, and the network learns to
@@ -80,10 +80,10 @@ def score(network: nn.Module) -> tuple[float, tuple[int, ...]]:
 
 
 # %%
-# 49 fillings are checked per board and step. IndeCateR's are one draw and its 48 neighbours, which
-# share 15 of their 16 cells; the others' are 49 draws. All cells share one network, a case in which
-# the theorem on IndeCateR's variance promises nothing: it is the one that sometimes takes two
-# digits for the same.
+# Every method checks 49 fillings per board and step. For IndeCateR these are one draw and its 48
+# neighbours, which share 15 of their 16 cells with it; for the others they are 49 draws. All cells
+# share one network, so the theorem on IndeCateR's variance does not apply here. IndeCateR sometimes
+# takes two digits for the same.
 
 curves: dict[str, list[list[float]]] = {}
 for name, E in {

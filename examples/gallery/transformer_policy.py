@@ -5,9 +5,9 @@ A transformer with a KV cache, rewarded for its texts
 A small GPT completes prompts, and a reward without derivative says how good the completions are.
 
 The steps are those of larger language models: train on text, then maximise the reward minus a KL
-penalty that keeps the model near the first one. The draws use a cache of keys and values, the
-gradients one pass over the finished texts, and both must be the same function. The corpus is the
-Zen of Python, and the reward is the share of vowels.
+penalty that keeps the model close to the initial one. Sampling uses a cache of keys and values,
+while the gradients use one pass over the finished texts. Both must compute the same function. The
+corpus is the Zen of Python, and the reward is the share of vowels.
 """
 
 # sphinx_gallery_thumbnail_number = 1
@@ -149,7 +149,7 @@ print(f"trained on the corpus: {loss.item():.2f} nats per character")
 
 # %%
 # Are the cached steps the same function as the pass over finished texts? catlog compares them at
-# the first uses of a network and now and then later. Here is the comparison by hand, in float64.
+# the first uses of a network and occasionally later. Here is the comparison by hand, in float64.
 
 with torch.no_grad():
     exact = GPT().double()
@@ -171,8 +171,8 @@ print(f"cached steps and teacher forcing differ by at most {difference:.1e}")
 #
 # The gradient of the inner :math:`\log q` is zero in expectation, so it is detached, and the
 # estimator finds the rest. Without the estimator, ``-q.log_prob(x).mean()`` at draws x has the
-# right value, but its gradient is that noise of mean zero: as a bonus it does nothing. All
-# completions of two characters show it.
+# right value, but its gradient is noise with mean zero, so as a bonus it does nothing. Enumerating
+# all completions of two characters shows this.
 
 leaf = GPT()
 leaf.load_state_dict(reference.state_dict())
@@ -190,7 +190,7 @@ print(f"mean of -log q at draws: expected norm {wrong.norm() / truth.norm():.1e}
 
 # %%
 # The reward is plain Python on strings. f subtracts the KL penalty, with one pass of each model
-# over the finished texts. The penalty holds an entropy bonus already. A larger one would be a
+# over the finished texts. The penalty already contains an entropy bonus. A larger one would be a
 # further term, ``- bonus * q.log_prob(x).detach()``.
 
 

@@ -2,7 +2,7 @@
 A vector-quantised autoencoder with a learned codebook
 ======================================================
 
-Each digit is written as 6 letters of an alphabet of 16 learned vectors.
+Each digit is encoded as 6 letters of an alphabet of 16 learned vectors.
 
 The codebook is learned together with encoder and decoder. The usual VQ-VAE copies gradients past
 the nearest-neighbour step and needs extra losses to move the codebook. Here the letters are
@@ -65,8 +65,8 @@ class VQ(nn.Module):
 
 # %%
 # Three estimators at 91 evaluations of the decoder. The test uses the nearest letters, as a VQ-VAE
-# does. Straight-Through's gradient is biased but has little noise; this decoder is so smooth that
-# it gains more than it loses.
+# does. Straight-Through's gradient is biased but has little noise. This decoder is so smooth that
+# the lower noise outweighs the bias.
 
 estimators = {
     "IndeCateR": catlog.IndeCateR(samples=1),

@@ -218,7 +218,7 @@ def compiled_step(
     compile: bool | None = None,
     group: Any = None,
 ) -> CompiledStep:
-    """Return a training step as fast as the device allows.
+    """Return a training step that is as fast as the device allows.
 
     Make it by ``step = compiled_step(loss, optimiser)``, then call ``step(batch)``.
     ``loss(*inputs)`` maps tensors to a loss (one number, or one per batch element, which are

@@ -55,8 +55,8 @@ class Estimator(Protocol):
       mean (see :mod:`catlog.functions`).
     - ``outputs``: the number of trailing output dimensions of f. With ``outputs=1``, f returns
       ``[n, *batch, m]`` and the result is ``[*batch, m]``, an expectation per output. All outputs
-      share the draws, and each has the value and gradient of a call of its own. Estimators with
-      ``many_outputs`` take such functions, the others refuse them.
+      share the draws, and each has the value and gradient that a separate call would give.
+      Estimators with ``many_outputs`` accept such functions; the others raise an error.
     - ``x``: points to use instead of drawing them, ``[rows(q), *batch, *event]``: replay, common
       random numbers, exact tests.
     - ``generator``: the source of randomness; by default torch's global generator.
@@ -66,13 +66,13 @@ class Estimator(Protocol):
     and of f. Values compose: ``E(f, q).log()``, sums and products are differentiated by the
     ordinary chain rule. *Second* derivatives (``create_graph=True``, ``hessian``) are right with
     Exact, Reinforce and RLOO. With GumbelSoftmax they are those of the relaxation that it
-    differentiates. The other estimators refuse to be differentiated twice.
+    differentiates. The other estimators raise an error if they are differentiated twice.
 
     A category of probability exactly zero (a logit of -inf, a probability of 0) is never shown to f
-    and gets no gradient. The probability of a variable that is certain gets none either: f is
-    unknown at its other categories, so the one-sided derivative is unknown, too. Gradients in the
-    other parameters are those with the impossible held at zero. Finite logits keep every category
-    possible.
+    and gets no gradient. The probability of a variable that is certain gets no gradient either: f
+    is unknown at its other categories, and so is the one-sided derivative. Gradients in the other
+    parameters are those with the impossible categories held at zero. Finite logits keep every
+    category possible.
 
     An estimator that learns is an ``nn.Module``: ``backward`` also fills the ``grad`` of the
     estimator's parameters, with the gradient of the variance of its estimate (see
@@ -135,7 +135,7 @@ class Estimator(Protocol):
 
 
 def label(E: object) -> str:
-    """Return the name of an estimator, its number of draws and the settings away from the defaults.
+    """Return the name of an estimator, its number of draws and the settings that are not defaults.
 
     It is the ``__repr__`` of every estimator. Coefficients that an estimator learns are left out.
 
@@ -203,7 +203,7 @@ def attach(
     ``objective`` is for estimators that learn: the squared norm of this call's gradient in the
     logits of q, as a function of the estimator's parameters and of nothing else that is
     differentiable. The estimate is unbiased for all parameters, so the gradient of its squared norm
-    is a gradient of its variance. Where the loss is :math:`\sum_b w_b E_b`, the variance of its
+    is a gradient of its variance. If the loss is :math:`\sum_b w_b E_b`, the variance of its
     gradient is :math:`\sum_b w_b^2 \operatorname{Var} g_b`. This is what ``backward``
     differentiates, so the parameters are trained to *lower* it, whatever the sign and scale of the
     loss.

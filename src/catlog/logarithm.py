@@ -34,31 +34,31 @@ def log_expectation(
 
     and the gradient is that of the chain rule. The second term needs R of at least 2. It cancels
     the leading bias of the logarithm, :math:`-\operatorname{Var} \bar V / (2\, \mathbb{E}[f]^2)`,
-    and that of its gradient: :math:`O(1/R^2)` remains instead of :math:`O(1/R)`. This helps where
-    the relative variance :math:`\operatorname{Var} \bar V / \mathbb{E}[f]^2` is well below 1;
-    otherwise only more draws do. It is no guarantee: with very few draws, such as two calls of
+    and that of its gradient: :math:`O(1/R^2)` remains instead of :math:`O(1/R)`. This helps if the
+    relative variance :math:`\operatorname{Var} \bar V / \mathbb{E}[f]^2` is well below 1; otherwise
+    only more draws help. It is not guaranteed to help: with very few draws, such as two calls of
     ``RLOO(2)``, the gradient's bias can be larger than that of ``RLOO(4)``. The term is at most 1/2
-    where no estimate is negative. It is cut off there for estimators with a critic, whose values
-    may be negative.
+    if no estimate is negative. For estimators with a critic, whose values may be negative, it is
+    limited to 1/2.
 
-    **The mean is not positive** (f is 0 at all draws): the value is :math:`\log \varepsilon`, the
-    gradient is 0. Neither is infinite or NaN, so one such batch element does no harm to the others.
-    There is no warning, since looking at values would stall a GPU. Compare the value with
+    **If the mean is not positive** (f is 0 at all draws), the value is :math:`\log \varepsilon` and
+    the gradient is 0. Neither is infinite or NaN, so one such batch element does not harm the
+    others. There is no warning, because looking at values would stall a GPU. Compare the value with
     ``log(floor)`` to count these elements. Prefer estimators that are seldom zero, such as
     ``IndeCateR(n, per_variable=True)``.
 
-    **A second estimator for the value.** The gradient is that of E[f] over E[f], and few draws that
-    do for the numerator may not do for the denominator. With ``value``, an estimator that is cheap
-    per draw, such as ``RLOO(1000)``, the value and the denominator are its estimate
-    :math:`\bar V`, from draws of its own, and E gives the numerator alone. What remains of the
-    gradient's bias is that of :math:`1 / (\bar V + \varepsilon)`.
+    **A second estimator for the value.** The gradient is that of E[f] divided by E[f], and a number
+    of draws that is enough for the numerator may be too small for the denominator. With ``value``,
+    an estimator that is cheap per draw, such as ``RLOO(1000)``, the value and the denominator are
+    its estimate :math:`\bar V`, from separate draws, and E gives only the numerator. The remaining
+    bias of the gradient is that of :math:`1 / (\bar V + \varepsilon)`.
 
-    Exact has no variance: its logarithm is exact. An f with a method ``log_expectation(q)``, such
-    as :class:`catlog.functions.OfSum`, gives it the logarithm itself, also where the mean is
-    smaller than the smallest number of its dtype. VIMCO estimates a bound of the logarithm from
-    log-weights, so it is refused.
+    With Exact the logarithm is exact. If f has a method ``log_expectation(q)``, as
+    :class:`catlog.functions.OfSum` has, Exact uses it, so that the result is right even if the mean
+    is smaller than the smallest number of its dtype. VIMCO raises an error, because it estimates a
+    bound of the logarithm from log-weights.
 
-    Cost: ``repeats`` times that of E. Needs: f of at least 0; of f's derivative what E needs.
+    Cost: ``repeats`` times that of E. Needs: f of at least 0, and differentiable if E needs that.
     Reference: the delta method; for importance-weighted bounds Nowozin, "Debiasing evidence
     approximations: On importance-weighted autoencoders and jackknife variational inference", 2018.
 

@@ -25,16 +25,16 @@ class Pathwise:
     .. math::
         \frac1M \sum_{m=1}^M E\bigl(x \mapsto f(x, z^{(m)}),\; q\bigr)
 
-    The gradient in :math:`\phi` is pathwise, the gradient in q is that of E; the estimate is
-    unbiased if E is. Every z is one more batch element for E, so a draw of x and all its neighbours
-    see the same z. Without these common random numbers, the noise of z would drown the differences
-    between neighbours. Three cases:
+    The gradient in :math:`\phi` is pathwise, and the gradient in q is that of E. The estimate is
+    unbiased if E is. Every z is a further batch element for E, so a draw of x and all its
+    neighbours see the same z. Without these common random numbers, the noise of z would drown the
+    differences between neighbours. Three cases:
 
     - x and z independent: ``E(f, q, p)``.
     - z given x: p is the distribution of the noise, and f makes z from it,
       ``lambda x, noise: g(x, mu[x] + sigma[x] * noise)``.
     - x given z: q is a function of z, ``E(f, lambda z: Categorical(logits=network(z)), p)``; the
-      gradient reaches p through the logits, too.
+      gradient also reaches p through the logits.
 
     ``f(x, z)`` gets points ``[n, samples, *batch, *event]`` of x and of z, and returns
     ``[n, samples, *batch]``.

@@ -509,9 +509,9 @@ MISTAKES = {
     "no leading dimensions": (("all_logits",), r"returned \(2, 4, 3\). The leading dimensions"),
     "one leading dimension": (("all_logits",), r"failed for 4 variables .* = \(3, 2\).* a matrix"),
     "flattened": (("all_logits",), r"returned \(6, 4, 3\). The leading dimensions .* \(3, 2\)"),
-    "rows mixed": (("all_logits",), "of a row other logits when the row comes alone"),
+    "rows mixed": (("all_logits",), "of a row different logits when the row is evaluated alone"),
     "batch mixed": (("all_logits",), "another batch element change"),
-    "dropout": (("all_logits",), "when the row comes alone.*no dropout"),
+    "dropout": (("all_logits",), "when the row is evaluated alone.*no dropout"),
     "batch normalisation": (("all_logits",), "batch normalisation"),
     "looks ahead": (("all_logits",), "A causal mask is missing, or is shifted by one"),
     "looks one ahead at a time": (("all_logits",), "A causal mask is missing, or is shifted"),
@@ -562,7 +562,7 @@ def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
 
 
 BAD_F = {
-    "a mean over rows": (lambda x: x.double().sum(-1) - x.double().mean(), "when it comes alone"),
+    "a mean over rows": (lambda x: x.double().sum(-1) - x.double().mean(), "is evaluated alone"),
     "a reduction of everything": (lambda x: x.double().mean(), r"shape \(3, 2\), but .* \(\)"),
     "integers": (lambda x: x.sum(-1), "floats or bools, but it returned torch.int64"),
     "not a number": (lambda x: x.double().sum(-1) * torch.nan, "finite"),

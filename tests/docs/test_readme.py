@@ -39,6 +39,14 @@ def test_commands_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
-def test_files_exist() -> None:
-    for path in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
-        assert (ROOT / path).exists(), path
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a Markdown file."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_files_and_sections_exist() -> None:
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
+        path, _, anchor = link.partition("#")
+        assert (ROOT / path).exists(), link
+        assert not anchor or anchor in anchors(ROOT / path), link

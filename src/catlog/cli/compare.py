@@ -31,13 +31,13 @@ class Compare(Checked):
     """Measure estimators side by side: bias, variance, time, and variance x time."""
 
     problem: str
-    """A problem of the suite (`catlog list` shows them), or your own as module:function. The
-    function is called without arguments. It returns (f, q), a Problem, or (f, make_q, parameters),
+    """A problem of the suite (`catlog list problems` shows them), or your own as module:function.
+    The function takes no arguments and returns (f, q), a Problem, or (f, make_q, parameters),
     where make_q(*parameters) is q."""
     estimators: str = ""
     """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
-    """Equal evaluations: the most draws that need no more evaluations of f than this."""
+    """Equal evaluations: give every estimator as many draws as this many evaluations of f allow."""
     samples: Count | None = None
     """Equal samples: this many draws for every estimator."""
     size: Size = "small"
@@ -85,17 +85,17 @@ class Compare(Checked):
 
 @dataclass(frozen=True)
 class Advise(Checked):
-    """Find the estimator that trains soonest on f and q, in a short pilot."""
+    """Find the estimator that trains fastest on f and q, in a short pilot."""
 
     problem: str
     """As for `catlog compare`."""
     budget: Count | None = None
-    """The most evaluations of f per step; default: two draws of IndeCateR, at least 64, or all
-    outcomes of q, up to 4096."""
+    """The most evaluations of f per step.
+    Default: as many as two draws of IndeCateR need, at least 64, or all outcomes, up to 4096."""
     biased: bool = False
     """Allow biased estimators, such as ReinMax."""
     step_seconds: NotNegative = 0.0
-    """Seconds that a training step takes beside the estimate and its gradients."""
+    """Seconds that a training step takes apart from the estimate and its gradients."""
     fixed: bool = False
     """f never changes between steps, so MemoryCateR is a candidate."""
     size: Size = "small"

@@ -1,4 +1,4 @@
-"""The command ``catlog``: run, sweep, plot, report, export, compare, advise, list."""
+"""The command ``catlog``: run experiments, report on them, and compare estimators."""
 
 import contextlib
 import os
@@ -271,10 +271,9 @@ class ReportCommand(Checked):
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs, or CSV files written by `catlog export`."""
     output: Path = Path("report.html")
-    """The page."""
+    """The HTML file to write."""
     step_times: Path | None = None
-    """CSV file with the columns method and ms, as for `catlog plot`; it decides the claims about
-    time. Default: the clocks of the runs do."""
+    """Step times as for `catlog plot`, to judge claims about time; None: use each run's clock."""
 
     def __call__(self) -> int:
         from ..report.page import verdict_lines, write_page
@@ -308,7 +307,7 @@ class ExportCommand(Checked):
     sources: tyro.conf.Positional[tuple[Path, ...]] = (Path("runs"),)
     """Folders of runs."""
     output: Path = Path("results.csv")
-    """The file."""
+    """The CSV file to write."""
     thin: Count = 1
     """Keep every N-th logged point of each run, and always the last one."""
     digits: Digits = 6

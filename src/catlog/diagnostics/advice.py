@@ -72,7 +72,7 @@ def advise(
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Advice:
-    r"""Find the estimator that trains soonest on f and q, in a short pilot.
+    r"""Find the estimator that trains fastest on f and q, in a short pilot.
 
     For a given progress, training takes a time that is about proportional to
 
@@ -80,27 +80,27 @@ def advise(
         \bigl(10\, \lVert g \rVert^2 + 100\, \text{bias}^2 + \sigma^2 + \text{variance}\bigr)
         \times \text{seconds per step}
 
-    with the gradient g, summed over the batch, the noise :math:`\sigma^2` that the choice of the
-    minibatch puts into it, and bias and variance of the estimator. The first term stands for
-    progress that less noise cannot buy: a step without noise still takes its time. So precision
-    beyond the gradient's own length, or beyond the noise of the minibatch, is worth nothing. If the
-    estimator's variance exceeds all else, the score is variance x time. Both factors are rough:
-    momentum averages the noise of about 10 steps, and no bias.
+    where g is the gradient, summed over the batch, :math:`\sigma^2` is the noise in it that comes
+    from the choice of the minibatch, and bias and variance are those of the estimator. The first
+    term is the cost of a step without noise, which less noise cannot reduce. So once the noise is
+    small compared with the gradient, or with the noise of the minibatch, more precision is worth
+    nothing. If the estimator's variance dominates, the score is variance x time. The factors 10 and
+    100 are rough: momentum averages the noise of about 10 steps, but does not average bias.
 
-    The pilot measures every candidate that fits q, f and the budget with few draws. It predicts
-    other numbers of draws (1, 2, 4, 8, 16, ... within the budget): the variance falls as 1 / draws,
-    the time of a step is affine in them. Estimators that use the same independent draws (RLOO,
-    CritiCateR, BBVI, Reinforce) are judged from one set of evaluations. The best few are then timed
-    in turn. If they are level, the least biased wins. If all categories are about equally likely,
-    symmetries can hide the noise of an estimator until the first step, so the pilot adds noise to
-    the logits.
+    The pilot measures every candidate that fits q, f and the budget with few draws. From this it
+    predicts the score with other numbers of draws (1, 2, 4, 8, 16, ... within the budget): the
+    variance falls as 1 / draws, and the time of a step is an affine function of the draws.
+    Estimators that use the same independent draws (RLOO, CritiCateR, BBVI, Reinforce) are measured
+    on one set of evaluations. The best few are then timed in turn. If their scores are level, the
+    least biased one wins. If all categories are about equally likely, symmetries can hide the noise
+    of an estimator until the first step, so the pilot adds noise to the logits.
 
     Nothing else changes: gradients, torch's random number generators and the buffers of the modules
     that f, q and `step` refer to (running statistics of BatchNorm) are left as they were.
 
-    The pilot sees f and q as they are now. At the start of training the gradient is often long,
-    and noise that will hurt later seems harmless: train for a few epochs with any estimator, then
-    ask.
+    The pilot sees f and q as they are now. At the start of training the gradient is often long, and
+    noise that will hurt later seems harmless. So train for a few epochs with any estimator before
+    you ask.
 
     Args:
         f, q, parameters: As in :func:`catlog.compare`. Noise of the minibatch is counted if the
@@ -123,7 +123,7 @@ def advise(
             alone decides: it is timed for the candidates that may win, and the choice gets further
             draws if they are nearly free. The parameters of q and f are restored, but not the state
             of your optimiser, so give it one that you do not need. Or the seconds that a step takes
-            beside the estimate and its gradients. None: only these are timed.
+            apart from the estimate and its gradients. None: only these are timed.
         fixed: f never changes between steps (no network in training, no new data), so
             :class:`MemoryCateR` is a candidate.
         steps: The pilot takes at most about as long as this many training steps,

@@ -37,7 +37,7 @@ class Row:
         variance_high: Upper end of its interval.
         logit_variance: The variance summed over the logits of q; NaN for structured distributions,
             which have no fixed logits.
-        bias: The distance of the mean from the reference, less the noise in it; NaN if there is
+        bias: The distance of the mean from the reference, minus the noise in it; NaN if there is
             nothing to compare with.
         bias_error: The noise in that distance.
         largest_z: The largest difference of a parameter's mean from the reference, in standard
@@ -176,7 +176,7 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# The columns of the table beside the names, and which of them to show first where space is short.
+# The columns of the table after the names, and which of them to show first where space is short.
 MERIT = "variance x s"
 COLUMNS: dict[str, Callable[[Row], str]] = {
     MERIT: lambda row: f"{row.merit:.3g}",

@@ -379,7 +379,7 @@ class GradientSampler:
         return _flat(filled, 1)
 
     def _leaves_of_f(self) -> list[Tensor]:
-        """Return the leaves that f's values are computed from, beside x."""
+        """Return the leaves that f's values are computed from, other than x."""
         x = draw(self.view, 1, generator=self.generator(0))
         with torch.enable_grad():
             # NaN is left to the estimators, which may allow it.
@@ -417,7 +417,7 @@ def check_trainable(parameters: Sequence[object]) -> None:
             lack = " without a gradient" if isinstance(parameter, Tensor) else ""
             raise ValueError(
                 f"parameters: entry {number} must be a tensor with requires_grad=True, but it is a "
-                f"{kind}{lack}. Call requires_grad_() before q is made of it."
+                f"{kind}{lack}. Call requires_grad_() before q is built from it."
             )
 
 
@@ -426,8 +426,8 @@ def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
     check_trainable(parameters)
     if not any(_is_among(leaf, parameters) for leaf in graph_leaves(_from_all_parameters(q))):
         raise ValueError(
-            "parameters: q does not depend on any of them. Make q of these very tensors, not of "
-            "copies or detached ones."
+            "parameters: q does not depend on any of them. Build q from these tensors "
+            "themselves, not from copies or detached ones."
         )
 
 

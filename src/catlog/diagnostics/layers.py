@@ -51,11 +51,11 @@ def compare_layers(
 ) -> Comparison:
     r"""Measure estimators inside a network whose layers draw by :func:`catlog.sample`.
 
-    How biased is Gumbel-Softmax in this network, and at which temperature least? Every estimator
+    How biased is Gumbel-Softmax in this network, and which temperature is best? Every estimator
     draws in all layers, ``repeats`` times. The gradient is that of the expected loss, summed over
-    rows, in the parameters. It is compared with the exact one: the sum over all outcomes of all
-    layers, if a row has at most ``limit`` of them; else with the mean of ``reference_runs`` runs by
-    RLOO, whose noise is accounted for.
+    rows, in the parameters. If a row has at most ``limit`` outcomes of all layers together, the
+    reference is the exact gradient, a sum over these outcomes. Otherwise it is the mean of
+    ``reference_runs`` runs by RLOO, whose noise is accounted for.
 
     Variance, time and intervals are those of :func:`catlog.compare`. Rows are sorted by
     :math:`\text{bias}^2 + \text{variance}`, the mean squared error of one estimate.

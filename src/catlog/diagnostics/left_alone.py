@@ -20,8 +20,9 @@ def left_alone(*sources: object) -> Iterator[None]:
 
     Gradients are enabled, also inside ``torch.no_grad``: without them every estimate would be zero.
 
-    A network in training mode counts batches, and keeps running statistics of them (BatchNorm):
-    a measurement evaluates it at other points, and more often, than training does.
+    A network in training mode counts batches and keeps running statistics of them (BatchNorm). A
+    measurement would change these, because it evaluates the network more often than training does,
+    and at other points.
 
     >>> network = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
     >>> def f(x):

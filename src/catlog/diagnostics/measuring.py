@@ -71,10 +71,10 @@ def compare(
     per logit. *Time* is that of a training step without the optimiser: q, the estimate, and its
     gradient in the parameters of q, of f and of the estimator. It is the median over ``rounds`` in
     which all estimators take turns, after warming up. *Variance x time* is the cost of reaching a
-    given precision, since more draws or more steps trade one for the other. Intervals are by the
-    delta method on a logarithmic scale: the error of the variance is from the spread of
-    :math:`\lVert g_r - \bar g \rVert^2`, that of the median from the median absolute deviation of
-    the times.
+    given precision, since more draws or more steps trade one for the other. Intervals come from the
+    delta method on a logarithmic scale. The error of the variance comes from the spread of
+    :math:`\lVert g_r - \bar g \rVert^2`, and that of the median time from the median absolute
+    deviation.
 
     Gradients, torch's random number generators and the buffers of the modules that f and q refer to
     (running statistics of BatchNorm) are left as they were.

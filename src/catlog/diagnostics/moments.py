@@ -70,11 +70,11 @@ class Moments:
 
     @cached_property
     def norm2(self) -> float:
-        """The squared norm of the mean, less the noise in it."""
+        """The squared norm of the mean, minus the noise in it."""
         return self.shifted_norm2(None)
 
     def shifted_norm2(self, shift: Float[Tensor, "entries"] | None) -> float:
-        """Return the squared norm of the mean plus a known vector, less the noise in it."""
+        """Return the squared norm of the mean plus a known vector, minus the noise in it."""
         mean = self.mean if shift is None else self.mean + shift
         return max(0.0, float(mean.square().sum()) - self.variance / self.count)
 

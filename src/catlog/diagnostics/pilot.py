@@ -45,7 +45,7 @@ class Pilot:
         evaluation_seconds: The time that evaluations of f add to a step, by the number of plain
             draws.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
-        rest_seconds: What the user's step takes beside the estimate and its gradients,
+        rest_seconds: What the user's step takes apart from the estimate and its gradients,
         step_ratio: or its time relative to these, if it is shorter (when it is compiled).
         fastest_step: The shortest time of the user's step so far.
         draw_seconds: What a further plain draw adds to the user's step, if that is compiled.
@@ -523,7 +523,7 @@ class Pilot:
         return [source.resized(size, self.task, line.at(size)) for source, size in pairs]
 
     def _is_nearer(self, first: Trial, second: Trial, size: int) -> bool:
-        """Return whether the variance with `size` draws is to be predicted from `first`."""
+        """Return whether the variance with `size` draws should be predicted from `first`."""
         if second.moments.count < self.settings.least_repeats:
             return True
         return abs(log(size / first.samples)) <= abs(log(size / second.samples))

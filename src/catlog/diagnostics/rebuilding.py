@@ -62,7 +62,7 @@ def detached_copy(q: Distribution) -> tuple[list[Tensor], Distribution]:
     if isinstance(q, Ordered):
         raise ValueError(
             "q: none of its parameters has requires_grad=True, so it has no gradient to estimate. "
-            "Call requires_grad_() on them before q is made of them."
+            "Call requires_grad_() on them before q is built from them."
         )
     leaf = parameter_of(q).detach().clone().requires_grad_()
     return [leaf], rebuilt(q, leaf)

@@ -76,6 +76,6 @@ def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> Known
 
 
 def norm_of(gradient: KnownGradient) -> float:
-    """Return the norm of the gradient, less the noise in it."""
+    """Return the norm of the gradient, minus the noise in it."""
     mean, variances = gradient
     return sqrt(max(0.0, float(mean.square().sum() - variances.sum())))

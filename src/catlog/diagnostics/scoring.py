@@ -109,7 +109,7 @@ class Scoring:
         return trial.variance + SETTINGS.bias_weight * bias
 
     def squared_bias(self, trial: "Trial", reference: Moments) -> float:
-        """Return the squared distance of the mean from the reference, less the noise in it.
+        """Return the squared distance of the mean from the reference, minus the noise in it.
 
         The bias does not depend on the number of draws, so the most precise mean of the candidate
         counts.

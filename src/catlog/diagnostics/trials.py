@@ -44,7 +44,7 @@ class Trial:
         dimensions: How many parameters share the variance.
         error: The relative standard error of the variance.
         most_samples: The most draws that the budget allows; None if the number is fixed.
-        rest_seconds: The time of a training step beside the estimate, if it is known.
+        rest_seconds: The time of a training step apart from the estimate, if it is known.
         cost: The evaluations that count in the budget; fewer if f has its own table.
         source: The same candidate with another number of draws. Until there are enough estimates,
             the variance is taken to be the source's, in inverse proportion to the draws.

@@ -37,14 +37,14 @@ class Autoregressive(Ordered):
       dimensions ``lead``.
 
     **Sequences that end.** With ``end``, a sequence is over at its first ``end``: all later
-    variables are ``end`` with probability 1, whatever the network says. Nothing after it is scored,
-    and in eager mode nothing is evaluated: the network sees the rows that have not ended (of a
-    batch of contexts, those where some element has not), ``all_logits`` gets
-    ``x [rows, *batch, t]`` with the t of the longest sequence, and drawing stops when all sequences
-    have ended. If ``network.context_in_state`` is true, all that ``step`` needs of a context is in
-    its state. Then batch elements are dropped one by one, and ``step`` sees states and previous
-    variables with a single leading dimension. :class:`catlog.distributions.Prompted` is such a
-    network, for prompts of different lengths.
+    variables are ``end`` with probability 1, whatever the network says. Nothing after it is scored
+    and, in eager mode, nothing is evaluated. The network sees only rows that have not ended (in a
+    batch of contexts, rows in which some element has not ended), ``all_logits`` gets
+    ``x [rows, *batch, t]``, where t is the length of the longest sequence, and drawing stops when
+    all sequences have ended. ``network.context_in_state`` says that the state contains all that
+    ``step`` needs of a context. Then batch elements are dropped one by one, and ``step`` sees
+    states and previous variables with a single leading dimension.
+    :class:`catlog.distributions.Prompted` is such a network, for prompts of different lengths.
 
     A network that sees later variables, whose ``step`` and ``all_logits`` disagree, or that is not
     deterministic (dropout) would give wrong gradients. It is checked at its first four uses and at
@@ -133,11 +133,11 @@ class Autoregressive(Ordered):
     def check(self, f: Callable[[Tensor], Tensor] | None = None) -> None:
         """Raise a ValueError that names the mistake if the network, or f, breaks the contract.
 
-        Checked are: shapes and leading dimensions of logits and states; that logits depend on
-        earlier variables alone, and on their own row alone; that ``step``, ``all_logits`` and
-        ``network(x, i)`` are the same function; with ``end``, that shorter sequences are accepted,
-        and that ``context_in_state`` is true. f must return one value per point, which does not
-        depend on the other points.
+        It checks the shapes and leading dimensions of logits and states; that logits depend only on
+        earlier variables and on their own row; that ``step``, ``all_logits`` and ``network(x, i)``
+        are the same function; and, with ``end``, that shorter sequences are accepted and that
+        ``context_in_state`` is right. f must return one value per point, which must not depend on
+        the other points.
 
         Cost: about 2 d + 10 passes through the network, and 3 evaluations of f. The network is
         checked at its first uses as well, but by fewer points.
@@ -364,5 +364,5 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
     if not positive:
         raise ValueError(
             f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "
-            "likeliest category of every variable, use a small one."
+            "most likely category of every variable, use a small one."
         )

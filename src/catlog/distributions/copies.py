@@ -13,7 +13,7 @@ from .point_form import PointForm
 class Copies(Ordered):
     """The last ``dims`` batch dimensions of ``base`` as independent parts of one event.
 
-    A change of a variable draws later variables of its own copy again, and no others.
+    If a variable changes, only later variables of its own copy are resampled.
 
     Args:
         base: the distribution, with batch shape ``[*batch, *copies]``.

@@ -26,8 +26,8 @@ class MixtureOfProducts(Ordered):
 
     This is how estimators see torch's ``MixtureSameFamily``. f gets values, as the mixture draws
     them, and never a component. Scores are those of the marginal distribution, so they have less
-    variance than those of component and values together. :func:`component_first` is the other
-    reading, where the component is a variable of its own.
+    variance than those of component and values together. In :func:`component_first`, in contrast,
+    the component is a separate variable.
 
     Cost: all conditionals together take O(components d k); a draw as much.
 
@@ -101,8 +101,8 @@ def component_first(mixture: MixtureSameFamily) -> BayesianNetwork:
 
     .. math:: q(c, x) = \pi_c \prod_i p_{ci}(x_i)
 
-    f sees the component as the first variable. The values are independent given it, so an
-    estimator that changes one of them draws no other again.
+    f sees the component as the first variable. The values are independent given it, so an estimator
+    that changes one of them resamples no other.
 
     >>> from torch.distributions import Bernoulli, Categorical, Independent
     >>> components = Independent(Bernoulli(torch.tensor([[0.9, 0.9], [0.1, 0.1]])), 1)

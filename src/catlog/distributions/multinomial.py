@@ -21,7 +21,7 @@ class MultinomialCounts(Ordered):
         p_i / \sum_{j \ge i} p_j\Bigr)
 
     f sees counts as ``Multinomial`` draws them: floats ``[*batch, k]`` that add up to n. The last
-    count is certain, so that no evaluations are spent on it.
+    count is certain, so no evaluations are spent on it.
 
     Cost: a count has n + 1 categories. :class:`~catlog.SCateR` evaluates f for each of them (with
     ``categories=m``, for the m likeliest and one more); estimators that score whole draws do not

@@ -45,7 +45,7 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
             difference = (again.exp() - log_probs.exp()).abs()[..., i, :].max().item()
             raise ValueError(
                 f"q: {name} and {first} of the network disagree on variable {i} at the same point, "
-                f"by {difference:.2g} in a probability. Draws use the one and gradients the other, "
+                f"by {difference:.2g} in a probability. Draws use one and gradients use the other, "
                 "so both must be the same function: look for positions shifted by one, a cache "
                 "that misses an entry, or a mask that only one of them applies."
             )
@@ -116,10 +116,10 @@ def _check_rows(
     alone = q._stacked(_called(name, form, x[1:2], q), x[1:2], validate=False)
     if (i := differing_variable(alone, log_probs[1:2], limit)) is not None:
         raise ValueError(
-            f"q: by {name}, the network gives variable {i} of a row other logits when the row "
-            "comes alone. Rows must not influence each other (batch normalisation does that, and a "
-            "reshape that mixes leading dimensions), and it must be deterministic (no dropout: "
-            "call its eval())."
+            f"q: with {name}, the network gives variable {i} of a row different logits when the "
+            "row is evaluated alone. Rows must not influence each other (look for batch "
+            "normalisation, or a reshape that mixes leading dimensions), and the network must be "
+            "deterministic (no dropout: call its eval())."
         )
     if q.batch_shape.numel() > 1:
         flat = x.flatten(1, -2)
@@ -128,8 +128,8 @@ def _check_rows(
         after = q._stacked(form(changed), changed, validate=False).flatten(1, -3)[:, 1:]
         if (i := differing_variable(after, log_probs.flatten(1, -3)[:, 1:], limit)) is not None:
             raise ValueError(
-                f"q: by {name}, the network's logits of variable {i} change when the variables of "
-                "another batch element change. The leading dimensions [rows, *batch] must stay "
+                f"q: with {name}, the network's logits of variable {i} change when the variables "
+                "of another batch element change. The leading dimensions [rows, *batch] must stay "
                 "apart: look for a reshape or transpose that mixes them."
             )
 
@@ -169,8 +169,8 @@ def _check_ends(
                 "must read all that it needs of their contexts from the state."
             )
         raise ValueError(
-            f"q: by {name}, the logits of variable {i} change when other sequences end and are no "
-            f"longer passed to the network.{remedy}"
+            f"q: with {name}, the logits of variable {i} change when other sequences end and are "
+            f"no longer passed to the network.{remedy}"
         )
 
 
@@ -198,7 +198,7 @@ def check_f(f: Callable[[Tensor], Any], x: Int64[Tensor, "rows *batch d"]) -> No
     alone = f(x[1:2].clone())
     if not torch.allclose(values[1:2].double(), alone.double(), rtol=1e-3, atol=1e-5):
         raise ValueError(
-            "f: the value of a point changes when it comes alone, so it depends on the other "
-            "points. f must map every point on its own: look for a mean, a normalisation or a "
+            "f: the value of a point changes when it is evaluated alone, so it depends on the "
+            "other points. f must map each point separately: look for a mean, a normalisation or a "
             "reshape over the first dimension."
         )

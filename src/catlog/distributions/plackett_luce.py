@@ -26,7 +26,8 @@ class PlackettLuce(Ordered):
     *set* of these items is not a draw of :class:`catlog.Subset`: its probability is a sum over all
     its orders.
 
-    Entropy and marginals are exact by enumeration of the d! / (d - k)! rankings, for few items.
+    Entropy and marginals are exact. They enumerate the d! / (d - k)! rankings, so they need few
+    items.
 
     Cost: O(d + k) for a log-probability, O(d k) for the conditionals that SCateR and others need.
     Reference: Plackett, "The analysis of permutations", 1975; Kool et al., "Stochastic beams and

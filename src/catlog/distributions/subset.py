@@ -24,12 +24,12 @@ class Subset(Ordered):
         \qquad x \in \{0, 1\}^d,\ |x| = k
 
     The event is an int64 vector of d bits. Log-probability, marginals and entropy are exact. Given
-    the bits before it, bit i depends on the number of items that are still to be chosen, and on
-    nothing else. So a table of d (k + 1) numbers in log space holds all conditionals.
+    the bits before it, bit i depends only on the number of items that remain to be chosen. So a
+    table of d (k + 1) numbers in log space holds all conditionals.
 
     Adding a number to all logits does not change the distribution. The table is made with the shift
-    for which independent bits have k ones on average. Its entries are then moderate, and float32
-    suffices.
+    for which independent bits have k ones on average. Its entries are then moderate, and float32 is
+    precise enough.
 
     Draws by Gumbel top-k have another distribution, :class:`catlog.PlackettLuce`.
 

@@ -17,7 +17,7 @@ from ..tracing import can_inspect
 
 @dataclass(frozen=True, repr=False)
 class CountDifferences(FromDraws):
-    r"""The gradient for counts, from the difference that one more (or one less) makes.
+    r"""The gradient for counts, from the change of f when a count grows (or falls) by one.
 
     For independent counts :math:`z_i` the derivative of :math:`\mathbb{E}[f(z)]` is
 
@@ -34,16 +34,16 @@ class CountDifferences(FromDraws):
         & \partial_{p_i} \mathbb{E} f = \tfrac1{1 - p_i} \mathbb{E}[(z_i + r_i)\,
         (f(z + e_i) - f(z))]
 
-    by summation by parts: the weight is minus the derivative of the CDF, over the mass. Of the two
-    forms for a Binomial, the first is used up to p = 1/2 and the second beyond, so that weights
-    stay small. The sample space is not truncated, and no derivative of f is needed. Other
-    parameters (logits) get their gradient by the chain rule; ``total_count`` gets none, and an
-    error is raised if it requires one.
+    by summation by parts: the weight is minus the derivative of the CDF, divided by the probability
+    of the count. Of the two forms for a Binomial, the first is used up to p = 1/2 and the second
+    beyond, so that weights stay small. The sample space is not truncated, and no derivative of f is
+    needed. Other parameters (logits) get their gradient by the chain rule; ``total_count`` gets
+    none, and an error is raised if it requires one.
 
     To use other estimators, see :func:`catlog.distributions.truncated`.
 
     Cost: ``samples * (1 + d)`` evaluations. Needs: q of Poisson, Binomial, Geometric or
-    NegativeBinomial variables; nothing of f.
+    NegativeBinomial variables; any f.
     Reference: Cong et al., "GO gradient for expectation-based objectives", 2019, of which these are
     the discrete cases.
 

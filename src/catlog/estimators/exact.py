@@ -23,14 +23,15 @@ class Exact:
 
     .. math:: \mathbb{E}[f(x)] = \sum_x q(x) f(x)
 
-    Value and gradient are exact. The tests judge all other estimators by it, and it is the best
-    choice where it is affordable.
+    Value and gradient are exact. All other estimators are tested against it, and it is the best
+    choice if you can afford it.
 
     If f has a method ``expectation(q)``, its result is the estimate, at any size and without an
-    evaluation (see :mod:`catlog.functions`); ``lambda x: f(x)`` is enumerated. Else:
+    evaluation of f (see :mod:`catlog.functions`). To enumerate such an f, pass ``lambda x: f(x)``.
+    All other functions are enumerated.
 
     Cost: k^d evaluations (:math:`\prod_i k_i`), or the number of subsets or rankings. Needs:
-    nothing of f. A q with more points than ``limit`` is refused.
+    any f. A q with more points than ``limit`` is refused.
 
     Args:
         limit: the largest number of points to enumerate.

@@ -82,7 +82,7 @@ def with_logit_gradient(
     gradient: Float[Tensor, "*batch d k"],
     objective: Float[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """Return the mean of f's values, with this gradient in the logits of q beside that of f.
+    """Return the mean of f's values, with this gradient in the logits of q and the gradient of f.
 
     The surrogate is sum_k g_k log p_k, so q may be given by logits or by probabilities. Where the
     gradient of a variable adds up to zero, the normaliser drops out. Impossible categories get no

@@ -182,7 +182,7 @@ def _changes(
     chosen: Int64[Tensor, "n *batch slots"] | None,
     law: Factors,
 ) -> Float[Tensor, "n *batch slots k"]:
-    """Return a table of values less its entries of x's own categories; 0 where impossible."""
+    """Return a table of values minus its entries of x's own categories; 0 where impossible."""
     current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
     # Less the table's own f(x), which is rounded as its neighbours are.
     table = table - table.gather(-1, current)

@@ -84,7 +84,7 @@ def compare_with_f(
         raise ValueError(
             f"f.neighbours does not agree with f: variable {variable_number} set to category "
             f"{category_number} changes f(x) by {float(true[first]):.4g}, but by "
-            f"{float(claimed[first]):.4g} in the table. Correct `neighbours`, or hand the "
+            f"{float(claimed[first]):.4g} in the table. Correct `neighbours`, or pass the "
             "estimator `lambda x: f(x)`, which evaluates f at every neighbour. (validate=False "
             "turns this comparison off.)"
         )

@@ -122,9 +122,9 @@ class Programs(Settings):
     double_softmax: bool = False
     """Give the network's probabilities to the distribution as logits, a published mistake."""
     value_samples: AtLeastTwo | None = None
-    """Draws for the value, beside the estimator's own; None: the estimator's value."""
+    """Further draws, for the value only; None: the estimator's own value."""
     shift: Counted = 0
-    """Move every training image by up to that many pixels in both directions, at random."""
+    """Move every training image by up to this many pixels in both directions, at random."""
     restart: Count | None = None
     """Start with new weights after every N epochs whose last one lost over 0.5 nats per result."""
     floor: Positive = 1e-8

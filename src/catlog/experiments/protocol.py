@@ -1,4 +1,4 @@
-"""The field's own benchmarks of autoencoders: ``catlog run dvae --protocol ...``.
+"""Published benchmarks of autoencoders: ``catlog run dvae --protocol ...``.
 
 **bernoulli, gaussian**: the protocol of DisARM, ARMS, Double CV and RODEO. Layers
 784-200-200-D-200-200-784 with LeakyReLU(0.3), Glorot start, D = 200 bits with the prior
@@ -245,8 +245,8 @@ class ProtocolTask:
         """Return bias and variance of the gradient in the encoder's outputs, on one minibatch,
         relative to the exact gradient: means over models.
 
-        ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates less
-        the exact gradient, less the noise that is left in that mean.
+        ``relative_bias2`` is the squared norm of the mean of ``gradient_repeats`` estimates minus
+        the exact gradient, minus the noise that is left in that mean.
         """
         x = self.observed(self.train[self.training.index(0)])
         with torch.no_grad():

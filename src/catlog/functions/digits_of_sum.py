@@ -18,11 +18,12 @@ class DigitsOfSum(nn.Module):
         \text{ is } t_j\bigr]
 
     Use it with ``outputs=1``. All numbers have their most significant digit first. A changed digit
-    moves the digit of the sum at the same place and, if it changes the carry, those before it as
-    far as the carry runs. So no sum is computed again for the table.
+    affects the digit of the sum at the same place and, if it changes the carry, the digits before
+    it as far as the carry runs. So the table needs no further sums.
 
-    ``touches`` names the two digits at the place of each digit of the sum. The first digit of the
-    sum is the last carry; it has the first digits of both numbers. See :class:`catlog.IndeCateR`.
+    ``touches`` names the two digits at the place of each digit of the sum. For the first digit of
+    the sum, which is the last carry, these are the first digits of both numbers. See
+    :class:`catlog.IndeCateR`.
 
     Table: O(N k) operations for the changes and the carries, O(N^2 k) to write them down, per draw.
     Mean under independent digits: O(N k^2) in all, by a sum over the carries.

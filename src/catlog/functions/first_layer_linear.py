@@ -87,11 +87,12 @@ class FirstLayerLinear(nn.Module):
     .. math:: f(x) = \text{head}\bigl(\text{rest}(W x + b)\bigr)
 
     A change of variable i moves the first layer's output by one column of W, so the table needs no
-    first product; the rest of the network runs on slices that fit the cache. On a CPU, for bits or
-    numbers, linear layers with ReLUs between them and :class:`BernoulliCrossEntropy`, hidden units
-    that are off at a point and all its neighbours are left out of the products.
+    first product; the rest of the network runs on slices that fit the cache. On a CPU, hidden units
+    that are off at a point and at all its neighbours are left out of the products. This applies to
+    bits or category numbers, linear layers with ReLUs between them, and
+    :class:`BernoulliCrossEntropy` as the head.
 
-    A changed first layer or container (hooks, a subclass that overrides forward) raises an error.
+    A container or first layer with hooks, or of a subclass that overrides forward, raises an error.
     So does batch normalisation in training mode, which makes f depend on other points. Later
     modules and the head are called as they are, unless they are plain.
 
@@ -165,7 +166,7 @@ class FirstLayerLinear(nn.Module):
                 raise TypeError(
                     f"FirstLayerLinear: `{name}` must run as {kind.__name__} does, but "
                     f"{difference}, which the table ignores. Remove that (norms: "
-                    "torch.nn.utils.parametrizations), or hand the estimator a function that "
+                    "torch.nn.utils.parametrizations), or pass the estimator a function that "
                     "calls the network, without a table."
                 )
 

@@ -15,13 +15,13 @@ from .tables import Variables
 
 
 class Known(nn.Module):
-    r"""f with a part whose mean is known: the estimator sees only the rest.
+    r"""A function f with a part whose mean is known; the estimator sees only the rest.
 
     .. math:: \mathbb{E}[f] = \mathbb{E}[f - c\,g] + c\,\mathbb{E}[g]
 
     g is the part, a function with a method ``expectation(q)`` (see :mod:`catlog.functions`). It
     need not be a summand of f: any g that is correlated with f will do. The estimator evaluates
-    :math:`f(x) - c\,(g(x) - \mathbb{E}[g])`, whose mean and whose gradient have no error in g:
+    :math:`f(x) - c\,(g(x) - \mathbb{E}[g])`, where g adds no error to the mean or its gradient:
 
     ``E(known.under(q), q)``
 
@@ -29,14 +29,15 @@ class Known(nn.Module):
 
     The estimate is unbiased if E is, whatever c is. c is the regression coefficient of f on g over
     the points of *earlier* calls (within each batch element, in training mode); ``under`` reads it
-    before anything is drawn. It is saved in ``state_dict``. Estimators that sum g out anyway gain
-    nothing from it, such as IndeCateR with an :class:`Additive` part.
+    before anything is drawn. It is saved in ``state_dict``. Estimators that sum g out anyway, such
+    as IndeCateR with an :class:`Additive` part, gain nothing from it.
 
-    Where f or the part changes between steps (a new minibatch), assign ``known.f`` and
-    ``known.part``; c is kept.
+    If f or the part changes between steps (a new minibatch), assign ``known.f`` and ``known.part``;
+    c is kept.
 
-    Cost: one evaluation of g beside each of f, and its mean once per call. Needs: of f what E
-    needs. If f and the part have tables (``neighbours``), so has the difference.
+    Cost: one evaluation of g for each evaluation of f, and the mean of g once per call. Needs:
+    whatever E needs of f. If f and the part have tables (``neighbours``), the difference has one as
+    well.
 
     Args:
         f: the function.

@@ -28,8 +28,8 @@ class OfSum(nn.Module):
     weights, d k cheap calls of g.
 
     Mean under independent variables, for weights that are whole numbers: g at the S possible sums,
-    and the probabilities of these by convolutions in O(S log S log d) (FFT) or, where the mean is
-    so small that the FFT's rounding error shows, in O(S^2). It is computed in float64.
+    and their probabilities by convolutions in O(S log S log d) (FFT) or, if the mean is so small
+    that the FFT's rounding error matters, in O(S^2). It is computed in float64.
 
     Args:
         g: maps sums ``[rows, *batch]`` to values ``[rows, *batch]``, element by element (it may

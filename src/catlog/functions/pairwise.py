@@ -59,8 +59,8 @@ class Pairwise(_Energy):
 
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij}(x_i, x_j)
 
-    Table: one product with J per draw, as much as about k evaluations of f instead of d (k - 1).
-    Mean under independent variables: as one evaluation of f.
+    Table: one product with J per draw, which costs about k evaluations of f instead of d (k - 1).
+    Mean under independent variables: the cost of one evaluation of f.
 
     Args:
         couplings: ``[d, k, d, k]``; the sum over i < j reads the part above the block diagonal
@@ -112,8 +112,8 @@ class Pairwise(_Energy):
 class Potts(_Energy):
     r"""A cost per variable and a cost per pair of equal variables.
 
-    These are the couplings of :class:`Pairwise` without their :math:`k^2` copies. Mean under
-    independent variables: as one evaluation of f.
+    It is a :class:`Pairwise` that stores one number per pair of variables instead of :math:`k^2`.
+    Mean under independent variables: the cost of one evaluation of f.
 
     .. math:: f(x) = \sum_i h_i(x_i) + \sum_{i<j} J_{ij} [x_i = x_j]
 

@@ -48,7 +48,7 @@ def check_own(method: Literal["neighbours", "expectation"], f: nn.Module, kind: 
         result = "table" if method == "neighbours" else "mean"
         raise TypeError(
             f"{type(f).__name__}: {difference}, but its {result} is that of the original forward. "
-            f"Override `{method}` as well, or hand the estimator `lambda x: f(x)`, which has no "
+            f"Override `{method}` as well, or pass the estimator `lambda x: f(x)`, which has no "
             f"{result} of its own."
         )
 
@@ -101,7 +101,7 @@ def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Real[Tensor, "*lead d k"]:
 def changes_from_current(
     table: Float[Tensor, "n *batch d k"], x: Tensor, one_hot: bool, variables: Variables | None
 ) -> Tensor:
-    """Return the rows of the given variables, less their entries of x's own categories."""
+    """Return the rows of the given variables, minus their entries of x's own categories."""
     current = x.argmax(-1) if one_hot else x.long()
     if variables is not None:
         table = table.gather(-2, variables.unsqueeze(-1).expand(variables.shape + table.shape[-1:]))

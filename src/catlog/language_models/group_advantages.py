@@ -190,7 +190,7 @@ def checked_mask(mask: object, rewards: Tensor) -> Bool[Tensor, "rows length"] |
     if is_wrong or (shape is not None and tuple(mask.shape) != shape):
         expected = f"({len(rewards)}, length)" if shape is None else f"{shape}"
         raise ValueError(
-            f"advantages: `mask` must have shape {expected} to fit to `rewards`, but "
+            f"advantages: `mask` must have shape {expected} to fit `rewards`, but "
             f"{tuple(mask.shape)} was given. It marks the tokens of the completions, without the "
             "prompt."
         )

@@ -54,18 +54,19 @@ class _RowFailure(Exception):  # noqa: N818
 
 
 class Pool:
-    """f evaluated by several workers, one point at a time: for an f that is slow and not torch.
+    """A function f that several workers evaluate, one point at a time, for an f that is slow and
+    not written in torch.
 
     ``f(point)`` gets one point as a numpy array of shape ``[*event]`` and returns a number. Workers
-    are processes, or (``engine="ray"``) actors on a Ray cluster. A pool is an f as estimators take
-    it. Its values have no gradient, so use an estimator that does not differentiate f. Threads may
+    are processes, or (``engine="ray"``) actors on a Ray cluster. Pass a pool to an estimator as f.
+    Its values have no gradient, so use an estimator that does not differentiate f. Threads may
     share a pool; their calls take turns.
 
-    A point fails if f raises, returns NaN or infinity, kills its worker, or takes longer than
-    ``timeout``. It is tried ``retries`` more times; then a :class:`RowError` names it. The pool
-    survives: a worker that hangs or died is replaced. A worker ends with the processes that it
-    started, and all end with this process, however it dies (on Windows, processes that f started
-    stay).
+    A point fails if f raises an error, returns NaN or infinity, kills its worker, or takes longer
+    than ``timeout``. It is tried ``retries`` more times; then a :class:`RowError` names it. The
+    pool survives: a worker that hangs or has died is replaced. A worker ends with the processes
+    that it started, and all end with this process, however it dies (on Windows, processes that f
+    started stay).
 
     Every evaluation has separate streams of the global generators of numpy, Python and torch. They
     depend on ``seed``, the number of the call and the row, but not on the workers. A row that is

@@ -35,7 +35,7 @@ class Starter(Protocol):
 def starter() -> Starter:
     """Return the starter for this process and system."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError("the script calls a pool as soon as it is imported, as workers do")
+        raise RuntimeError("the script calls a pool at its import, and workers import the script")
     if not hasattr(os, "fork"):
         return Spawner()
     if not living_keeper(os.getpid()).living():

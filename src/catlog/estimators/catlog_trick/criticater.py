@@ -22,9 +22,9 @@ class CritiCateR(FromDraws):
     r"""An additive critic of f, fitted to the other draws and integrated exactly, and REINFORCE on
     the residual.
 
-    For each variable i a table :math:`h_i(k)` predicts the effect of category k. Its gradient has
-    no noise. The score weighs only the residual, from which the surprises of *later* variables are
-    subtracted, too:
+    For each variable i a table :math:`h_i(k)` predicts the effect of category k. The gradient of
+    its mean has no noise. The score multiplies only the residual, from which the surprises of
+    *later* variables are subtracted as well:
 
     .. math::
         \frac1N \sum_n \partial f(x) + \sum_i \Bigl( \sum_k \partial q(k \mid x_{<i})\, h_i(k)
@@ -33,19 +33,20 @@ class CritiCateR(FromDraws):
 
     (all x carry the index n). The models :math:`m_i = \mu + \sum_{j \le i} h^{(i)}_j(x_j)`,
     :math:`h_i = h^{(i)}_i`, are ridge regressions of :math:`Y_i`, from the last variable to the
-    first. A draw's models are fitted to the *other* folds of draws, so they do not depend on it and
-    the estimate is unbiased, whatever the fit. Each fit is shrunk by the best coefficient of its
-    leave-one-out predictions. It is 0 where the critic predicts nothing, and then this is RLOO with
-    folds.
+    first. A draw's models are fitted to the *other* folds of draws. They do not depend on the draw,
+    so the estimate is unbiased, however good the fit is. Each fit is shrunk by the best coefficient
+    of its leave-one-out predictions. If the critic predicts nothing, this coefficient is 0, and the
+    estimator is RLOO with folds.
 
-    It needs no more evaluations than RLOO and beats it where f has main effects, also through later
-    variables. Where f is pure interaction it is about as good.
+    It needs no more evaluations than RLOO and beats it if f has main effects, including effects
+    through later variables. If f is a pure interaction, it is about as good as RLOO.
 
-    Cost: ``samples`` evaluations, and the cheapest of three ways to the regressions. For
-    independent variables: one factorisation of an N x N matrix. For several blocks of variables (a
-    chain of d states has d): one of a d k x d k matrix, and :math:`N^2` numbers, read and written
-    for every block. With many draws of few variables: one of a d k x d k matrix for every fold.
-    Needs: nothing of f.
+    Cost: ``samples`` evaluations, and the cheapest of three ways to compute the regressions. For
+    independent variables it is one factorisation of an N x N matrix. For several blocks of
+    variables (a chain of d states has d blocks) it is one factorisation of a d k x d k matrix, and
+    :math:`N^2` numbers that are read and written for every block. With many draws of few variables
+    it is one factorisation of a d k x d k matrix for every fold.
+    Needs: any f.
     Reference: this library; the correction by later variables is the control variate of Cheng et
     al., "Trajectory-wise control variates for variance reduction in policy gradient methods", 2019.
 

@@ -20,21 +20,22 @@ from ...tracing import full_precision
 
 @dataclass(frozen=True, repr=False)
 class IndeCateR(FromDraws):
-    r"""The CatLog-Derivative trick for independent variables: one variable at a time is summed over
-    exactly, the others are sampled.
+    r"""The CatLog-Derivative trick for independent variables: it sums exactly over one variable at
+    a time and samples the others.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_{k} \partial p_i(k)\;
         \frac1N \sum_{n} \bigl[f(x^{(n)}_{\neq i}, k) - f(x^{(n)})\bigr]
 
-    Subtracting :math:`f(x)` only lowers the rounding error, since
-    :math:`\sum_k \partial p_i(k) = 0`. Unbiased, nothing to tune, exact for d = 1 and for additive
-    f. Its variance is at most REINFORCE's for each parameter that occurs in one factor; for
-    parameters shared between factors that can fail. The *value* is the Rao-Blackwellised mean
-    :math:`\frac1{Nd}\sum_{n,i,k} p_i(k) f(x^{(n)}_{\neq i}, k)`, which for sparse f is seldom zero.
-    If f has many outputs and an attribute ``touches``, bools ``[d, *outputs]``, the mean for an
-    output is taken over the variables that it names. With those that matter most for the output,
-    the value has far less noise, which its logarithm needs.
+    Subtracting :math:`f(x)` does not change the sum, since :math:`\sum_k \partial p_i(k) = 0`, but
+    it lowers the rounding error. The estimator is unbiased, needs no tuning, and is exact for d = 1
+    and for additive f. Its variance is at most REINFORCE's for each parameter that occurs in one
+    factor; for parameters shared between factors this can fail. The *value* is the
+    Rao-Blackwellised mean :math:`\frac1{Nd}\sum_{n,i,k} p_i(k) f(x^{(n)}_{\neq i}, k)`, which is
+    seldom zero for sparse f. If f has many outputs and an attribute ``touches``, bools
+    ``[d, *outputs]``, the mean for an output is taken over the marked variables only. If these are
+    the variables that matter most for the output, the value has far less noise, which its logarithm
+    needs.
 
     ``per_variable`` draws N points for every variable instead of N for all (the paper's
     per-variable version).
@@ -48,12 +49,13 @@ class IndeCateR(FromDraws):
         \bigl[f(x_{\neq i}, k) - f(x) - T_{ik}\bigr], \qquad
         T_{ik} = \partial_{x_i} f(x) \cdot (e_k - x_i)
 
-    Unbiased for any m, because every variable is in S with probability m/d. The sets of the N draws
-    are dealt from one shuffled deck, so that all variables are chosen equally often.
+    It is unbiased for any m, because every variable is in S with probability m/d. The sets of the N
+    draws are taken in turn from one random permutation of the variables, so that all variables are
+    chosen equally often.
 
     Cost: N (1 + d (k - 1)) evaluations; ``per_variable``: N d k; ``variables=m``: N (1 + m (k - 1))
     and one backward pass for all draws.
-    Needs: nothing of f (``control="taylor"``: f differentiable and a Bernoulli or one-hot q).
+    Needs: any f (``control="taylor"``: f differentiable and a Bernoulli or one-hot q).
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the
     CatLog-Derivative trick", 2023, Proposition 4.1.
 

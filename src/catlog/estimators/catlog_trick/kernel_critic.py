@@ -100,7 +100,7 @@ def calibration_equations(
     """Return the normal equations of f on both parts of the critic, at r = n b draws of b batch
     elements.
 
-    They are the matrix, and the right-hand side less the matrix times (1, 1).
+    They are the matrix, and the right-hand side minus the matrix times (1, 1).
     """
     b = on_average.shape[-1]
     n = value.shape[-1] // b

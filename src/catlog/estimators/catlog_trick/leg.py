@@ -29,7 +29,7 @@ class LEG(FromDraws):
     and the weight accounts for that. For independent variables the weight is :math:`p_i(k)` and LEG
     is :class:`IndeCateR`.
 
-    Cost: N (1 + d (k - 1)) evaluations and as many passes through q. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations and as many passes through q. Needs: any f.
     Reference: Titsias and Lázaro-Gredilla, "Local expectation gradients for black box variational
     inference", 2015; for shared parameters, De Smet et al., 2023, appendix.
 

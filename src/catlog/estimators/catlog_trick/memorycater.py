@@ -51,20 +51,20 @@ class MemoryCateR(FromDraws, nn.Module):
     only corrects the remembered points themselves. A kernel is a product over variables, so that
     :math:`\mathbb{E}[h] = \sum_z w_z [\alpha \prod_i (\rho + (1 - \rho)\, p_i(z_i)) + \dots]` and
     its gradient are exact. :math:`\rho` and :math:`\nu` maximise the marginal likelihood of the
-    memory; :math:`\alpha, \beta` in [0, 1] are a running least-squares fit of f on both parts of h
-    at points that h had not seen, so that a critic that predicts nothing gets coefficient 0 and
-    RLOO remains. All of this comes from *earlier* calls: the estimate is unbiased, whatever is
-    remembered. ``eval()`` freezes it, and so do the transforms of torch.func.
+    memory. :math:`\alpha, \beta` in [0, 1] are a running least-squares fit of f on both parts of h
+    at points that h had not seen. So a critic that predicts nothing gets coefficient 0, and the
+    estimator becomes RLOO. All of this comes from *earlier* calls, so the estimate is unbiased,
+    whatever is remembered. ``eval()`` and the transforms of torch.func freeze the critic.
 
     The value is :math:`\mathbb{E}[h] + \overline{r}`, also unbiased, with less variance than the
     mean of f.
 
-    It pays where the same f is evaluated in many calls and q visits few points, or f has low-order
+    It pays off if the same f is evaluated in many calls, and q visits few points or f has low-order
     interactions. If f changes between calls (a network in training), old values are wrong until
     alpha and beta have adapted.
 
     Cost: ``samples`` evaluations; while it learns, nine Cholesky factorisations of a ``size`` x
-    ``size`` matrix per critic and call. Needs: nothing of f.
+    ``size`` matrix per critic and call. Needs: any f.
     Reference: this library.
 
     Args:

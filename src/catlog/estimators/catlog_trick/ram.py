@@ -14,8 +14,8 @@ from .scater import SCateR
 
 @dataclass(frozen=True, repr=False)
 class RAM(FromDraws):
-    r"""The CatLog-Derivative trick with common Gumbel noise: one variable at a time is summed over,
-    the noise of the others is held fixed.
+    r"""The CatLog-Derivative trick with common Gumbel noise: it sums over one variable at a time
+    and holds the noise of the others fixed.
 
     .. math::
         \sum_i \sum_k \frac1N \sum_n \partial q(k \mid x^{(n)}_{<i})\,
@@ -25,7 +25,7 @@ class RAM(FromDraws):
     It is :class:`SCateR` with ``suffix="gumbel"``: unbiased, with the suffixes of different
     categories coupled.
 
-    Cost: N (1 + d (k - 1)) evaluations. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations. Needs: any f.
     Reference: Tokui and Sato, "Evaluating the variance of likelihood-ratio gradient estimators",
     2017.
 

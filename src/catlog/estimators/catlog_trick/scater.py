@@ -28,8 +28,8 @@ from ...sampling.subsets import deal_variables
 
 @dataclass(frozen=True, repr=False)
 class SCateR(FromDraws):
-    r"""The CatLog-Derivative trick for dependent variables: one variable at a time is summed over
-    given the earlier ones, and the variables that depend on it are resampled for each category.
+    r"""The CatLog-Derivative trick for dependent variables: it sums over one variable at a time,
+    given the earlier ones, and resamples the variables that depend on it for each category.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_{i=1}^d \sum_k \frac1N \sum_n \partial q(k \mid
@@ -37,13 +37,13 @@ class SCateR(FromDraws):
         \bigl[f(x^{(n)}_{<i}, k, \tilde x^{(n,i,k)}_{>i}) - f(x^{(n)})\bigr],
         \qquad \tilde x_{>i} \sim q(\cdot \mid x_{<i}, k)
 
-    Unbiased. For independent variables nothing is resampled and it is :class:`IndeCateR`. Its
-    variance is at most REINFORCE's for parameters that occur in one factor. At equal *evaluations*,
-    :class:`RLOO` and :class:`CritiCateR` are often better, because a draw of the suffix serves one
-    variable only.
+    It is unbiased. For independent variables nothing is resampled, and it is :class:`IndeCateR`.
+    Its variance is at most REINFORCE's for parameters that occur in one factor. At equal
+    *evaluations*, :class:`RLOO` and :class:`CritiCateR` are often better, because a draw of the
+    suffix serves one variable only.
 
     Cost: N (1 + d (k - 1)) evaluations, and one call of each conditional for all rows at once.
-    Needs: nothing of f. Only descendants of the changed variable are resampled; ``fixed`` nodes of
+    Needs: any f. Only descendants of the changed variable are resampled; ``fixed`` nodes of
     a BayesianNetwork are not changed.
     Reference: De Smet et al., "Differentiable sampling of categorical distributions using the
     CatLog-Derivative trick", 2023, Definition 3.2.

@@ -27,8 +27,9 @@ class MuProp(FromDraws):
         \partial \log q(x^{(n)}) + f'(\mu) \cdot \partial \mu, \qquad \mu = p
 
     Unbiased: the score of a linear function has the expectation :math:`f'(\mu) \cdot \partial \mu`,
-    which is added back. Exact for linear f. Good where f is smooth between the categories. Worse
-    than REINFORCE where the expansion at :math:`\mu` does not predict f at the discrete points.
+    which is added back. It is exact for linear f, and good if f is smooth between the categories.
+    It is worse than REINFORCE if the expansion at :math:`\mu` does not predict f at the discrete
+    points.
 
     Cost: ``samples`` + 1 evaluations, one of them with a backward pass. Needs: f differentiable,
     defined between the categories; a Bernoulli or one-hot q.

@@ -34,8 +34,8 @@ class REBAR(FromDraws, nn.Module):
         e^{z_{ik} - \max_j z_{ij}}\; \partial \log p_i(k)
 
     which needs two evaluations per draw, not three. A bit is a variable of two categories. Unbiased
-    for any :math:`\eta` and :math:`\tau`. Both are learned, :math:`\tau` by the second derivative
-    of f. Where f has none, or to save its cost, freeze :math:`\tau` with
+    for any :math:`\eta` and :math:`\tau`. Both are learned, :math:`\tau` from the second derivative
+    of f. If f has none, or to save its cost, freeze :math:`\tau` with
     ``E.log_temperature.requires_grad_(False)``.
 
     Cost: 2 ``samples`` evaluations, half of them with a backward pass (and one through that, for

@@ -31,7 +31,7 @@ class RELAX(FromDraws, nn.Module):
     one it is :class:`Reinforce`.
 
     Cost: ``samples`` evaluations of f, and of the network with its second derivative. Needs:
-    nothing of f; a Bernoulli or one-hot q; an optimiser for ``parameters()``.
+    any f; a Bernoulli or one-hot q; an optimiser for ``parameters()``.
     Reference: Grathwohl et al., "Backpropagation through the void", 2018.
 
     Args:

@@ -24,10 +24,10 @@ class ARM(CoupledDraws):
         \qquad b = 1[u > 1 - p],\; \tilde b = 1[u < p],\; u \sim \text{Uniform}
 
     with :math:`\eta` the log-odds; the value is the mean over all 2N points, and the gradient in
-    the parameters of f is that of the value. Unbiased, nothing to tune. :class:`DisARM` has the
-    same cost and never more variance: use it instead.
+    the parameters of f is that of the value. It is unbiased and needs no tuning. :class:`DisARM`
+    has the same cost and never more variance, so use it instead.
 
-    Cost: 2 ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
+    Cost: 2 ``samples`` evaluations. Needs: any f; a Bernoulli q.
     Reference: Yin and Zhou, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks",
     2019.
 

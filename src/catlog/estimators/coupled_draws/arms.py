@@ -28,7 +28,7 @@ class ARMS(CoupledDraws):
     rare with probability :math:`P_i = \max(0, 2 \rho_i^{1/(N-1)} - 1)^{N-1} \le \rho_i^2`. The
     value is the mean over the draws. Unbiased; with N = 2 it is :class:`DisARM`.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
+    Cost: ``samples`` evaluations. Needs: any f; a Bernoulli q.
     Reference: Dimitriev and Zhou, "ARMS: antithetic-REINFORCE-multi-sample gradient for binary
     variables", 2021.
 

@@ -28,7 +28,7 @@ class ARSM(CoupledDraws):
     Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero are never drawn; with
     mixed cardinalities k is the largest.
 
-    Cost: ``samples`` (1 + k (k - 1) / 2) evaluations. Needs: nothing of f.
+    Cost: ``samples`` (1 + k (k - 1) / 2) evaluations. Needs: any f.
     Reference: Yin et al., "ARSM: augment-REINFORCE-swap-merge estimator for gradient
     backpropagation through categorical variables", 2019.
 

@@ -33,11 +33,11 @@ class CARMS(CoupledDraws):
         \qquad S_j = \max(0, 2 s_j^{1/(N-1)} - 1)^{N-1}
 
     so every pair can occur and no weight is large. In other orders a pair can become impossible,
-    which makes a bias. With k = 2 it is ARMS. With N = 2 and uniform probabilities two draws never
-    agree. The value is the mean over the draws.
+    which would cause a bias. With k = 2 it is ARMS. With N = 2 and uniform probabilities two draws
+    never agree. The value is the mean over the draws.
 
     Cost: ``samples`` evaluations, and N d k numbers: the sum over pairs is taken by categories.
-    Needs: nothing of f.
+    Needs: any f.
     Reference: Dimitriev and Zhou, "CARMS: categorical-antithetic-REINFORCE multi-sample gradient
     estimator", 2021. The coupling by sticks, rarest first, is the choice of this library.
 

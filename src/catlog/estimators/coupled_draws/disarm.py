@@ -28,7 +28,7 @@ class DisARM(CoupledDraws):
     A q given by probabilities gets the same gradient, through
     :math:`\partial p_i = p_i (1 - p_i)\, \partial \eta_i`.
 
-    Cost: 2 ``samples`` evaluations. Needs: nothing of f; a Bernoulli q.
+    Cost: 2 ``samples`` evaluations. Needs: any f; a Bernoulli q.
     Reference: Dong et al., "DisARM: an antithetic gradient estimator for binary latent variables",
     2020; Yin et al., "Probabilistic best subset selection via gradient-based optimization" (U2G),
     2020.

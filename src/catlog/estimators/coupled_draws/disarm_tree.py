@@ -35,7 +35,7 @@ class DisARMTree(CoupledDraws):
     :math:`\alpha` to the parameters of q. Unbiased; with k = 2 it is :class:`DisARM`. The value is
     the mean over all 2N points.
 
-    Cost: 2 ``samples`` evaluations. Needs: nothing of f.
+    Cost: 2 ``samples`` evaluations. Needs: any f.
     Reference: Dong et al., "Coupled gradient estimators for discrete latent variables", 2021.
 
     Args:

@@ -19,8 +19,8 @@ from ..logit_gradients import with_logit_gradient
 
 @dataclass(frozen=True, repr=False)
 class DirectOptimisation(FromDraws):
-    r"""Difference between the sample and the sample obtained, with the same noise, after f has been
-    added to the logits.
+    r"""The difference between a draw and a second draw with the same noise, made after adding f to
+    the logits.
 
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \sum_i \frac{y^{(n)}_i - x^{(n)}_i}{\varepsilon} \cdot
@@ -36,7 +36,7 @@ class DirectOptimisation(FromDraws):
     **biased**, of order epsilon, while the variance grows as 1 / epsilon. :class:`IndeCateR` has
     the limit's expectation from the same evaluations. The value is unbiased.
 
-    Cost: N (1 + d (k - 1)) evaluations. Needs: nothing of f.
+    Cost: N (1 + d (k - 1)) evaluations. Needs: any f.
     Reference: Lorberbom et al., "Direct optimization through argmax for discrete variational
     auto-encoder", 2019.
 

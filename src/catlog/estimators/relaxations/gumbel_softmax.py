@@ -33,8 +33,9 @@ class GumbelSoftmax(FromDraws):
     A Bernoulli q uses the binary Concrete :math:`\sigma((\text{logit} + \ell)/\tau)` with logistic
     noise. With ``hard``, f sees the discrete draw (the argmax) and only the derivative is that of
     the relaxed one: this is straight-through Gumbel-Softmax (ST-Gumbel); :class:`GumbelRao` has its
-    expectation at a lower variance. Low variance, **biased** for every temperature; zero gradient
-    where f is piecewise constant. Without ``hard`` the value is that of the relaxed draw, too.
+    expectation at a lower variance. The variance is low. It is **biased** for every temperature,
+    and its gradient is zero if f is piecewise constant. Without ``hard`` the value is also that of
+    the relaxed draw.
 
     Cost: ``samples`` evaluations, forward and backward. Needs: f differentiable, defined between
     the categories; a Bernoulli or one-hot q.

@@ -18,8 +18,8 @@ from ..logit_gradients import by_category, with_logit_gradient
 
 @dataclass(frozen=True, repr=False)
 class IMLE(FromDraws):
-    r"""Difference between the sample and the sample obtained, with the same noise, after one
-    gradient step on the logits.
+    r"""The difference between a draw and a second draw with the same noise, made after a gradient
+    step on the logits.
 
     .. math::
         \frac1N \sum_n \frac{x^{(n)} - y^{(n)}}{\lambda} \cdot \partial \text{logits}, \qquad

@@ -16,7 +16,7 @@ from .relaxation import MeanThroughDraws, is_drawn
 
 @dataclass(frozen=True, repr=False)
 class MinimumVarianceStraightThrough(MeanThroughDraws):
-    r"""The derivative of the draw that has the least variance for its bias on quadratic f.
+    r"""The derivative of the draw with the lowest variance for its bias on quadratic f.
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot S(x^{(n)})\, \partial \text{logits}, \qquad

@@ -26,8 +26,8 @@ class ReDGE(MeanThroughDraws):
     starting from Gaussian noise :math:`z_1`. :math:`\hat x_t(z)` is the mean of x given
     :math:`(1 - t)\, x + t\, \varepsilon = z`, in closed form: nothing is trained. The times t are
     ``steps`` equal steps from 1 to :math:`t_1`, and the derivative passes through all of them
-    (DDIM). One step is :class:`StraightThrough`. **Biased**. The path is a discretised one, so x is
-    drawn from q only approximately (exactly with one step), and the value has a small bias, too.
+    (DDIM). One step is :class:`StraightThrough`. **Biased**. The path is discretised, so x is drawn
+    from q only approximately (exactly with one step), and the value also has a small bias.
 
     Cost: ``samples`` evaluations, forward and backward; ``steps`` softmaxes. Needs: f
     differentiable; a Bernoulli or one-hot q.

@@ -18,7 +18,7 @@ from .relaxation import MeanThroughDraws
 
 @dataclass(frozen=True, repr=False)
 class ReinMaxCV(MeanThroughDraws):
-    r"""ReinMax, plus a control variate: Gumbel-Rao less Gumbel-Softmax at the midpoint.
+    r"""ReinMax, plus a control variate: Gumbel-Rao minus Gumbel-Softmax at the midpoint.
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \Bigl(J_{\text{ReinMax}} + \eta\,

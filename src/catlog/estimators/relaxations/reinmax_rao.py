@@ -17,7 +17,7 @@ from .relaxation import MeanThroughDraws
 
 @dataclass(frozen=True, repr=False)
 class ReinMaxRao(MeanThroughDraws):
-    r"""ReinMax, with the derivative at the midpoint averaged as by Gumbel-Rao.
+    r"""ReinMax, with the derivative at the midpoint averaged as in Gumbel-Rao.
 
     .. math::
         \frac1N \sum_n \partial_x f(x^{(n)}) \cdot \Bigl(\frac2M \sum_m
@@ -25,9 +25,9 @@ class ReinMaxRao(MeanThroughDraws):
         - \tfrac12 \partial p\Bigr),
         \qquad g \sim \text{Gumbel} \mid \arg\max(\log \tfrac{x^{(n)} + p}{2} + g) = x^{(n)}
 
-    x and g are held fixed in the derivative. :class:`ReinMax` has
-    :math:`2 J(\tfrac{x + p}{2})` as its first term; its spread over draws is what is smoothed here,
-    the more the higher the temperature. **Biased**, also for quadratic f. The value is unbiased.
+    x and g are held fixed in the derivative. :class:`ReinMax` has :math:`2 J(\tfrac{x + p}{2})` as
+    its first term. This estimator smooths the spread of that term over draws; a higher temperature
+    smooths more. **Biased**, also for quadratic f. The value is unbiased.
 
     Cost: ``samples`` evaluations, forward and backward; M softmaxes. Needs: f differentiable; a
     Bernoulli or one-hot q.

@@ -30,15 +30,15 @@ class BBVI(FromDraws):
     :math:`\mathbb{E}[f s^2] / \mathbb{E}[s^2]` because the mean of s is known to be 0. It is
     estimated by a mean over the *other* draws, weighted by :math:`s^2`, so that two draws are
     enough and the estimate is unbiased. Using the same draws in numerator, denominator and
-    gradient, as is often done, makes a bias of order 1/N. With N = 2, and for bits of probability
-    1/2, it is :class:`RLOO`. The mean of a variable's k terms is subtracted, because the true
-    gradient adds up to zero.
+    gradient, as is often done, would cause a bias of order 1/N. With N = 2, and for bits of
+    probability 1/2, it is :class:`RLOO`. The mean of a variable's k terms is subtracted, because
+    the true gradient adds up to zero.
 
     The paper also drops the terms of f that do not depend on :math:`x_i`. They are unknown for a
-    black-box f, so nothing is dropped here. Where f is a sum of local terms, use one expectation
-    for each.
+    black-box f, so nothing is dropped here. If f is a sum of local terms, use one expectation for
+    each term.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
+    Cost: ``samples`` evaluations. Needs: any f; at least two draws.
     Reference: Ranganath et al., "Black box variational inference", 2014.
 
     Args:

@@ -23,7 +23,7 @@ class NVIL(FromDraws, nn.Module):
         \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - c - C(\text{context})\bigr)\,
         \partial \log q(x^{(n)})
 
-    Unbiased whatever c and C are, because they do not see the draws. They learn to lower the
+    It is unbiased for any c and C, because they do not see the draws. They learn to lower the
     variance: their gradient is that of :math:`\frac1{N^2} \sum_n (f - c - C)^2 \lVert s \rVert^2`,
     with the score s in the logits. (The products of two draws' terms have an expectation that does
     not depend on c and C, so they are left out.) The paper fits them to f by least squares, without
@@ -32,7 +32,7 @@ class NVIL(FromDraws, nn.Module):
     provided that :math:`\sigma` comes from earlier calls. It is left out here; divide the loss by
     such a number if you want it.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f; an optimiser for ``parameters()``.
+    Cost: ``samples`` evaluations. Needs: any f; an optimiser for ``parameters()``.
     Reference: Mnih and Gregor, "Neural variational inference and learning in belief networks",
     2014.
 

@@ -25,10 +25,10 @@ class Reinforce(FromDraws):
     .. math::
         \frac1N \sum_n \partial f(x^{(n)}) + \bigl(f(x^{(n)}) - b\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased for any baseline b that does not depend on the draws of this call. It applies to every
-    q and f, and it is noisy. Its second derivatives are unbiased, too.
+    Unbiased for any baseline b that does not depend on the draws of this call. It works for every q
+    and f, but it is noisy. Its second derivatives are also unbiased.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f.
+    Cost: ``samples`` evaluations. Needs: any f.
     Reference: Williams, "Simple statistical gradient-following algorithms", 1992.
 
     Args:

@@ -22,15 +22,15 @@ class RLOO(FromDraws):
         \frac1N \sum_n \partial f(x^{(n)})
         + \frac{1}{N-1} \sum_n \bigl(f(x^{(n)}) - \overline{f}\bigr)\, \partial \log q(x^{(n)})
 
-    Unbiased, nothing to tune, and hard to beat with a budget of only a few evaluations. Its second
-    derivatives are unbiased, too.
+    It is unbiased, needs no tuning, and is hard to beat with a budget of only a few evaluations.
+    Its second derivatives are also unbiased.
 
     VarGrad is RLOO on an ELBO: for :math:`f = \log q - \log p` the second sum is the derivative of
-    half the sample variance of f (that with :math:`1/(N-1)`), with the draws held fixed. The first
-    sum is then the mean score, whose expectation is zero. Write ``q.log_prob(x).detach()`` inside f
-    to leave it out; the gradient in the parameters of p remains.
+    half the sample variance of f (with the factor :math:`1/(N-1)`), with the draws held fixed. The
+    first sum is then the mean score, whose expectation is zero. Write ``q.log_prob(x).detach()``
+    inside f to leave it out; the gradient in the parameters of p remains.
 
-    Cost: ``samples`` evaluations. Needs: nothing of f; at least two draws.
+    Cost: ``samples`` evaluations. Needs: any f; at least two draws.
     Reference: Salimans and Knowles, "On using control variates with stochastic approximation for
     variational Bayes", 2014; Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!",
     2019; Richter et al., "VarGrad: A low-variance gradient estimator for variational inference",

@@ -29,11 +29,11 @@ class MAPO(FromDraws, nn.Module):
     with :math:`g(x) = \partial f(x) + (f(x) - b)\, \partial \log q(x)` and b as in
     :class:`SumAndSample`. After each call in training mode (``E.train()``, the default) the best
     points of memory and draws become the memory of the *next* call, so that every estimate is
-    unbiased while the memory changes. All batch elements share one memory (a point counts by its
-    best value among them): make one estimator for each context whose good points differ. The buffer
-    ``memory`` is saved in ``state_dict``.
+    unbiased while the memory changes. All batch elements share one memory, where a point counts
+    with its best value among them. If good points differ between contexts, make one estimator for
+    each context. The buffer ``memory`` is saved in ``state_dict``.
 
-    Cost: size + samples evaluations. Needs: nothing of f. Meant for sequences with sparse rewards.
+    Cost: size + samples evaluations. Needs: any f. Meant for sequences with sparse rewards.
     Reference: Liang et al., "Memory augmented policy optimization for program synthesis and
     semantic parsing", 2018.
 

@@ -27,10 +27,10 @@ class SumAndSample(FromDraws):
     The baseline :math:`b_n` is the estimate of :math:`\mathbb{E}[f]` from C and the other draws;
     for N = 1, the mean over C. Unbiased for every set C that does not depend on the draws. C is
     found by beam search of width ``top``, which finds the most probable points for independent
-    variables, and likely ones for structured distributions. Where C is the whole support the
-    estimate is exact. It pays where q is concentrated on few points.
+    variables, and likely ones for structured distributions. If C is the whole support, the estimate
+    is exact. It pays off if q is concentrated on few points.
 
-    Cost: top + samples evaluations (at most the number of points + samples). Needs: nothing of f.
+    Cost: top + samples evaluations (at most the number of points + samples). Needs: any f.
     Reference: Liu et al., "Rao-Blackwellized stochastic gradients for discrete distributions",
     2019.
 

@@ -31,11 +31,11 @@ class UnorderedSet(FromDraws):
     the probability that s came first, given the set (R is the leave-one-out ratio), :math:`v_{t|s}`
     that t came second times the probability of all but s. Both come from
     :math:`H(U) = \sum_{u \in U} H(U \setminus u) / (1 - q(S \setminus U))`,
-    :math:`H(\emptyset) = 1`, a sum of positive numbers over the subsets of S. Unbiased; where S is
-    the whole support it is exact.
+    :math:`H(\emptyset) = 1`, a sum of positive numbers over the subsets of S. It is unbiased, and
+    exact if S is the whole support.
 
     Cost: ``samples`` evaluations; drawing takes as many passes through q, the weights take
-    2^samples numbers. Needs: nothing of f.
+    2^samples numbers. Needs: any f.
     Reference: Kool et al., "Estimating gradients for discrete random variables by sampling without
     replacement", 2020.
 
@@ -109,7 +109,7 @@ def _chances(
     """Return w and v of the docstring, for points of probabilities p; ``rest`` is the probability
     of all other points.
 
-    ``rest`` is 1 less the sum of p, without the rounding error of that difference. The table of H
+    ``rest`` is 1 minus the sum of p, without the rounding error of that difference. The table of H
     is indexed by the bits of the subset and holds logarithms, in float64 where the device has it,
     because errors add up over the sizes of subsets.
     """
