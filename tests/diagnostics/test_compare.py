@@ -721,3 +721,18 @@ def test_a_baseline_is_copied_to_the_device_of_q() -> None:
     copy = copied_to(E, torch.device("meta"))
     assert copy.baseline.mean.is_meta
     assert not E.baseline.mean.is_meta
+
+
+def test_estimators_with_one_label_are_not_measured_as_one() -> None:
+    """Their labels leave out what the baseline computes and what DoubleCV learns."""
+    q = bits(torch.zeros(2, requires_grad=True))
+    baselines = [lambda fx: 0.0, lambda fx: 1.0]
+    twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
+    for pair in (twins, [catlog.DoubleCV(2, alpha=0.1), catlog.DoubleCV(2, alpha=0.5)]):
+        with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
+            compare(lambda x: x.sum(-1), q, pair, repeats=2, rounds=1, progress=False)
+    settings = {"repeats": 2, "rounds": 1, "training": 1, "progress": False}
+    gaps = [catlog.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
+    assert len(compare(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
+    same = [catlog.RLOO(2), catlog.RLOO(2)]
+    assert len(compare(lambda x: x.sum(-1), q, same, **settings).rows) == 1
