@@ -71,7 +71,7 @@ def settings_of(E: Estimator, excluded: set[str]) -> dict[str, object]:
 def test_an_estimator_can_be_made_of_its_repr(name: str) -> None:
     """By the command line, and by Python once the words of the label are names of strings."""
     learned = LEARNED | ({"temperature"} if name == "REBAR" else set())
-    numbers = {key: 1 / 3 for key in ("temperature", "gap", "clip", "step", "epsilon", "ridge")}
+    numbers = dict.fromkeys(("temperature", "gap", "clip", "step", "epsilon", "ridge"), 1 / 3)
     parameters = signature(ESTIMATORS[name]).parameters
     thirds = {key: third for key, third in numbers.items() if key in parameters.keys() - learned}
     variants = [{}, every_setting(name), thirds, {"validate": False}, *VARIANTS.get(name, [])]
