@@ -736,3 +736,12 @@ def test_estimators_with_one_label_are_not_measured_as_one() -> None:
     assert len(compare(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
     same = [catlog.RLOO(2), catlog.RLOO(2)]
     assert len(compare(lambda x: x.sum(-1), q, same, **settings).rows) == 1
+
+
+def test_a_table_without_a_judge_says_so() -> None:
+    q = bits(torch.zeros(12, requires_grad=True))
+    settings = {"repeats": 4, "rounds": 1, "limit": 100, "progress": False}
+    alone = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2)], **settings)
+    assert "No bias, for want of another unbiased estimator" in str(alone)
+    judged = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2), catlog.RLOO(2)], **settings)
+    assert "Bias against the other unbiased estimators" in str(judged)
