@@ -159,17 +159,17 @@ def label(E: object) -> str:
 
 def _setting(value: object) -> str:
     """Return a setting in few characters that still tell it from every other number."""
-    if isinstance(value, Tensor):  # a temperature
-        if not can_inspect(True, value):
+    if isinstance(value, Tensor):
+        if value.dim() > 0 or not can_inspect(True, value):
             return "tensor"
         short = f"{value.item():.3g}"
         return short if bool(value == float(short)) else repr(value.item())
     if isinstance(value, float):
         short = f"{value:.3g}"
         return short if float(short) == value else repr(value)
-    if isinstance(value, nn.Module) or (callable(value) and not hasattr(value, "__name__")):
-        return type(value).__name__
-    return str(getattr(value, "__name__", value))
+    if value is None or isinstance(value, bool | int | str | tuple | list):
+        return str(value)
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 class FromDraws:

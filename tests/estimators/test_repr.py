@@ -1,5 +1,6 @@
 """The repr of an estimator is its short label, of which the same estimator can be made again."""
 
+from dataclasses import dataclass
 from inspect import signature
 
 import pytest
@@ -104,3 +105,13 @@ def test_repr_is_the_label_that_advise_prints() -> None:
     assert repr(catlog.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
     baseline = catlog.MovingAverageBaseline()
     assert repr(catlog.Reinforce(3, baseline)) == "Reinforce(3, baseline=MovingAverageBaseline)"
+
+
+@dataclass(frozen=True, repr=False)
+class Weighted(catlog.StraightThrough):
+    weights: torch.Tensor | None = None
+
+
+def test_an_estimator_of_a_user_may_have_any_settings() -> None:
+    assert repr(Weighted(2)) == "Weighted(2)"
+    assert repr(Weighted(2, weights=torch.ones(3))) == "Weighted(2, weights=tensor)"

@@ -104,28 +104,27 @@ def wave(z: Tensor) -> Tensor:
 @pytest.mark.parametrize("form", ["logits", "probs"])
 def test_bits_equal_one_hot_vectors_of_two_categories(E: catlog.Estimator, form: str) -> None:
     """Probable, improbable, certain and impossible bits have the derivatives of the tables."""
-    # The tables round 1 - p, and the derivative in a probability divides by it.
-    large = 20.0 if form == "logits" else 6.0
-    edges = torch.tensor([large, -large, torch.inf, -torch.inf], dtype=torch.float64)
-    logits = torch.cat([2 * normals(24), edges]).view(4, 7)
-    x = Bernoulli(logits=logits).sample((5,))
+    edges = torch.tensor([6.0, -6.0, torch.inf, -torch.inf], dtype=torch.float64)
+    leaf = torch.cat([2 * normals(24), edges]).view(4, 7).requires_grad_()
+    p = leaf.sigmoid()
+    x = (torch.rand(5, 4, 7, generator=seeded()) < p).double()
     if form == "logits":
-        leaf = logits.clone().requires_grad_()
         is_certain = leaf.detach() == torch.inf
-        zero = torch.zeros_like(logits).masked_fill(is_certain, -torch.inf)
+        zero = torch.zeros_like(leaf).masked_fill(is_certain, -torch.inf)
         one = leaf.masked_fill(is_certain, 0.0)
         bits = Bernoulli(logits=leaf)
         vectors = OneHotCategorical(logits=torch.stack([zero, one], -1))
     else:
-        leaf = logits.sigmoid().requires_grad_()
-        bits = Bernoulli(probs=leaf)
-        vectors = OneHotCategorical(probs=torch.stack([1 - leaf, leaf], -1))
+        bits, vectors = Bernoulli(probs=p), OneHotCategorical(probs=torch.stack([1 - p, p], -1))
     values = (
         E(wave, Independent(bits, 1), x=x),
         E(lambda z: wave(z[..., 1]), Independent(vectors, 1), x=torch.stack([1 - x, x], -1)),
     )
     torch.testing.assert_close(*values, rtol=0, atol=1e-12)
-    gradients = [torch.autograd.grad(value.sum(), leaf)[0] for value in values]
+    gradients = [
+        torch.autograd.grad(value.sum(), leaf, retain_graph=True)[0]  # both share p
+        for value in values
+    ]
     assert bool(gradients[0].isfinite().all())
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
