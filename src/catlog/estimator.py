@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .checks import check_count
-from .tracing import inside_functorch
+from .tracing import can_inspect, inside_functorch
 
 Function = Callable[[Tensor], Tensor]
 
@@ -137,24 +137,39 @@ class Estimator(Protocol):
 def label(E: object) -> str:
     """Return the name of an estimator, its number of draws and the settings that are not defaults.
 
-    It is the ``__repr__`` of every estimator. Coefficients that an estimator learns are left out.
+    It is the ``__repr__`` of every estimator, and ``catlog compare --estimators`` makes the same
+    estimator of it again: a value without a name belongs to the first argument. Coefficients that
+    an estimator learns are left out; of a function or a module there is only the name.
 
-    >>> from catlog import DoubleCV, IndeCateR
-    >>> IndeCateR(2, draws="latin"), DoubleCV(4)
-    (IndeCateR(2, draws=latin), DoubleCV(4))
+    >>> from catlog import DoubleCV, IndeCateR, SumAndSample
+    >>> IndeCateR(2, draws="latin"), DoubleCV(4), SumAndSample(top=3)
+    (IndeCateR(2, draws=latin), DoubleCV(4), SumAndSample(samples=1, top=3))
     """
     settings: list[str] = []
-    for name, parameter in signature(type(E)).parameters.items():
+    for position, (name, parameter) in enumerate(signature(type(E)).parameters.items()):
         value = getattr(E, name, parameter.default)
         if name == "samples":
-            settings.insert(0, str(value))
-        elif isinstance(value, nn.Module):
-            settings.append(f"{name}={type(value).__name__}")
-        elif isinstance(value, float) and value != parameter.default:
-            settings.append(f"{name}={value:.3g}")
-        elif isinstance(value, bool | int | str) and value != parameter.default:
-            settings.append(f"{name}={value}")
+            settings.insert(0, f"{name}={value}" if position else str(value))
+        elif not isinstance(value, nn.Parameter) and value is not parameter.default:
+            text = _setting(value)
+            if text != _setting(parameter.default):
+                settings.append(f"{name}={text}")
     return f"{type(E).__name__}({', '.join(settings)})"
+
+
+def _setting(value: object) -> str:
+    """Return a setting in few characters that still tell it from every other number."""
+    if isinstance(value, Tensor):
+        if value.dim() > 0 or not can_inspect(True, value):
+            return "tensor"
+        short = f"{value.item():.3g}"
+        return short if bool(value == float(short)) else repr(value.item())
+    if isinstance(value, float):
+        short = f"{value:.3g}"
+        return short if float(short) == value else repr(value)
+    if value is None or isinstance(value, bool | int | str | tuple | list):
+        return str(value)
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 class FromDraws:

@@ -57,6 +57,10 @@ def error_of(command: list[str], capsys: Capture) -> str:
         ("sweep dvae --grid data=mnist,omniglt", "Did you mean omniglot?"),
         ("compare --problem isng", "--problem: 'isng' is not known. Did you mean ising?"),
         ("compare --problem ising --estimators RLO", "Did you mean RLOO?"),
+        ("compare --problem ising --estimators RLOO(4", "'RLOO(4' must be a name, with settings"),
+        ("compare --problem ising --estimators RLOO(4)LEG", "Put a comma after each estimator"),
+        ("compare --problem ising --estimators IndeCateR(4,5)", "'5' in IndeCateR(4,5) must have"),
+        ("compare --problem ising --estimators RLOO(4,samples=2)", "samples is given twice"),
     ],
 )
 def test_misspelt_settings_are_refused_at_once(command: str, message: str, capsys: Capture) -> None:

@@ -634,6 +634,26 @@ def test_biased_estimators_need_permission() -> None:
     assert set(Scoring().squared_errors(alone.trials).values()) == {inf}  # there is no reference
 
 
+@pytest.mark.parametrize("has_loss", [False, True], ids=["mean", "loss"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_biased_estimators_are_judged_without_an_unbiased_one(order: int, has_loss: bool) -> None:
+    """f is quadratic in each bit: ReinMax is exact in expectation, StraightThrough is not."""
+    weights = 1 + torch.arange(12.0, dtype=torch.float64)
+
+    def curved(x: Tensor) -> Tensor:
+        return 100 + ((x - 1.5).square() * weights).sum(-1)
+
+    candidates = [Candidate(catlog.ReinMax()), Candidate(StraightThrough())][::order]
+    f = Counted(curved)
+    options = {"loss": lambda value: value.log()} if has_loss else {}
+    logits = torch.full((12,), 2.0, dtype=torch.float64, requires_grad=True)
+    q = Independent(Bernoulli(logits=logits), 1)
+    advice = advise(f, q, budget=8, biased=True, candidates=candidates, clock=f.clock, **options)
+    assert isinstance(advice.estimator, catlog.ReinMax)
+    assert "It is biased, by " in advice.explanation
+    assert "over 1000 times" not in advice.explanation
+
+
 def test_candidates_of_the_user() -> None:
     f = Counted(quadratic(20))
     mine = Candidate(IndeCateR(draws="antithetic", variables=2))

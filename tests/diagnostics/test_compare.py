@@ -721,3 +721,27 @@ def test_a_baseline_is_copied_to_the_device_of_q() -> None:
     copy = copied_to(E, torch.device("meta"))
     assert copy.baseline.mean.is_meta
     assert not E.baseline.mean.is_meta
+
+
+def test_estimators_with_one_label_are_not_measured_as_one() -> None:
+    """Their labels leave out what the baseline computes and what DoubleCV learns."""
+    q = bits(torch.zeros(2, requires_grad=True))
+    baselines = [lambda fx: 0.0, lambda fx: 1.0]
+    twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
+    for pair in (twins, [catlog.DoubleCV(2, alpha=0.1), catlog.DoubleCV(2, alpha=0.5)]):
+        with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
+            compare(lambda x: x.sum(-1), q, pair, repeats=2, rounds=1, progress=False)
+    settings = {"repeats": 2, "rounds": 1, "training": 1, "progress": False}
+    gaps = [catlog.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
+    assert len(compare(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
+    same = [catlog.RLOO(2), catlog.RLOO(2)]
+    assert len(compare(lambda x: x.sum(-1), q, same, **settings).rows) == 1
+
+
+def test_a_table_without_a_judge_says_so() -> None:
+    q = bits(torch.zeros(12, requires_grad=True))
+    settings = {"repeats": 4, "rounds": 1, "limit": 100, "progress": False}
+    alone = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2)], **settings)
+    assert "No bias, for want of another unbiased estimator" in str(alone)
+    judged = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2), catlog.RLOO(2)], **settings)
+    assert "Bias against the other unbiased estimators" in str(judged)

@@ -113,8 +113,10 @@ def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None
 
 
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
-def test_draws_compile(draws: str) -> None:
-    results = both(catlog.IndeCateR(3, draws=draws), "bits", BATCHES, backend="aot_eager")
+@pytest.mark.parametrize("name", ["IndeCateR", "ReinMax", "DecoupledStraightThrough"])
+def test_draws_compile(name: str, draws: str) -> None:
+    E = catlog.ESTIMATORS[name](3, draws=draws)
+    results = both(E, "bits", BATCHES, backend="aot_eager")
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
 
 

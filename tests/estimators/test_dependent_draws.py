@@ -1,6 +1,14 @@
-"""Draws that depend on each other: every estimator that offers them passes them to f."""
+"""Draws that depend on each other: every estimator that offers them passes them to f.
 
+Values and gradients keep their expectation, which is shown by enumeration of the uniforms behind
+the draws.
+"""
+
+from collections.abc import Iterator, Sequence
 from inspect import signature
+from itertools import permutations, product
+from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +19,7 @@ import catlog
 from catlog.estimator import Estimator
 from catlog.estimators import ESTIMATORS
 from catlog.estimators.relaxations import gumbel_softmax
+from catlog.sampling import draw
 
 OFFERING = sorted(name for name, E in ESTIMATORS.items() if "draws" in signature(E).parameters)
 BATCH, D, K = 5, 6, 4
@@ -74,3 +83,127 @@ def test_relaxed_draws_are_finite_at_the_end_of_the_interval(
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert value.isfinite().all()
     assert gradient.isfinite().all()
+
+
+# The expectation, by enumeration
+
+CELLS = 6  # of the unit interval, so that two or three strata hold whole cells
+
+
+def middles(cells: int) -> list[float]:
+    return [(cell + 0.5) / cells for cell in range(cells)]
+
+
+def every_uniform(scheme: str, n: int) -> list[Tensor]:
+    """Return what `uniforms` draws for n draws of one variable, ``[outcomes, rows]`` per call.
+
+    The outcomes are equally likely. A uniform stands in the middle of one of 6 cells, or within its
+    stratum in the middle of one of 6 / n cells.
+    """
+    if scheme == "latin":
+        orders = list(permutations(middles(n)))
+        places = list(product(middles(CELLS // n), repeat=n))
+        keys, within = zip(*product(orders, places), strict=True)
+        return [torch.tensor(numbers, dtype=torch.float64) for numbers in (keys, within)]
+    rows = (n + 1) // 2 if scheme == "antithetic" else n
+    return [torch.tensor(list(product(middles(CELLS), repeat=rows)), dtype=torch.float64)]
+
+
+def every_outcome(scheme: str, n: int, variables: Sequence[int]) -> list[Tensor]:
+    """Return what `uniforms` draws for independent variables, ``[rows, outcomes, *variables]``."""
+    calls = every_uniform(scheme, n)
+    choice = torch.cartesian_prod(*[torch.arange(len(calls[0]))] * prod(variables))
+    choice = choice.view(-1, *variables)
+    return [call[choice].movedim(-1, 0) for call in calls]
+
+
+def feed(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
+    """Let `uniforms` draw these numbers, one tensor per call, and return the rest of them."""
+    rest = iter(calls)
+
+    def rand(shape: Sequence[int], **options: object) -> Tensor:
+        numbers = next(rest)
+        assert numbers.shape == tuple(shape)
+        return numbers
+
+    monkeypatch.setattr(draw, "rand", rand)
+    return rest
+
+
+def injected(E: Estimator, rows: int, outcomes: int, event: Sequence[int]) -> dict[str, Tensor]:
+    """Return the same noise for every draw and outcome: what remains random are the draws."""
+    repeats = {"GumbelRao": (2,), "ReinMaxRao": (2,), "ReinMaxCV": (3,)}
+    lead = repeats.get(type(E).__name__, ())
+    noise = torch.rand(*lead, 1, 1, *event, generator=torch.Generator().manual_seed(0)).double()
+    shapes = {"noise": (*lead, rows, outcomes, *event), "start": (1, outcomes)}
+    named = {"noise": noise, "start": torch.tensor(0.3, dtype=torch.float64)}
+    if type(E).__name__ == "GumbelSoftmax":  # its noise is what it draws
+        return {}
+    return {name: named[name].expand(shapes[name]) for name in E.randomness if name in named}
+
+
+def wave(x: Tensor) -> Tensor:
+    """Return a curved function of two bits, or of one or two one-hot vectors of 3."""
+    flat = x.flatten(-2) if x.shape[-1] == 3 else x
+    return (flat * torch.arange(1.0, 1 + flat.shape[-1], dtype=x.dtype)).sum(-1).sin()
+
+
+def expected(
+    E: Estimator, scheme: str, theta: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tensor, Tensor]:
+    """Return the mean of values and gradients over all outcomes of E's draws."""
+    is_one_hot = theta.dim() == 2
+    variables = theta.shape if type(E).__name__ == "GumbelSoftmax" else theta.shape[:1]
+    calls = every_outcome(scheme, E.samples, variables)
+    outcomes = calls[0].shape[1]
+    leaf = theta.clone().requires_grad_()
+    base = OneHotCategorical if is_one_hot else Bernoulli
+    q = Independent(base(probs=leaf.expand(outcomes, *theta.shape)), 1)
+    event = (len(theta), theta.shape[-1] if is_one_hot else 2)
+    with monkeypatch.context() as patch:
+        rest = feed(calls, patch)
+        value = E(wave, q, **injected(E, E.samples, outcomes, event)).mean()
+        assert next(rest, None) is None
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return value.detach(), gradient
+
+
+BITS = torch.tensor([1 / 3, 1 / 2], dtype=torch.float64)
+ONE_HOT = torch.tensor([[1 / 6, 1 / 2, 1 / 3], [1 / 3, 0.0, 2 / 3]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("scheme", ["antithetic", "latin", "latin, sorted"])
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("name", OFFERING)
+@pytest.mark.parametrize("theta", [BITS, ONE_HOT], ids=["bits", "one-hot"])
+def test_dependent_draws_keep_the_expectation(
+    name: str, n: int, scheme: str, theta: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every single draw is distributed as q, whatever the noise is, and the estimate is a mean.
+
+    All outcomes of n dependent draws have the value and gradient, on average, of all outcomes of
+    independent ones. Probabilities are sixths, so that the value is also that of enumeration.
+    """
+    if name == "DARN" and theta.dim() == 2:
+        pytest.skip("for bits alone")
+    if name == "GumbelSoftmax" and theta.dim() == 2:
+        if n == 3:
+            pytest.skip("too many outcomes")
+        theta = theta[:1]
+    if scheme == "latin, sorted":  # as for more draws than can be enumerated
+        scheme = "latin"
+        monkeypatch.setattr(draw, "MOST_COUNTED", 0)
+    options: dict[str, Any] = {"noise_samples": 2} if "Rao" in name or name == "ReinMaxCV" else {}
+    if name == "GumbelSoftmax":
+        options = {"hard": True, "temperature": 0.7}
+    E = ESTIMATORS[name](samples=n, draws=scheme, **options)
+    rows = n if name == "SlopeCateR" else 1  # its corrections are spread over its draws
+    alone = ESTIMATORS[name](samples=rows, draws="independent", **options)
+    if isinstance(E, torch.nn.Module):
+        E, alone = E.eval(), alone.eval()
+    got = expected(E, scheme, theta, monkeypatch)
+    wanted = expected(alone, "independent", theta, monkeypatch)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    if name != "GumbelSoftmax":
+        q = Independent(OneHotCategorical(theta) if theta.dim() == 2 else Bernoulli(theta), 1)
+        torch.testing.assert_close(got[0], catlog.Exact()(wave, q), rtol=0, atol=1e-12)

@@ -144,3 +144,16 @@ def test_per_example_gradients_of_a_module() -> None:
     for name, whole in zip(parameters, expected, strict=True):
         assert per_example[name].shape == (4, *whole.shape)
         torch.testing.assert_close(per_example[name].sum(0), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_slopecater_in_vmap_with_one_source_of_randomness_gives_no_warning() -> None:
+    def total(logits: Tensor) -> Tensor:
+        return loss(catlog.SlopeCateR(2), logits).sum()
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch warns once per process
+    try:
+        gradients = vmap(grad(total), randomness="same")(LOGITS)
+    finally:
+        torch.set_warn_always(before)
+    assert bool(gradients.isfinite().all())

@@ -1,15 +1,21 @@
-"""The repr of an estimator is its short label."""
+"""The repr of an estimator is its short label, of which the same estimator can be made again."""
 
+from dataclasses import dataclass
 from inspect import signature
 
 import pytest
+import torch
 from torch import nn
 
 import catlog
 from catlog import ESTIMATORS
+from catlog.cli.compare import parse_estimators
+from catlog.estimator import Estimator
+from catlog.testing.settings import VARIANTS
 
 # What an estimator learns is no setting; whether it checks f's values does not change the estimate.
-UNLISTED = {"alpha", "beta", "eta", "network", "baseline", "validate", "samples"}
+LEARNED = {"alpha", "beta", "eta", "network", "baseline"}
+UNLISTED = LEARNED | {"validate", "samples"}
 CHANGED = {
     "draws": "antithetic",
     "suffix": "common",
@@ -35,21 +41,60 @@ def changed(default: bool | int | float | None) -> bool | int | float:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_repr_of_the_defaults(name: str) -> None:
     E = ESTIMATORS[name]()
-    assert repr(E) == f"{name}({getattr(E, 'samples', '')})"
+    samples = str(getattr(E, "samples", ""))
+    named = f"samples={samples}" if name in ("MAPO", "SumAndSample") else samples
+    assert repr(E) == f"{name}({named})"
+
+
+def every_setting(name: str) -> dict[str, object]:
+    """Return a value other than the default for all settings that the label has."""
+    parameters = signature(ESTIMATORS[name]).parameters
+    return {
+        key: CHANGED[key] if key in CHANGED else changed(parameters[key].default)
+        for key in parameters
+        if key not in UNLISTED | EXCLUDED.get(name, set())
+    }
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_repr_shows_every_setting(name: str) -> None:
-    parameters = signature(ESTIMATORS[name]).parameters
-    settings = {
-        key: CHANGED[key] if key in CHANGED else changed(parameters[key].default)
-        for key in parameters.keys() - UNLISTED - EXCLUDED.get(name, set())
-    }
+    settings = every_setting(name)
     E = ESTIMATORS[name](**settings)
     text = repr(E)
-    for key, value in settings.items():
-        assert (f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}") in text
+    assert all(f"{key}={value}" in text for key, value in settings.items())
     assert len(text.split(", ")) == len(settings) + hasattr(E, "samples")
+
+
+def settings_of(E: Estimator, excluded: set[str]) -> dict[str, object]:
+    return {key: getattr(E, key) for key in signature(type(E)).parameters if key not in excluded}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_can_be_made_of_its_repr(name: str) -> None:
+    """By the command line, and by Python once the words of the label are names of strings."""
+    learned = LEARNED | ({"temperature"} if name == "REBAR" else set())
+    numbers = dict.fromkeys(("temperature", "gap", "clip", "step", "epsilon", "ridge"), 1 / 3)
+    parameters = signature(ESTIMATORS[name]).parameters
+    thirds = {key: third for key, third in numbers.items() if key in parameters.keys() - learned}
+    variants = [{}, every_setting(name), thirds, {"validate": False}, *VARIANTS.get(name, [])]
+    words = {word: word for word in CHANGED.values() if isinstance(word, str)}
+    for options in variants:
+        E = ESTIMATORS[name](**options)
+        (parsed,) = parse_estimators(repr(E))
+        parsed = ESTIMATORS[name]() if isinstance(parsed, str) else parsed
+        for again in (parsed, eval(repr(E), vars(catlog) | words)):
+            assert settings_of(again, learned) == settings_of(E, learned)
+            assert repr(again) == repr(E)
+
+
+def test_different_settings_have_different_reprs() -> None:
+    tau = catlog.ReinMax(temperature=torch.tensor(0.3))
+    assert repr(tau) == "ReinMax(1, temperature=0.3)"
+    assert repr(catlog.ReinMax(temperature=torch.tensor(1.0))) == "ReinMax(1)"
+    assert repr(catlog.IMLE(step=1 / 3)) != repr(catlog.IMLE(step=0.333))
+    assert repr(catlog.GappedStraightThrough(gap=None)) == "GappedStraightThrough(1, gap=None)"
+    assert repr(catlog.Reinforce(2, baseline=torch.mean)) == "Reinforce(2, baseline=mean)"
+    assert repr(catlog.ReinMax(temperature=torch.ones((), device="meta"))) != repr(catlog.ReinMax())
 
 
 def test_repr_is_the_label_that_advise_prints() -> None:
@@ -57,7 +102,17 @@ def test_repr_is_the_label_that_advise_prints() -> None:
     assert repr(catlog.SlopeCateR(4, slope_entries=0)) == "SlopeCateR(4, slope_entries=0)"
     E = catlog.IndeCateR(9, draws="latin", variables=4)
     assert repr(E) == "IndeCateR(9, draws=latin, variables=4)"
-    assert repr(catlog.MAPO(maximise=False)) == "MAPO(2, maximise=False)"
+    assert repr(catlog.MAPO(maximise=False)) == "MAPO(samples=2, maximise=False)"
     assert repr(catlog.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
     baseline = catlog.MovingAverageBaseline()
     assert repr(catlog.Reinforce(3, baseline)) == "Reinforce(3, baseline=MovingAverageBaseline)"
+
+
+@dataclass(frozen=True, repr=False)
+class Weighted(catlog.StraightThrough):
+    weights: torch.Tensor | None = None
+
+
+def test_an_estimator_of_a_user_may_have_any_settings() -> None:
+    assert repr(Weighted(2)) == "Weighted(2)"
+    assert repr(Weighted(2, weights=torch.ones(3))) == "Weighted(2, weights=tensor)"

@@ -4,6 +4,7 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,21 +121,51 @@ class Advise(Checked):
 
 
 def parse_estimators(text: str) -> list[str | Estimator]:
-    """Return estimators from their names and settings.
+    """Return estimators from their names and settings, which are written as their reprs write them.
 
-    >>> parse_estimators("RLOO, IndeCateR(4, draws=latin)")[1].draws
-    'latin'
+    As in Python, a setting without a name belongs to the first argument of the class.
+
+    >>> parse_estimators("RLOO, IndeCateR(4, draws=latin), SumAndSample(3)")
+    ['RLOO', IndeCateR(4, draws=latin), SumAndSample(samples=1, top=3)]
     """
     estimators: list[str | Estimator] = []
-    for part in re.findall(r"[^,(]+(?:\([^)]*\))?", text):
-        name, _, inner = part.strip().rstrip(")").partition("(")
+    for part in re.split(r",(?![^(]*\))", text):  # at the commas outside parentheses
+        if not part.strip():
+            continue
+        entry = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", part)
+        if entry is None:
+            raise ValueError(
+                f"--estimators: {part.strip()!r} must be a name, with settings in parentheses or "
+                "without, as in IndeCateR(4, draws=latin). Put a comma after each estimator."
+            )
+        name, inner = entry.groups("")
         if name not in ESTIMATORS:
             advice = did_you_mean(name, ESTIMATORS) or f" Give one of {', '.join(ESTIMATORS)}."
             raise ValueError(f"--estimators: {name!r} is not known.{advice}")
-        options = [option.strip() for option in inner.split(",") if option.strip()]
-        options = [option if "=" in option else f"samples={option}" for option in options]
-        estimators.append(make_estimator(name, None, tuple(options), {}) if options else name)
+        options = _options(name, inner)
+        estimators.append(make_estimator(name, None, options, {}) if options else name)
     return estimators
+
+
+def _options(name: str, text: str) -> tuple[str, ...]:
+    """Return settings, separated by commas, as name=value; raise if one is given twice."""
+    settings: dict[str, str] = {}
+    for position, setting in enumerate(part for part in text.split(",") if part.strip()):
+        key, equals, value = setting.partition("=")
+        if not equals and position:
+            raise ValueError(
+                f"--estimators: {setting.strip()!r} in {name}({text}) must have the form "
+                "name=value. Only the first setting may do without its name."
+            )
+        if not equals:
+            key, value = next(iter(signature(ESTIMATORS[name]).parameters)), key
+        if key.strip() in settings:
+            raise ValueError(
+                f"--estimators: {name}({text}) must have each setting once, but {key.strip()} is "
+                "given twice."
+            )
+        settings[key.strip()] = value.strip()
+    return tuple(f"{key}={value}" for key, value in settings.items())
 
 
 def load_problem(problem: str, size: Size) -> tuple[Any, Any, Any, Any]:

@@ -18,6 +18,7 @@ REFERENCES = {
     "pooled": "Bias against the other unbiased estimators, pooled",
     "rloo": "Bias against RLOO on all layers, with many draws",
 }
+NO_REFERENCE = "No bias, for want of another unbiased estimator: add one, such as RLOO"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,9 @@ class Comparison:
             if width is None or len(line) <= width:
                 shown = chosen
         lines = [*_joined([names, *(cells[column] for column in shown)]), ""]
-        notes = [f"{self.mode}.", f"{REFERENCES[self.reference]}. (b): biased by design."]
+        is_judged = self.reference != "pooled" or any(isfinite(row.bias) for row in self.rows)
+        reference = REFERENCES[self.reference] if is_judged else NO_REFERENCE
+        notes = [f"{self.mode}.", f"{reference}. (b): biased by design."]
         if missing := [column for column in COLUMNS if column not in shown]:
             notes.append(f"Not shown, for lack of space: {', '.join(missing)}.")
         for reason in dict.fromkeys(self.skipped.values()):

@@ -30,7 +30,8 @@ def explain(order: Sequence[Trial], scoring: Scoring, structure: Structure, seco
     tried = f"{len(families)} candidates" if len(families) > 1 else "1 candidate"
     limit = "the budget of" if structure.has_budget else "at most"
     cost = f"{_duration(seconds)}, as long as {seconds / best.usual_seconds:.0f} steps"
-    lines.append(f"Pilot: {tried} within {limit} {structure.budget} evaluations, {cost}.")
+    plural = "s" if structure.budget != 1 else ""
+    lines.append(f"Pilot: {tried} within {limit} {structure.budget} evaluation{plural}, {cost}.")
     return "\n".join(lines)
 
 

@@ -319,7 +319,14 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
                 )
             named[entry] = ESTIMATORS[entry]()
         elif isinstance(entry, Estimator) and not isinstance(entry, type):
-            named[label(entry)] = entry
+            name = label(entry)
+            if named.get(name, entry) != entry:
+                raise ValueError(
+                    f"estimators: two different ones have the label {name}, which leaves out what "
+                    "they learn and what their functions do. Give them names of your own in a "
+                    'dict, {"first": ..., "second": ...}.'
+                )
+            named[name] = entry
         else:
             raise TypeError(
                 f"estimators: names or estimators are needed, but {entry!r} was given. Give an "

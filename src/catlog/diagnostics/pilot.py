@@ -10,6 +10,8 @@ from math import ceil, inf, log, sqrt
 import torch
 from torch import Tensor, nn
 
+from ..estimator import Estimator
+from ..estimators import RLOO
 from .gradient_samples import Clock, GradientSampler, Step
 from .moments import Moments
 from .pilot_settings import SETTINGS, PilotSettings
@@ -215,24 +217,33 @@ class Pilot:
         return not has_another and few * trial.seconds < self.settings.reference_share * time_left
 
     def measure_truth(self) -> None:
-        """Estimate the gradient of the loss at the exact E[f], if there is a loss."""
-        if not self.task.has_loss:
+        """Estimate the gradient that biases are measured against, unless a candidate has it.
+
+        With a loss it is the gradient at the exact E[f]. If all candidates are biased, RLOO judges
+        them.
+        """
+        unbiased = [trial for trial in self.measured if trial.estimator.unbiased]
+        if not self.measured or (unbiased and not self.task.has_loss):
             return
-        exact = [trial for trial in self.measured if trial.is_exact]
-        noisy = [trial for trial in self.measured if trial.estimator.unbiased]
-        best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
-        if best is not None:
-            repeats = self.settings.truth_repeats
-            time_left = self.settings.reference_share * self.time_left()
-            if time_left < repeats * best.seconds:
-                repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
-            repeats = 2 if best.is_exact else repeats
-            self.scoring.truth = Moments()
-            self.scoring.truth.add(
-                self._selected(
-                    self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
-                )
-            )
+        exact = [trial for trial in unbiased if trial.is_exact]
+        best = min(exact or unbiased, key=lambda trial: trial.variance, default=None)
+        judge = RLOO(self.settings.set_size) if best is None else best.estimator
+        seconds = self._seconds_of(judge) if best is None else best.seconds
+        repeats = self.settings.truth_repeats
+        time_left = self.settings.reference_share * self.time_left()
+        if time_left < repeats * seconds:
+            repeats = max(self.settings.least_repeats, int(time_left / seconds))
+        repeats = 2 if exact else repeats
+        self.scoring.truth = Moments()
+        self.scoring.truth.add(
+            self._selected(self.task.gradients_at_mean_value(judge, repeats, self.generator))
+        )
+
+    def _seconds_of(self, E: Estimator) -> float:
+        """Return the time of one estimate by an estimator that is no candidate."""
+        start = self.clock()
+        self.task.gradients_at_mean_value(E, 1, self.generator)
+        return max(self.clock() - start, torch.finfo(torch.float64).tiny)
 
     def sizes(self, trial: Trial) -> list[int]:
         """Return the numbers of draws to consider: powers of two, and the most in the budget."""

@@ -29,7 +29,8 @@ class PilotSettings:
         slow_evaluation: The time of f at one point from which on few points are used to time it. If
             the points of an estimate take longer, timed steps use values of f that are known.
         groups: The batch is divided into this many groups to estimate the noise of the minibatch.
-        truth_repeats: Estimates of the gradient of a loss, at most, that others are compared with.
+        truth_repeats: Estimates, at most, of a gradient that no candidate has and that all are
+            compared with.
         truth_error: Estimates for a bias end if their noise, counted as a bias, is this share of
             the score.
         reference_share: All these take at most this share of the time left.

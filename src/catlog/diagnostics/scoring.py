@@ -34,7 +34,7 @@ class Scoring:
 
     Attributes:
         minibatch: :math:`\sigma^2`; 0 if the distributions of the batch share no parameters.
-        truth: The gradient to compare with if a loss makes all estimators biased.
+        truth: The gradient to compare with if all estimators are biased, by a loss or by design.
         penalty: The gradient of what is added to the loss, which is a part of g; None: nothing is.
     """
 

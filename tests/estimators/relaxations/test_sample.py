@@ -189,9 +189,7 @@ def test_narrow_numbers_and_masked_categories() -> None:
 
 @pytest.mark.parametrize(("E", "bits"), slope_based("bits", "one-hot"))
 def test_logits_without_a_category_are_refused(E: catlog.Estimator, bits: bool) -> None:
-    """Except by GumbelSoftmax, which is as fast as torch's; masked categories are not drawn."""
-    if isinstance(E, GumbelSoftmax):
-        return
+    """Masked categories are not drawn."""
     logits = torch.zeros(4, 3)
     logits[2] = torch.nan
     with pytest.raises(ValueError, match=r"NaN"):
@@ -204,6 +202,8 @@ def test_logits_without_a_category_are_refused(E: catlog.Estimator, bits: bool) 
         sample(logits, E)
     with pytest.raises(ValueError, match=r"masked"):
         sample(logits.mT, E, dim=0)
+    with pytest.raises(ValueError, match=r"index \(2,\)"):
+        sample(logits.mT, E, dim=-2)
     logits[2, 0] = 0.0
     assert sample(logits, E)[2, 0] == 1
     logits[2] = torch.nan

@@ -84,6 +84,70 @@ def test_gapped_as_published(gap: float | None, tau: float) -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-13)
 
 
+# Bits, whose derivatives are in closed form
+
+
+IN_CLOSED_FORM = [
+    *[GappedStraightThrough(5, tau, gap) for tau in (0.5, 1.0) for gap in (0.0, 1.0, 5.0, None)],
+    GappedStraightThrough(5, torch.tensor(0.7, dtype=torch.float64)),
+    *[MinimumVarianceStraightThrough(5, weight) for weight in (0.0, 1.0, 100.0, 1e6)],
+    StraightThrough(5),
+    ReinMax(5),
+]
+
+
+def wave(z: Tensor) -> Tensor:
+    return (z * torch.arange(1.0, 1 + z.shape[-1], dtype=z.dtype)).sum(-1).sin()
+
+
+@pytest.mark.parametrize("E", IN_CLOSED_FORM, ids=str)
+@pytest.mark.parametrize("form", ["logits", "probs"])
+def test_bits_equal_one_hot_vectors_of_two_categories(E: catlog.Estimator, form: str) -> None:
+    """Probable, improbable, certain and impossible bits have the derivatives of the tables."""
+    edges = torch.tensor([6.0, -6.0, torch.inf, -torch.inf], dtype=torch.float64)
+    leaf = torch.cat([2 * normals(24), edges]).view(4, 7).requires_grad_()
+    p = leaf.sigmoid()
+    x = (torch.rand(5, 4, 7, generator=seeded()) < p).double()
+    if form == "logits":
+        is_certain = leaf.detach() == torch.inf
+        zero = torch.zeros_like(leaf).masked_fill(is_certain, -torch.inf)
+        one = leaf.masked_fill(is_certain, 0.0)
+        bits = Bernoulli(logits=leaf)
+        vectors = OneHotCategorical(logits=torch.stack([zero, one], -1))
+    else:
+        bits, vectors = Bernoulli(probs=p), OneHotCategorical(probs=torch.stack([1 - p, p], -1))
+    values = (
+        E(wave, Independent(bits, 1), x=x),
+        E(lambda z: wave(z[..., 1]), Independent(vectors, 1), x=torch.stack([1 - x, x], -1)),
+    )
+    torch.testing.assert_close(*values, rtol=0, atol=1e-12)
+    gradients = [
+        torch.autograd.grad(value.sum(), leaf, retain_graph=True)[0]  # both share p
+        for value in values
+    ]
+    assert bool(gradients[0].isfinite().all())
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_a_learned_temperature_has_a_gradient_also_for_bits() -> None:
+    x = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
+    logits = normals(3)
+    gradients = []
+    for q, points in (
+        (Bernoulli(logits=logits), x),
+        (
+            OneHotCategorical(logits=torch.stack([torch.zeros(3), logits], -1)),
+            torch.stack([1 - x, x], -1),
+        ),
+    ):
+        tau = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+        E = GappedStraightThrough(1, tau)
+        value = E(lambda z: wave(z if z.dim() == 2 else z[..., 1]), Independent(q, 1), x=points)
+        gradients.append(torch.autograd.grad(value, tau)[0])
+    assert gradients[0] != 0
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
 # Decoupled straight-through
 
 

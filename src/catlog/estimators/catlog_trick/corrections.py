@@ -5,6 +5,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...tracing import inside_functorch
+
 UNIFORM_SHARE = 0.1  # of the corrections: keeps every probability positive, as unbiasedness needs
 
 
@@ -43,9 +45,9 @@ def systematic_sample(
     tensor([1, 2])
     """
     ticks = start.movedim(0, -1) + torch.arange(m, dtype=ends.dtype, device=ends.device)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or inside_functorch():
         # A compiler fuses a search into every kernel that reads the variables, which repeats it. It
-        # does not do so with a sum.
+        # does not do so with a sum. vmap would copy the ticks for a search, with a warning.
         variable = (ends.unsqueeze(-2) <= ticks.unsqueeze(-1)).sum(-1)
     else:
         variable = torch.searchsorted(ends, ticks, right=True)

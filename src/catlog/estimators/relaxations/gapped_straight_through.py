@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ...checks import check_number, check_temperature
 from ...distributions.factors import Factors
+from ...estimator import Kind
 from ...sampling.draw import Draws
 from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws, is_drawn
+from .relaxation import MeanThroughDraws, is_drawn, is_learned, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,18 +67,41 @@ class GappedStraightThrough(MeanThroughDraws):
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
     ) -> Float[Tensor, "#n *batch d k"]:
+        if law.kind == Kind.BITS and not is_learned(self.temperature):
+            return weighted_log_odds(law, self._weight(law, law.flat(x).to(law.real)))
         drawn = is_drawn(law, law.index(x))
         logits = law.log_probs.detach()
         top = logits.amax(-1, keepdim=True)
-        lowered = logits - (logits - top + self._gap(law, drawn)).clamp(min=0)
+        gap: float | Tensor
+        if self.gap is None:
+            gap = automatic_gap((law.probs.detach() * drawn).sum(-1, keepdim=True))
+        else:
+            gap = self.gap
+        lowered = logits - (logits - top + gap).clamp(min=0)
         moved = torch.where(drawn, top, lowered)
         free = finite_log_probs(law)
         return ((moved + (free - free.detach())) / self.temperature).softmax(-1)
 
-    def _gap(self, law: Factors, drawn: Tensor) -> Tensor | float:
-        """Return the gap, one per draw and variable if it depends on the drawn category."""
-        if self.gap is not None:
-            return self.gap
-        # A certain category would have an infinite gap.
-        p = (law.probs.detach() * drawn).sum(-1, keepdim=True) * (1 - 1e-5)
-        return -(-p).log1p() / p
+    def _weight(
+        self, law: Factors, bit: Float[Tensor, "n *batch d"]
+    ) -> Float[Tensor, "n *batch d"]:
+        """Return the derivative of the softmax at the moved logits in the log-odds of the bit.
+
+        The moved logits differ by the log-odds of the drawn value, or by the gap if that is more.
+        """
+        logits = law.log_probs.detach()
+        odds = (2 * bit - 1) * (logits[..., 1] - logits[..., 0])
+        if self.gap is None:
+            p = law.probs.detach()
+            gap = automatic_gap(torch.where(bit > 0, p[..., 1], p[..., 0]))
+            odds = odds.maximum(gap)
+        else:
+            odds = odds.clamp(min=self.gap)
+        other = (-odds / self.temperature).sigmoid()
+        return other * (1 - other) / self.temperature
+
+
+def automatic_gap(p: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return the gap that the authors' code offers for a drawn category of probability p."""
+    p = p * (1 - 1e-5)  # a certain category would have an infinite gap
+    return -(-p).log1p() / p

@@ -13,7 +13,7 @@ from ...sampling.gumbel import gumbels_given_argmax, positive
 from ...sampling.randomness import rand
 from ...tracing import inside_functorch
 from ..logit_gradients import finite_log_probs
-from .relaxation import MeanThroughDraws
+from .relaxation import MeanThroughDraws, is_learned
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +70,7 @@ class GumbelRao(MeanThroughDraws):
     ) -> Float[Tensor, "#n *batch d k"]:
         index = law.index(x)
         logits = finite_log_probs(law)
-        if law.k == 2 and not _is_learned(self.temperature):
+        if law.k == 2 and not is_learned(self.temperature):
             odds = logits[..., 1] - logits[..., 0]
             with torch.no_grad():
                 slope = self._rise(law, index, noise, generator)
@@ -119,10 +119,6 @@ class GumbelRao(MeanThroughDraws):
             start = draws.start
             totals[start] = totals[start] + total if start in totals else total
         return torch.cat(list(totals.values())) / (repeats * self.temperature)
-
-
-def _is_learned(temperature: float | Tensor) -> bool:
-    return isinstance(temperature, Tensor) and temperature.requires_grad
 
 
 def _parts(repeats: int, index: Tensor, k: int) -> list[tuple[slice, slice]]:

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from ...checks import check_number
 from ...distributions.factors import Factors
+from ...estimator import Kind
 from ...sampling.draw import Draws
 from ..logit_gradients import finite_log_probs
 from .reinmax import times_jacobian
-from .relaxation import MeanThroughDraws, is_drawn
+from .relaxation import MeanThroughDraws, is_drawn, weighted_log_odds
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +65,11 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
     ) -> Float[Tensor, "#n *batch d k"]:
-        drawn = is_drawn(law, law.index(x))
         p, w = law.probs.detach(), self.bias_weight
+        if law.kind == Kind.BITS:
+            zero, one = self._weights(*p.unbind(-1))
+            return weighted_log_odds(law, zero + law.flat(x).to(law.real) * (one - zero))
+        drawn = is_drawn(law, law.index(x))
         slope = times_jacobian(p, finite_log_probs(law))
         multiplier = self._multiplier(p, slope)
 
@@ -75,6 +79,28 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
 
         total = (1 + w * p) * multiplier - w * p * of_drawn(multiplier) + w * drawn * slope
         return total / (1 + w * (p + of_drawn(p)))
+
+    def _weights(
+        self, zero: Float[Tensor, "*batch d"], one: Float[Tensor, "*batch d"]
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d"]]:
+        """Return S for draws 0 and 1 of a bit, in the log-odds; the arguments are probabilities.
+
+        It is ``mean`` with the two equations of ``_multiplier`` solved by hand, so that no
+        differences of probabilities cancel.
+        """
+        w = self.bias_weight
+        slope = zero * one
+        coupling = w * slope / (1 + w)
+        zero_sum = zero / (1 + 2 * w * zero) + one / (1 + w)
+        one_sum = one / (1 + 2 * w * one) + zero / (1 + w)
+        zero_right = -(1 + w * zero) / (1 + 2 * w * zero) * slope
+        one_right = (1 + w * one) / (1 + 2 * w * one) * slope
+        determinant = zero_sum * one_sum + coupling * (zero_sum + one_sum)
+        zero_multiplier = (one_sum * zero_right + coupling * (zero_right + one_right)) / determinant
+        one_multiplier = (zero_sum * one_right + coupling * (zero_right + one_right)) / determinant
+        drawn_zero = ((1 + w * one) * one_multiplier - w * one * zero_multiplier) / (1 + w)
+        drawn_one = (one_multiplier + w * slope) / (1 + 2 * w * one)
+        return drawn_zero, drawn_one
 
     def _multiplier(
         self, p: Float[Tensor, "*batch d k"], slope: Float[Tensor, "*batch d k"]

@@ -99,6 +99,11 @@ def weighted_log_odds(
     return mean.unsqueeze(-1).expand(*mean.shape, 2)  # a point of bits has that of category 1
 
 
+def is_learned(temperature: float | Tensor) -> bool:
+    """Return whether the estimate is differentiated in the temperature, too."""
+    return isinstance(temperature, Tensor) and temperature.requires_grad
+
+
 def straight_through(law: Factors, x: Tensor, mean: Tensor) -> Float[Tensor, "n *batch_event"]:
     """Return the points x exactly, with the derivative of ``mean``."""
     return x + (mean - mean.detach()).to(law.dtype)

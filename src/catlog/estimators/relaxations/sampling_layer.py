@@ -1,5 +1,6 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
+from math import isnan
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -12,6 +13,7 @@ from ...distributions.factors import Factors, factors
 from ...estimator import Kind, once
 from ...sampling.gumbel import logistics
 from ...sampling.randomness import exponentials, rand
+from ...tracing import can_inspect
 from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
 
@@ -66,8 +68,9 @@ def sample(
 
     ``sample(logits, GumbelSoftmax(temperature=tau, hard=True))`` is ``F.gumbel_softmax``: after the
     same ``torch.manual_seed`` it has the same draw and the same gradient. Without ``hard`` it
-    returns relaxed draws, as there. Logits that are NaN are not looked for, as there; the other
-    estimators raise an error, unless they have ``validate=False``.
+    returns relaxed draws, as there. Logits that are NaN, or masked in every category, raise an
+    error unless the estimator has ``validate=False``. On a GPU, Gumbel-Softmax lets them through as
+    ``F.gumbel_softmax`` does, because a look at them would wait for the device.
 
     Every estimator here is **biased**. :func:`catlog.compare_layers` measures how much. Estimators
     that need the values of f (RLOO, IndeCateR and most others) cannot be used without it: write the
@@ -144,7 +147,22 @@ def _gumbel_softmax(
         noise = logistics(u)
     else:
         noise = -exponentials(wide, generator=generator).log()
-    return estimator.relax(wide, noise, bits=bits, dim=dim).to(logits.dtype)
+    draws = estimator.relax(wide, noise, bits=bits, dim=dim)
+    # Numbers from 0 to 1 have a finite sum, which takes much less time than a look at each.
+    if (
+        logits.device.type == "cpu"
+        and can_inspect(estimator.validate, draws)
+        and isnan(draws.detach().sum().item())
+    ):
+        bad = tuple(draws.isnan().nonzero()[0].tolist())
+        variable = bad if bits else bad[:dim] + bad[dim:][1:]
+        values = logits[bad] if bits else logits.movedim(dim, -1)[variable]
+        raise ValueError(
+            f"sample: `logits` must leave each variable a category, but those at index {variable} "
+            f"are {values.tolist()}, which holds NaN or inf, or has every category masked (-inf). "
+            "Check what computes them."
+        )
+    return draws.to(logits.dtype)
 
 
 def _as_points(x: Tensor | None, logits: Tensor, last: Tensor, dim: int) -> Tensor | None:
