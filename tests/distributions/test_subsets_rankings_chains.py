@@ -315,6 +315,30 @@ def test_float32_of_many_items(k: int, scale: float) -> None:
     close(exact[0].sum(-1), torch.full((10,), float(k), dtype=torch.float64), 1e-10)
 
 
+@pytest.mark.parametrize("evidence", [0.0, -1e3, 1e4])
+def test_float32_of_a_long_chain_with_heavy_evidence(evidence: float) -> None:
+    """Log-likelihoods of whole images are large; the differences between states are small."""
+    unary = (normals(200, 3) + evidence).float().requires_grad_()
+    pairwise = normals(3, 3, seed=1).float()
+    q = catlog.LinearChainCRF(unary, pairwise)
+    exact = catlog.LinearChainCRF(unary.detach().double(), pairwise.double())
+    (gradient,) = torch.autograd.grad(q.log_partition, unary)
+    marginals = exact.marginals()
+    for probabilities in (q.marginals(), gradient):
+        torch.testing.assert_close(probabilities.double(), marginals, rtol=0, atol=3e-6)
+    torch.testing.assert_close(q.entropy().double(), exact.entropy(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(q.log_partition.double(), exact.log_partition, rtol=1e-5, atol=0)
+    x = exact.sample((20,))
+    torch.testing.assert_close(q.log_prob(x).double(), exact.log_prob(x), rtol=3e-6, atol=0)
+
+
+def test_an_expanded_chain_has_the_logarithm_of_its_sum() -> None:
+    q = catlog.LinearChainCRF(normals(3, 4, 2), normals(2, 2))
+    expanded = q.expand((5, 3))
+    close(expanded.log_partition, q.log_partition.expand(5, 3))
+    assert expanded.sample().shape == (5, 3, 4)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_narrow_types_compute_in_float32(dtype: torch.dtype) -> None:
     theta = normals(9).to(dtype)
