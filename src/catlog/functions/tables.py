@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..distributions.factors import Factors, factors
+from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
 
 Variables = Int64[Tensor, "n *batch m"]
@@ -60,7 +61,7 @@ def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:
     known.
     """
     name = type(f).__name__
-    if isinstance(q, Ordered):
+    if isinstance(converted(q), Ordered):
         raise NotImplementedError(
             f"{name}: its mean is known for independent variables, but those of "
             f"{type(q).__name__} depend on each other."
