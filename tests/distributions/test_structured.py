@@ -730,3 +730,41 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
             (wide.log_prob(points).exp() * (table[tuple(points.unbind(-1))] + 10)).sum(), finite
         )
         close(torch.autograd.grad(E(f, q), [start, step]), expected)
+
+
+MAPPED: dict[str, Callable[[Tensor], Ordered]] = {
+    "chain": chain,
+    "network": lambda theta: BayesianNetwork(
+        {
+            "a": Node([], theta[:2]),
+            "b": Node(["a"], theta[2:].view(2, 1, 2).expand(2, 2, 2), size=2),
+        }
+    ),
+    "evidence": lambda theta: catlog.LinearChainCRF(theta.view(3, 2), theta[:4].view(2, 2)),
+    "subset": lambda theta: catlog.Subset(theta, 2),
+    "ranking": lambda theta: catlog.PlackettLuce(theta, 2),
+    "sequence": lambda theta: Autoregressive(
+        lambda x, i: theta[:3] + theta[3:] * x[..., :i].sum(-1, keepdim=True), [3, 3, 3], end=1
+    ),
+}
+
+
+@pytest.mark.parametrize("E", [catlog.RLOO(3), catlog.CritiCateR(3), catlog.LEG(1)], ids=repr)
+@pytest.mark.parametrize("name", MAPPED)
+def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
+    thetas = normals(4, 6)
+
+    def gradient(theta: Tensor) -> Tensor:
+        return torch.func.grad(lambda t: E(lambda x: x.double().cos().sum(-1), MAPPED[name](t)))(
+            theta
+        )
+
+    rows = []
+    for theta in thetas:
+        torch.manual_seed(0)
+        rows.append(gradient(theta))
+    torch.manual_seed(0)
+    mapped = torch.func.vmap(gradient, randomness="same")(thetas)
+    torch.testing.assert_close(mapped, torch.stack(rows), rtol=1e-12, atol=1e-12)
+    different = torch.func.vmap(gradient, randomness="different")(thetas[:1].expand(20, 6))
+    assert len(different.unique(dim=0)) > 1

@@ -84,3 +84,9 @@ class Copies(Ordered):
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         # All copies at once, in the base's own way.
         return self.base.from_uniforms(self.base._rows(self._apart(u)), validate).reshape(u.shape)
+
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
+        points = self.base.direct_draws(rows, generator)
+        if points is None:
+            return None
+        return points.reshape((rows, *self.batch_shape, len(self.cardinalities)))

@@ -158,6 +158,12 @@ class Ordered(Distribution):
         """Return the points that the inverse CDF makes from uniforms, block by block."""
         return ancestral(self, u, validate)
 
+    def direct_draws(
+        self, rows: int, generator: torch.Generator | None
+    ) -> Int64[Tensor, "rows *batch d"] | None:
+        """Return independent points if there is a faster way than block by block, else None."""
+        return None
+
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
