@@ -261,7 +261,7 @@ def test_long_sequences_are_made_in_little_memory(name: str) -> None:
     assert peak < 2**22
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[], object], str]] = {
     "cycle": (
         lambda: BayesianNetwork(
             {"a": Node(["b"], torch.zeros(2, 2)), "b": Node(["a"], torch.zeros(2, 2))}
@@ -330,6 +330,100 @@ BAD = {
     "structured distribution where independent variables are needed": (
         lambda: catlog.IndeCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6))),
         r"Use an estimator whose `supports` names \"structured\"",
+    ),
+    "chain of a list": (
+        lambda: MarkovChain([0.0, 0.0], torch.zeros(2, 2), length=2),
+        r"MarkovChain: `initial` must be a tensor \[\*batch, k\], but list was given",
+    ),
+    "chain with a list of transitions": (
+        lambda: MarkovChain(torch.zeros(2), [[0.0]], length=2),
+        r"MarkovChain: `transition` must be a tensor .* list was given",
+    ),
+    "chain with a list of emissions": (
+        lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=2, emission=[0.0]),
+        r"MarkovChain: `emission` must be a tensor .* list was given",
+    ),
+    "chain without states": (
+        lambda: MarkovChain(torch.zeros(0), torch.zeros(0, 0), length=2),
+        r"MarkovChain: `initial` must have shape \[\*batch, k\] with k of at least 1.*\(0,\)",
+    ),
+    "evidence of a list": (
+        lambda: catlog.LinearChainCRF([[0.0]], torch.zeros(2, 2)),
+        r"LinearChainCRF: `unary` must be a tensor .* list was given",
+    ),
+    "pairs of a list": (
+        lambda: catlog.LinearChainCRF(torch.zeros(2, 2), [[0.0]]),
+        r"LinearChainCRF: `pairwise` must be a tensor .* list was given",
+    ),
+    "list of nodes": (
+        lambda: BayesianNetwork([Node([], torch.zeros(2))]),
+        r"BayesianNetwork: `nodes` must be a dict .* but list was given",
+    ),
+    "node that is a table": (
+        lambda: BayesianNetwork({"a": torch.zeros(2)}),
+        r"BayesianNetwork: `nodes` must be a dict .* but Tensor was given",
+    ),
+    "name in the place of a list": (
+        lambda: BayesianNetwork(
+            {"rain": Node([], torch.zeros(2)), "wet": Node("rain", torch.zeros(2, 2))}
+        ),
+        r"node 'wet': `parents` must be a list of names.* Pass \['rain'\]",
+    ),
+    "node of no variables": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(2), size=0)}),
+        r"node 'a': `size` must be at least 1, but 0",
+    ),
+    "node of no categories": (
+        lambda: BayesianNetwork({"a": Node([], lambda x: x, cardinality=0)}),
+        r"node 'a': `cardinality` must be at least 1, but 0",
+    ),
+    "table of no categories": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(()))}),
+        r"node 'a': `logits` must have the categories in their last dimension.*\(\) was given",
+    ),
+    "node without logits": (
+        lambda: BayesianNetwork({"a": Node([], None)}),
+        r"node 'a': `logits` must be a tensor or a network, but NoneType was given",
+    ),
+    "network's batch of an int": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(3, 2))}, 3),
+        r"`batch_shape` must be a tuple of sizes, but 3 was given\. Pass \(3,\)",
+    ),
+    "one cardinality": (
+        lambda: Autoregressive(lambda x, i: x, 3),
+        r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d",
+    ),
+    "no network": (
+        lambda: Autoregressive(None, [3, 3]),
+        r"Autoregressive: `network` must be a function .* but NoneType was given",
+    ),
+    "infinite temperature": (
+        lambda: Autoregressive(lambda x, i: x, [3], temperature=torch.tensor(torch.inf)),
+        r"`temperature` must be positive",
+    ),
+    "expanded to another batch": (
+        lambda: MarkovChain(torch.zeros(3, 2), torch.zeros(2, 2), length=2).expand((4,)),
+        r"MarkovChain: `batch_shape` must be one that \(3,\) expands to, but it is \(4,\)",
+    ),
+    "expanded to fewer dimensions": (
+        lambda: catlog.Subset(torch.zeros(3, 2), 1).expand(()),
+        r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)",
+    ),
+    "categories of a string": (
+        lambda: catlog.Categoricals("abc"),
+        r"Categoricals: `logits` must be a list of tensors.* but str was given",
+    ),
+    "categories of lists": (
+        lambda: catlog.Categoricals([[0.0, 1.0]]),
+        r"Categoricals: `logits` must be a tensor \[\*batch, k_i\] .* but list was given",
+    ),
+    "a variable without categories": (
+        lambda: catlog.Categoricals([torch.zeros(0), torch.zeros(3)]),
+        r"k_i of at least 1, but \[\(0,\), \(3,\)\] were given",
+    ),
+    "prompts of a list": (
+        lambda: catlog.distributions.Prompted(lambda *arguments: None, [[1]]),
+        r"Prompted: `prompts` must be a tensor \[\*batch, p\] of tokens, but list was given",
     ),
     "noise of another shape": (
         lambda: catlog.SCateR(1)(

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..checks import check_is_tensor
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE
 from .markov_chain import MarkovChain
@@ -47,6 +48,8 @@ class LinearChainCRF(MarkovChain):
         pairwise: Tensor,
         validate_args: bool | None = None,
     ) -> None:
+        check_is_tensor("LinearChainCRF", "unary", unary, "[*batch, T, k]")
+        check_is_tensor("LinearChainCRF", "pairwise", pairwise, "[k, k]")
         if unary.dim() < 2 or 0 in unary.shape[-2:]:
             raise ValueError(
                 "LinearChainCRF: `unary` must have shape [*batch, T, k] with T and k of at least "

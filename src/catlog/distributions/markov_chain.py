@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..checks import check_count
+from ..checks import check_count, check_is_tensor
 from .ordered import Ordered, widened
 
 
@@ -39,11 +39,15 @@ class MarkovChain(Ordered):
         emission: Float[Tensor, "*emission_batch k o"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if initial.dim() == 0 or transition.dim() < 2:
+        check_is_tensor("MarkovChain", "initial", initial, "[*batch, k]")
+        check_is_tensor("MarkovChain", "transition", transition, "[*batch, k, k]")
+        if emission is not None:
+            check_is_tensor("MarkovChain", "emission", emission, "[*batch, k, o]")
+        if initial.dim() == 0 or initial.shape[-1] == 0 or transition.dim() < 2:
             raise ValueError(
-                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, "
-                f"k] or [*batch, T - 1, k, k], but {tuple(initial.shape)} and "
-                f"{tuple(transition.shape)} were given."
+                "MarkovChain: `initial` must have shape [*batch, k] with k of at least 1, and "
+                "`transition` [*batch, k, k] or [*batch, T - 1, k, k], but "
+                f"{tuple(initial.shape)} and {tuple(transition.shape)} were given."
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)
@@ -70,6 +74,7 @@ class MarkovChain(Ordered):
             )
         if emission is not None and (
             emission.dim() < 2
+            or emission.shape[-1] == 0
             or emission.shape[-2] != k
             or not _broadcasts(emission.shape[:-2], batch)
         ):

@@ -27,7 +27,8 @@ class PlackettLuce(Ordered):
 
     Entropy and marginals are exact by enumeration of the d! / (d - k)! rankings, for few items.
 
-    Cost: O(d log d) for a draw, O(d + k) for a log-probability, O(d k) for the conditionals that SCateR and others need.
+    Cost: O(d log d) for a draw, O(d + k) for a log-probability, O(d k) for the conditionals that
+    SCateR and others need.
     Reference: Plackett, "The analysis of permutations", 1975; Kool et al., "Stochastic beams and
     where to find them", 2019, for the draws.
 

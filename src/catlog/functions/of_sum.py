@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64, Real, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_is_tensor
 from ..distributions.factors import Factors, factors
 from ..tracing import can_inspect, full_precision
 from .convolution import (
@@ -61,6 +61,14 @@ class OfSum(nn.Module):
     ) -> None:
         super().__init__()
         check_count("OfSum", "categories", categories)
+        if not callable(g):
+            raise TypeError(f"OfSum: `g` must be a function of sums, but it is {g!r}.")
+        if weights is not None:
+            check_is_tensor("OfSum", "weights", weights, "[d]")
+            if weights.dim() != 1:
+                raise ValueError(
+                    f"OfSum: `weights` must have shape [d], but {tuple(weights.shape)} was given."
+                )
         self.g = g
         self.categories = categories
         self.one_hot = one_hot
@@ -70,6 +78,17 @@ class OfSum(nn.Module):
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return every variable's number, and their weighted sum."""
+        variables = x.shape[:-1] if self.one_hot else x.shape
+        if self.one_hot and x.shape[-1:] != (self.categories,):
+            raise ValueError(
+                f"OfSum: x must end in one-hot vectors of {self.categories} categories, with "
+                f"one_hot=True, but its shape is {tuple(x.shape)}."
+            )
+        if self.weights is not None and variables[-1:] != self.weights.shape:
+            raise ValueError(
+                f"OfSum: x must have {len(self.weights)} variables, as many as `weights`, but its "
+                f"shape is {tuple(x.shape)}."
+            )
         x = number = widened(x)
         if self.one_hot:
             with full_precision(x):
@@ -83,6 +102,13 @@ class OfSum(nn.Module):
         check_own("neighbours", self, OfSum)
         number, total = self._sum(x)
         k = self.categories
+        if x.device.type == "cpu" and can_inspect(True, number) and number.numel() > 0:
+            most = int(number.max())
+            if most >= k:
+                raise ValueError(
+                    "OfSum: `categories` must be the number of categories of every variable, but "
+                    f"it is {k}, and x holds {most}."
+                )
         if variables is not None:
             number = number.gather(-1, variables)
         category = torch.arange(k, dtype=number.dtype, device=x.device)
