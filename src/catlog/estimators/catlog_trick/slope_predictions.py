@@ -54,7 +54,8 @@ def systematic_sample(
         # does not do so with a sum.
         variable = (ends.unsqueeze(-2) <= ticks.unsqueeze(-1)).sum(-1)
     else:
-        variable = torch.searchsorted(ends, ticks, right=True)
+        # vmap expands ticks that all its entries share, of which torch would warn.
+        variable = torch.searchsorted(ends, ticks.contiguous(), right=True)
     return variable.clamp(max=ends.shape[-1] - 1).movedim(-1, 0)
 
 
