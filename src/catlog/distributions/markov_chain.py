@@ -120,18 +120,20 @@ class MarkovChain(Ordered):
             probs = log_probs.exp()
             return probs, -(probs * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
-        marginal, total = probs_and_entropy(self.initial)
+        marginal, entropy = probs_and_entropy(self.initial)
+        terms = [entropy]
         for t in range(self.length):
             if t > 0:
                 step, entropy = probs_and_entropy(
                     self.transition if self.shared else self.transition[..., t - 1, :, :]
                 )
-                total = total + (marginal * entropy).sum(-1)
+                terms.append((marginal * entropy).sum(-1))
                 # Not a matrix product, which autocast would compute in fewer bits.
                 marginal = (marginal.unsqueeze(-1) * step).sum(-2)
             if self.emission is not None:
-                total = total + (marginal * probs_and_entropy(self.emission)[1]).sum(-1)
-        return total.expand(self.batch_shape)
+                terms.append((marginal * probs_and_entropy(self.emission)[1]).sum(-1))
+        # At once: a running sum of thousands of equal terms rounds the same way at every step.
+        return torch.stack([term.expand(self.batch_shape) for term in terms]).sum(0)
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return the exact probabilities of every state, and of every observation, at each time."""
