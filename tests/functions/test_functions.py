@@ -463,6 +463,10 @@ BAD_ARGUMENTS = {
     ),
     "fields": (lambda: Potts(torch.zeros(2, 2), None), r"Potts: `fields` must be .* NoneType"),
     "target": (lambda: DigitsOfSum([1, 2]), r"DigitsOfSum: `target` must be a tensor .* list"),
+    "targets": (
+        lambda: BernoulliCrossEntropy([1.0]),
+        r"BernoulliCrossEntropy: `targets` must be a tensor .* list",
+    ),
     "g": (lambda: OfSum(3, 2), r"OfSum: `g` must be a function of sums, but it is 3"),
     "weights": (lambda: OfSum(wave, 2, [1, 2]), r"OfSum: `weights` must be a tensor .* list"),
     "weights per batch element": (
@@ -489,3 +493,23 @@ def test_arguments_that_do_not_fit_are_named(name):
     call, message = BAD_ARGUMENTS[name]
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64], ids=str)
+@pytest.mark.parametrize("d", [5, 300])  # by all units, and by those that are on
+def test_targets_of_another_type_than_the_network(dtype, d):
+    """Binary images are bools or bytes, and labels of numpy are float64."""
+    targets = normals(2, 7) > 0
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(d, 6), nn.ReLU(), nn.Linear(6, 7))
+    x = (normals(3, 2, d, seed=1) > 0).float()
+    tables = [
+        FirstLayerLinear(net, BernoulliCrossEntropy(converted)).neighbours
+        for converted in (targets.to(dtype), targets.float())
+    ]
+    with torch.no_grad():
+        first, second = (table(x) for table in tables)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    q = Independent(Bernoulli(logits=normals(2, d).float().requires_grad_()), 1)
+    f = FirstLayerLinear(net, BernoulliCrossEntropy(targets.to(dtype)))
+    IndeCateR(1)(f, q).sum().backward()
