@@ -75,11 +75,11 @@ class Copies(Ordered):
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = self.base.log_conditionals(self._apart(x), validate)
-        return log_probs.reshape(x.shape + log_probs.shape[-1:])
+        return self._together(log_probs, x.shape[:-1]).flatten(-3, -2)
 
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         log_prob = self.base.log_prob_of_rows(self._apart(x), validate)
-        return log_prob.reshape((*x.shape[:-1], prod(self.copies))).sum(-1)
+        return self._together(log_prob[..., None, None], x.shape[:-1]).sum((-3, -2, -1))
 
     def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         # All copies at once, in the base's own way.
