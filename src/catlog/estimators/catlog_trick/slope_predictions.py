@@ -54,8 +54,7 @@ def systematic_sample(
         # does not do so with a sum.
         variable = (ends.unsqueeze(-2) <= ticks.unsqueeze(-1)).sum(-1)
     else:
-        # vmap expands ticks that all its entries share, of which torch would warn.
-        variable = torch.searchsorted(ends, ticks.contiguous(), right=True)
+        variable = torch.searchsorted(ends, ticks, right=True)
     return variable.clamp(max=ends.shape[-1] - 1).movedim(-1, 0)
 
 
