@@ -196,6 +196,14 @@ def check_randomness(E: object, **injected: Tensor | None) -> None:
             )
 
 
+def check_is_tensor(owner: str, name: str, value: object, form: str) -> None:
+    """Raise unless ``value`` is a tensor; ``form`` names its dimensions."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{owner}: `{name}` must be a tensor {form}, but {type(value).__name__} was given."
+        )
+
+
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device | None = None
 ) -> Tensor:

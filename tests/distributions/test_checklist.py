@@ -54,6 +54,12 @@ def grid(q: Ordered) -> Tensor:
     return torch.cartesian_prod(*sizes).reshape(-1, len(sizes))
 
 
+def chosen(q: Ordered, raw: list[Tensor], x: Tensor) -> Tensor:
+    """Return the log-probability of x by these logits of the blocks."""
+    log_probs = q._stacked(raw, x, validate=True)
+    return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
 def gradient(value: Tensor, theta: Tensor) -> Tensor:
     """Return the gradient; zeros where the value does not depend on theta."""
     if not value.requires_grad:
@@ -74,6 +80,10 @@ def test_log_prob(case: StructuredCase) -> None:
     log_probs = law.log_prob(index)
     close(log_probs, wanted)
     close(Ordered.log_prob_of_rows(law.q, index), wanted)
+    close(chosen(law.q, law.q.raw_logits(index), index), wanted)
+    if not law.q.incremental:
+        blocks = range(len(law.q.blocks))
+        close(chosen(law.q, [law.q.conditional(index, block) for block in blocks], index), wanted)
     everywhere = law.log_prob(grid(law.q))
     assert not everywhere.isnan().any()
     assert int((everywhere > -torch.inf).sum()) == len(case.points)

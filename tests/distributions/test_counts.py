@@ -348,6 +348,16 @@ def test_truncated_gradients_approach_those_of_differences():
     torch.testing.assert_close(gradient, torch.autograd.grad(estimate, rate)[0], rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("rate", [1e-3, 1e-8, 1e-20])
+def test_rare_counts_have_a_gradient(rate):
+    """The derivative in a small rate is f(1) - f(0), although all counts are nearly certain."""
+    theta = double(rate).requires_grad_()
+    value = Exact()(lambda z: (z.double() + 2) ** 2, truncated(Poisson(theta)))
+    (gradient,) = torch.autograd.grad(value.sum(), theta)
+    assert gradient.item() == pytest.approx(5.0, rel=5e-3)
+    assert truncated(Binomial(0, double(0.5))).probs.shape == (1, 1)  # no count but 0
+
+
 def test_bad_input_is_named():
     q = Independent(Poisson(torch.ones(2)), 1)
 

@@ -16,12 +16,16 @@ from torch.distributions import (
     Multinomial,
     Normal,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
 from catlog import BayesianNetwork, MarkovChain
 from catlog.distributions import Node, component_first, foreign
 from catlog.distributions.conditionals import view
 from catlog.distributions.factors import Factors
+from catlog.distributions.point_form import PointForm
+from catlog.estimator import Kind
+from catlog.sampling.draw import draw
 from catlog.testing.cases import normals
 from gradients import assert_same
 from structured_cases import STRUCTURED_CASES, every
@@ -225,6 +229,66 @@ def test_bad_conversions() -> None:
     catlog.register_distribution(Coin, lambda q: Bernoulli(logits=q.logits[0]))
     with pytest.raises(ValueError, match=r"must keep the batch shape \(2,\), .* with \(\)"):
         catlog.RLOO(2)(lambda x: x, Coin(normals(2)))
+
+
+class Counter(TorchDispatchMode):
+    """Counts operations, and the numbers that they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(kwargs or {}))
+        self.operations += 1
+        self.numbers += result.numel() if isinstance(result, Tensor) else 0
+        return result
+
+
+def test_draws_of_a_multinomial_take_time_in_proportion_to_its_categories() -> None:
+    """A count needs the logits of that count alone."""
+    q = view(Multinomial(5, logits=normals(100)))
+    with Counter() as counter:
+        draw(q, 2)
+    # Per count about 30 operations on 2 draws with 6 logits; all logits have 1200.
+    assert counter.numbers < 100 * 30 * 12 * 3
+
+
+@pytest.mark.parametrize("name", ["chain", "subset"])
+def test_draws_of_copies_take_the_operations_of_one(name: str) -> None:
+    copies = {
+        "chain": lambda n: MarkovChain(normals(n, 2), normals(2, 2), length=10),
+        "subset": lambda n: catlog.Subset(normals(n, 10), 3),
+    }[name]
+    operations = []
+    for n in (1, 50):
+        law = view(Independent(copies(n), 1))
+        with Counter() as counter:
+            x = draw(law, 4)
+            law.log_prob(law.index(x))
+        operations.append(counter.operations)
+    assert operations[0] == operations[1]
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        Independent(MarkovChain(torch.zeros(0, 2, 3), torch.zeros(3, 3), length=2), 1),
+        Independent(catlog.Subset(torch.zeros(2, 0, 2, 3), k=1), 1),
+        Independent(MarkovChain(torch.zeros(2, 0, 2, 3), torch.zeros(3, 3), length=1), 1),
+    ],
+    ids=["chains", "subsets", "two batch dimensions"],
+)
+def test_an_empty_batch_of_copies(q: Distribution) -> None:
+    for E in (catlog.RLOO(2), catlog.SCateR(1), catlog.CritiCateR(2)):
+        value = E(lambda x: x.float().flatten(1 + len(q.batch_shape)).sum(-1), q)
+        assert value.shape == q.batch_shape
+
+
+def test_an_empty_batch_of_one_hot_points() -> None:
+    form = PointForm(Kind.ONE_HOT, torch.Size([2, 3]), torch.float32)
+    assert form.index(torch.zeros(5, 0, 2, 3), 2).shape == (5, 0, 2)
 
 
 def test_bad_mixtures_and_points() -> None:

@@ -261,7 +261,7 @@ def test_long_sequences_are_made_in_little_memory(name: str) -> None:
     assert peak < 2**22
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[], object], str]] = {
     "cycle": (
         lambda: BayesianNetwork(
             {"a": Node(["b"], torch.zeros(2, 2)), "b": Node(["a"], torch.zeros(2, 2))}
@@ -330,6 +330,100 @@ BAD = {
     "structured distribution where independent variables are needed": (
         lambda: catlog.IndeCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6))),
         r"Use an estimator whose `supports` names \"structured\"",
+    ),
+    "chain of a list": (
+        lambda: MarkovChain([0.0, 0.0], torch.zeros(2, 2), length=2),
+        r"MarkovChain: `initial` must be a tensor \[\*batch, k\], but list was given",
+    ),
+    "chain with a list of transitions": (
+        lambda: MarkovChain(torch.zeros(2), [[0.0]], length=2),
+        r"MarkovChain: `transition` must be a tensor .* list was given",
+    ),
+    "chain with a list of emissions": (
+        lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=2, emission=[0.0]),
+        r"MarkovChain: `emission` must be a tensor .* list was given",
+    ),
+    "chain without states": (
+        lambda: MarkovChain(torch.zeros(0), torch.zeros(0, 0), length=2),
+        r"MarkovChain: `initial` must have shape \[\*batch, k\] with k of at least 1.*\(0,\)",
+    ),
+    "evidence of a list": (
+        lambda: catlog.LinearChainCRF([[0.0]], torch.zeros(2, 2)),
+        r"LinearChainCRF: `unary` must be a tensor .* list was given",
+    ),
+    "pairs of a list": (
+        lambda: catlog.LinearChainCRF(torch.zeros(2, 2), [[0.0]]),
+        r"LinearChainCRF: `pairwise` must be a tensor .* list was given",
+    ),
+    "list of nodes": (
+        lambda: BayesianNetwork([Node([], torch.zeros(2))]),
+        r"BayesianNetwork: `nodes` must be a dict .* but list was given",
+    ),
+    "node that is a table": (
+        lambda: BayesianNetwork({"a": torch.zeros(2)}),
+        r"BayesianNetwork: `nodes` must be a dict .* but Tensor was given",
+    ),
+    "name in the place of a list": (
+        lambda: BayesianNetwork(
+            {"rain": Node([], torch.zeros(2)), "wet": Node("rain", torch.zeros(2, 2))}
+        ),
+        r"node 'wet': `parents` must be a list of names.* Pass \['rain'\]",
+    ),
+    "node of no variables": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(2), size=0)}),
+        r"node 'a': `size` must be at least 1, but 0",
+    ),
+    "node of no categories": (
+        lambda: BayesianNetwork({"a": Node([], lambda x: x, cardinality=0)}),
+        r"node 'a': `cardinality` must be at least 1, but 0",
+    ),
+    "table of no categories": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(()))}),
+        r"node 'a': `logits` must have the categories in their last dimension.*\(\) was given",
+    ),
+    "node without logits": (
+        lambda: BayesianNetwork({"a": Node([], None)}),
+        r"node 'a': `logits` must be a tensor or a network, but NoneType was given",
+    ),
+    "network's batch of an int": (
+        lambda: BayesianNetwork({"a": Node([], torch.zeros(3, 2))}, 3),
+        r"`batch_shape` must be a tuple of sizes, but 3 was given\. Pass \(3,\)",
+    ),
+    "one cardinality": (
+        lambda: Autoregressive(lambda x, i: x, 3),
+        r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d",
+    ),
+    "no network": (
+        lambda: Autoregressive(None, [3, 3]),
+        r"Autoregressive: `network` must be a function .* but NoneType was given",
+    ),
+    "infinite temperature": (
+        lambda: Autoregressive(lambda x, i: x, [3], temperature=torch.tensor(torch.inf)),
+        r"`temperature` must be positive",
+    ),
+    "expanded to another batch": (
+        lambda: MarkovChain(torch.zeros(3, 2), torch.zeros(2, 2), length=2).expand((4,)),
+        r"MarkovChain: `batch_shape` must be one that \(3,\) expands to, but it is \(4,\)",
+    ),
+    "expanded to fewer dimensions": (
+        lambda: catlog.Subset(torch.zeros(3, 2), 1).expand(()),
+        r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)",
+    ),
+    "categories of a string": (
+        lambda: catlog.Categoricals("abc"),
+        r"Categoricals: `logits` must be a list of tensors.* but str was given",
+    ),
+    "categories of lists": (
+        lambda: catlog.Categoricals([[0.0, 1.0]]),
+        r"Categoricals: `logits` must be a tensor \[\*batch, k_i\] .* but list was given",
+    ),
+    "a variable without categories": (
+        lambda: catlog.Categoricals([torch.zeros(0), torch.zeros(3)]),
+        r"k_i of at least 1, but \[\(0,\), \(3,\)\] were given",
+    ),
+    "prompts of a list": (
+        lambda: catlog.distributions.Prompted(lambda *arguments: None, [[1]]),
+        r"Prompted: `prompts` must be a tensor \[\*batch, p\] of tokens, but list was given",
     ),
     "noise of another shape": (
         lambda: catlog.SCateR(1)(
@@ -730,3 +824,50 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
             (wide.log_prob(points).exp() * (table[tuple(points.unbind(-1))] + 10)).sum(), finite
         )
         close(torch.autograd.grad(E(f, q), [start, step]), expected)
+
+
+def test_float32_of_a_long_chain() -> None:
+    """Rounding errors of the steps do not add up: a few units of 6e-8 per term remain."""
+    initial, transition = normals(5), normals(5, 5, seed=1)
+    exact = MarkovChain(initial, transition, length=8000)
+    q = MarkovChain(initial.float(), transition.float(), length=8000)
+    torch.testing.assert_close(q.entropy().double(), exact.entropy(), rtol=5e-6, atol=0)
+    torch.testing.assert_close(q.marginals().double(), exact.marginals(), rtol=0, atol=1e-6)
+
+
+MAPPED: dict[str, Callable[[Tensor], Ordered]] = {
+    "chain": chain,
+    "network": lambda theta: BayesianNetwork(
+        {
+            "a": Node([], theta[:2]),
+            "b": Node(["a"], theta[2:].view(2, 1, 2).expand(2, 2, 2), size=2),
+        }
+    ),
+    "evidence": lambda theta: catlog.LinearChainCRF(theta.view(3, 2), theta[:4].view(2, 2)),
+    "subset": lambda theta: catlog.Subset(theta, 2),
+    "ranking": lambda theta: catlog.PlackettLuce(theta, 2),
+    "sequence": lambda theta: Autoregressive(
+        lambda x, i: theta[:3] + theta[3:] * x[..., :i].sum(-1, keepdim=True), [3, 3, 3], end=1
+    ),
+}
+
+
+@pytest.mark.parametrize("E", [catlog.RLOO(3), catlog.CritiCateR(3), catlog.LEG(1)], ids=repr)
+@pytest.mark.parametrize("name", MAPPED)
+def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
+    thetas = normals(4, 6)
+
+    def gradient(theta: Tensor) -> Tensor:
+        return torch.func.grad(lambda t: E(lambda x: x.double().cos().sum(-1), MAPPED[name](t)))(
+            theta
+        )
+
+    rows = []
+    for theta in thetas:
+        torch.manual_seed(0)
+        rows.append(gradient(theta))
+    torch.manual_seed(0)
+    mapped = torch.func.vmap(gradient, randomness="same")(thetas)
+    torch.testing.assert_close(mapped, torch.stack(rows), rtol=1e-12, atol=1e-12)
+    different = torch.func.vmap(gradient, randomness="different")(thetas[:1].expand(20, 6))
+    assert len(different.unique(dim=0)) > 1

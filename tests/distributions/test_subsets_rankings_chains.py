@@ -10,12 +10,15 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Independent
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import catlog
 from catlog.distributions import Ordered, gumbel_top_k
 from catlog.distributions.bit_counts import SuffixCounts
 from catlog.distributions.bit_counts import marginals as marginals_of_bits
+from catlog.distributions.conditionals import view
+from catlog.sampling.draw import draw
 from catlog.testing import z_limit
 from catlog.testing.cases import normals
 from chi_square import p_value, tally
@@ -207,6 +210,60 @@ def test_rankings_have_the_product_of_their_conditionals(k: int) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e8])
+def test_a_common_offset_of_scores_does_not_matter(offset: float) -> None:
+    """Neither in log-probabilities nor in draws, as far as float32 can write the scores."""
+    scores = torch.tensor([[64.0, 8.0, 0.0, -torch.inf], [16.0, 24.0, 0.0, 8.0]]) + offset
+    q = catlog.PlackettLuce(scores, k=2)
+    exact = catlog.PlackettLuce(scores.double(), k=2)
+    points = q.enumerate_support()
+    wanted = exact.log_prob(points)
+    torch.testing.assert_close(q.log_prob(points).double(), wanted, rtol=1e-6, atol=1e-6)
+    equal = catlog.PlackettLuce(torch.full((4,), offset), k=2)
+    points = equal.enumerate_support()
+    assert equal.log_prob(points).exp().tolist() == pytest.approx([1 / 12] * 12)
+    torch.manual_seed(0)
+    counts = tally(equal.sample((DRAWS,)), points)
+    assert p_value(counts, torch.full((12,), 1 / 12).double()) > FALSE_ALARMS
+
+
+def test_wide_scores_keep_the_order_of_the_small_ones() -> None:
+    """The large one is no offset: it is subtracted from no other."""
+    scores = torch.tensor([1e6, 0.25, 0.5, -0.25])
+    points = torch.tensor([[0, 1, 2, 3], [0, 3, 1, 2]])
+    got = catlog.PlackettLuce(scores).log_prob(points)
+    wanted = catlog.PlackettLuce(scores.double()).log_prob(points)
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("outputs", [0, 1])
+def test_an_estimator_draws_a_ranking_at_once(copies: bool, outputs: int) -> None:
+    """By one sort of the items, not item by item; given a generator, from it alone."""
+    q: Distribution = catlog.PlackettLuce(normals(3, 200))
+    if copies:
+        q = Independent(q, 1)
+    law = view(q, outputs=outputs)
+    operations = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal operations
+            operations += 1
+            return function(*args, **(kwargs or {}))
+
+    before = torch.get_rng_state()
+    with Watch():
+        x = draw(law, 4, generator=torch.Generator().manual_seed(0))
+    assert operations < 50
+    assert torch.equal(torch.get_rng_state(), before)
+    assert x.shape == (4, *law.batch_shape, *law.event_shape)
+    assert torch.equal(x.sort(-1).values, torch.arange(200).expand(x.shape))
+    again = draw(law, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(x, again)
+    assert len(x.flatten(0, -2).unique(dim=0)) == 12
+
+
 def test_long_rankings_need_no_table() -> None:
     """The conditionals of one ranking of d items are d^2 numbers."""
     q = catlog.PlackettLuce(torch.linspace(-3, 3, 50).requires_grad_())
@@ -313,6 +370,30 @@ def test_float32_of_many_items(k: int, scale: float) -> None:
     torch.testing.assert_close(entropy, exact[1], rtol=1e-4, atol=1e-4)
     assert (gradient - exact[2]).norm() < 1e-4 * exact[2].norm()
     close(exact[0].sum(-1), torch.full((10,), float(k), dtype=torch.float64), 1e-10)
+
+
+@pytest.mark.parametrize("evidence", [0.0, -1e3, 1e4])
+def test_float32_of_a_long_chain_with_heavy_evidence(evidence: float) -> None:
+    """Log-likelihoods of whole images are large; the differences between states are small."""
+    unary = (normals(200, 3) + evidence).float().requires_grad_()
+    pairwise = normals(3, 3, seed=1).float()
+    q = catlog.LinearChainCRF(unary, pairwise)
+    exact = catlog.LinearChainCRF(unary.detach().double(), pairwise.double())
+    (gradient,) = torch.autograd.grad(q.log_partition, unary)
+    marginals = exact.marginals()
+    for probabilities in (q.marginals(), gradient):
+        torch.testing.assert_close(probabilities.double(), marginals, rtol=0, atol=3e-6)
+    torch.testing.assert_close(q.entropy().double(), exact.entropy(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(q.log_partition.double(), exact.log_partition, rtol=1e-5, atol=0)
+    x = exact.sample((20,))
+    torch.testing.assert_close(q.log_prob(x).double(), exact.log_prob(x), rtol=3e-6, atol=0)
+
+
+def test_an_expanded_chain_has_the_logarithm_of_its_sum() -> None:
+    q = catlog.LinearChainCRF(normals(3, 4, 2), normals(2, 2))
+    expanded = q.expand((5, 3))
+    close(expanded.log_partition, q.log_partition.expand(5, 3))
+    assert expanded.sample().shape == (5, 3, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -416,3 +416,100 @@ def test_digits_of_sum_checks_its_arguments() -> None:
         DigitsOfSum(torch.zeros(3))
     with pytest.raises(ValueError, match=r"need points of 2 \* 2 digits, but 3 were given"):
         DigitsOfSum(torch.zeros(3, dtype=torch.int64))(torch.zeros(1, 3))
+
+
+def points_of(d, k, one_hot=False):
+    x = torch.zeros(2, d, dtype=torch.int64)
+    x[0, 0] = k - 1
+    return nn.functional.one_hot(x, k).double() if one_hot else x
+
+
+BAD_POINTS = {
+    "more variables": (lambda f: f(points_of(5, 3)), r"end in \(3,\).* is \(2, 5\)"),
+    "more variables, table": (lambda f: f.neighbours(points_of(5, 3)), r"end in \(3,\)"),
+    "more categories": (lambda f: f(points_of(3, 5)), r"categories below 3, .* it holds 4"),
+    "one-hot": (lambda f: f(points_of(3, 4, one_hot=True)), r"one_hot=False, but .* \(2, 3, 4\)"),
+    "bits": (lambda f: f(torch.zeros(2, 3)), r"integers, the categories of f with k = 3"),
+}
+
+
+@pytest.mark.parametrize("points", BAD_POINTS)
+@pytest.mark.parametrize("name", ["additive", "pairwise", "potts"])
+def test_points_that_do_not_fit_are_named(name, points):
+    f = FUNCTIONS[name]((), 3, 3, False)
+    call, message = BAD_POINTS[points]
+    with pytest.raises(ValueError, match=rf"{type(f).__name__}: x must .*{message}"):
+        call(f)
+
+
+@pytest.mark.parametrize("name", ["additive", "pairwise", "potts"])
+def test_one_hot_points_that_do_not_fit_are_named(name):
+    f = FUNCTIONS[name]((), 3, 3, True)
+    for x in (points_of(3, 3), points_of(3, 4, one_hot=True)):
+        with pytest.raises(ValueError, match=r"x must end in \(3, 3\).*one_hot=True"):
+            f(x)
+
+
+BAD_ARGUMENTS = {
+    "costs": (lambda: Additive([[1.0]]), r"Additive: `costs` must be a tensor .* list"),
+    "couplings": (lambda: Pairwise(5), r"Pairwise: `couplings` must be a tensor .* int"),
+    "fields of pairs": (
+        lambda: Pairwise(torch.zeros(2, 2, 2, 2), [0.0]),
+        r"Pairwise: `fields` must be a tensor .* list",
+    ),
+    "couplings of spins": (
+        lambda: Potts([[0.0]], torch.zeros(1, 2)),
+        r"Potts: `couplings` must be a tensor .* list",
+    ),
+    "fields": (lambda: Potts(torch.zeros(2, 2), None), r"Potts: `fields` must be .* NoneType"),
+    "target": (lambda: DigitsOfSum([1, 2]), r"DigitsOfSum: `target` must be a tensor .* list"),
+    "targets": (
+        lambda: BernoulliCrossEntropy([1.0]),
+        r"BernoulliCrossEntropy: `targets` must be a tensor .* list",
+    ),
+    "g": (lambda: OfSum(3, 2), r"OfSum: `g` must be a function of sums, but it is 3"),
+    "weights": (lambda: OfSum(wave, 2, [1, 2]), r"OfSum: `weights` must be a tensor .* list"),
+    "weights per batch element": (
+        lambda: OfSum(wave, 2, torch.ones(4, 2)),
+        r"OfSum: `weights` must have shape \[d\], but \(4, 2\)",
+    ),
+    "weights of fewer variables": (
+        lambda: OfSum(wave, 5, torch.ones(2))(points_of(3, 5)),
+        r"OfSum: x must have 2 variables, as many as `weights`, but its shape is \(2, 3\)",
+    ),
+    "one-hot categories": (
+        lambda: OfSum(wave, 5, one_hot=True)(points_of(3, 4, one_hot=True)),
+        r"OfSum: x must end in one-hot vectors of 5 categories.*\(2, 3, 4\)",
+    ),
+    "fewer categories": (
+        lambda: OfSum(wave, 2).neighbours(points_of(3, 5)),
+        r"OfSum: `categories` must be the number .* it is 2, and x holds 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_arguments_that_do_not_fit_are_named(name):
+    call, message = BAD_ARGUMENTS[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64], ids=str)
+@pytest.mark.parametrize("d", [5, 300])  # by all units, and by those that are on
+def test_targets_of_another_type_than_the_network(dtype, d):
+    """Binary images are bools or bytes, and labels of numpy are float64."""
+    targets = normals(2, 7) > 0
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(d, 6), nn.ReLU(), nn.Linear(6, 7))
+    x = (normals(3, 2, d, seed=1) > 0).float()
+    tables = [
+        FirstLayerLinear(net, BernoulliCrossEntropy(converted)).neighbours
+        for converted in (targets.to(dtype), targets.float())
+    ]
+    with torch.no_grad():
+        first, second = (table(x) for table in tables)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    q = Independent(Bernoulli(logits=normals(2, d).float().requires_grad_()), 1)
+    f = FirstLayerLinear(net, BernoulliCrossEntropy(targets.to(dtype)))
+    IndeCateR(1)(f, q).sum().backward()

@@ -1,11 +1,19 @@
 """Functions that know their mean: the same numbers as brute force over all points."""
 
 from itertools import product
+from math import log
 
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Multinomial,
+    OneHotCategorical,
+)
 
 import catlog
 from catlog import Categoricals, Exact, MarkovChain, log_expectation, problems
@@ -182,6 +190,60 @@ def test_logarithm_of_a_mean_that_underflows(dtype):
     torch.testing.assert_close(
         gradient, expected, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7
     )
+
+
+@pytest.mark.parametrize("logit", [-100.0, -300.0, -1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logarithm_where_probabilities_underflow(dtype, logit):
+    """Two of three bits are 1, each with the probability exp(logit): there are three ways."""
+    logits = torch.full((3,), logit, dtype=dtype, requires_grad=True)
+    q = Independent(Bernoulli(logits=logits), 1)
+    value = log_expectation(Exact(), OfSum(lambda total: total == 2, categories=2), q)
+    assert value.item() == pytest.approx(2 * logit + log(3), rel=1e-6)
+    (gradient,) = torch.autograd.grad(value, logits)
+    torch.testing.assert_close(gradient, torch.full_like(logits, 2 / 3), rtol=1e-6, atol=0)
+
+
+def test_logarithm_where_one_variable_is_surprising():
+    """A confident classifier of two digits, 3 and 4, whose sum is 8: 4 + 4 or 3 + 5."""
+    logits = torch.full((2, 10), -150.0)
+    logits[0, 3] = logits[1, 4] = 0.0
+    logits.requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    value = log_expectation(Exact(), OfSum(lambda total: total == 8, categories=10), q)
+    value.backward()
+    assert value.item() == pytest.approx(log(2) - 150)
+    expected = torch.zeros(2, 10)
+    expected[0, 4] = expected[1, 5] = 0.5
+    expected[0, 3] = expected[1, 4] = -0.5
+    torch.testing.assert_close(logits.grad, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [[-2, 0, 1], [0, 0, 0], [3, 1, 2]])
+def test_logarithm_with_weights(weights):
+    logits = normals(3, 4).requires_grad_()
+    q = Independent(Categorical(logits=logits), 1)
+    f = OfSum(lambda total: (total * 0.3).exp(), categories=4, weights=torch.tensor(weights))
+    value, expected = log_expectation(Exact(), f, q), brute_force(f, q, ()).log()
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-6)
+    assert_same(value, expected, logits, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["additive", "of sum"])
+def test_exact_lists_points_where_the_mean_is_not_known(name):
+    """Variables of a mixture, and counts, depend on each other."""
+    f = {
+        "additive": Additive(normals(3, 4)),
+        "of sum": OfSum(wave, categories=4),
+    }[name]
+    components = Independent(Categorical(logits=normals(2, 3, 4)), 1)
+    distributions = [MixtureSameFamily(Categorical(logits=normals(2)), components)]
+    if name == "of sum":
+        distributions.append(Multinomial(3, logits=normals(3)))
+    for q in distributions:
+        torch.testing.assert_close(Exact()(f, q), Exact()(lambda x: f(x), q))
+        with pytest.raises(NotImplementedError, match="depend on each other"):
+            f.expectation(q)
 
 
 @pytest.mark.parametrize("threshold", [0, 5, 11, 12])

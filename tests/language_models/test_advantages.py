@@ -305,6 +305,12 @@ MASK = torch.ones(4, 3)
             r"`values`.*NaN at positions",
             {"estimator": "vineppo", "mask": MASK, "values": MASK.long()},
         ),
+        (
+            ValueError,
+            r"`values` must be finite, or NaN",
+            {"estimator": "vineppo", "mask": MASK, "values": torch.full(MASK.shape, torch.inf)},
+        ),
+        (TypeError, r"`groups` must be None.*Pass int\(groups\)", {"groups": torch.tensor(2)}),
         (ValueError, r"`tokens` is for estimator='criticater'", {"tokens": MASK.long()}),
         (ValueError, r"`epsilon`", {"epsilon": -1.0}),
     ],

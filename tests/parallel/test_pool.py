@@ -31,7 +31,10 @@ from leftovers import MARK, leftovers, marked
 
 
 def simulator(point: Any) -> Any:
-    """Return a number unless x has a 3 (raise), 4 (hang), 5 (NaN), 6 (die) or 7 (no number)."""
+    """Return a number unless x has a 3 or more.
+
+    3: raise, 4: hang, 5: NaN, 6: die, 7: a word, 8: nothing, 9: an array.
+    """
     worst = int(point.max())
     if worst == 3:
         raise ZeroDivisionError("a singular matrix")
@@ -43,6 +46,10 @@ def simulator(point: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
     if worst == 7:
         return "seven"
+    if worst == 8:
+        return None
+    if worst == 9:
+        return point
     return np.sin(point @ np.arange(1.0, len(point) + 1))
 
 
@@ -91,7 +98,9 @@ def test_estimates_equal_those_of_the_same_function_in_torch(pool: Pool) -> None
         (4, "it took longer than the timeout of 2 s"),
         (5, "it returned nan, which is not a finite number"),
         (6, r"its worker died \(exit code -9\)"),
-        (7, "it raised ValueError: could not convert string to float"),
+        (7, "it returned 'seven', which is not a number"),
+        (8, "it returned None, which is not a number"),
+        (9, r"it returned an array of shape \(3,\), which is not a number; pass outputs=1"),
     ],
 )
 def test_a_failure_names_the_row_and_the_pool_survives(kind: int, reason: str, pool: Pool) -> None:
@@ -108,6 +117,15 @@ def test_a_failure_names_the_row_and_the_pool_survives(kind: int, reason: str, p
     x[3, 1, 2] = 1
     torch.testing.assert_close(pool(x), reference(x), rtol=0, atol=1e-15)
     assert len(pool._workers) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_points_of_few_bits_have_values_of_32(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    with Pool(simulator, 1) as pool:
+        values = pool(x.to(dtype))
+    assert values.dtype == torch.float32
+    torch.testing.assert_close(values, reference(x).float())
 
 
 def test_rows_of_an_abandoned_call_do_not_leak_into_the_next(pool: Pool) -> None:
@@ -151,6 +169,7 @@ def test_wrong_settings_are_reported() -> None:
         ({"timeout": "2"}, "timeout"),
         ({"start_timeout": True}, "start_timeout"),
         ({"seed": 0.5}, "seed"),
+        ({"batch": 3}, "batch"),
     ):
         with pytest.raises(TypeError, match=named):
             Pool(simulator, **settings)

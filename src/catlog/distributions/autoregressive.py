@@ -86,6 +86,18 @@ class Autoregressive(Ordered):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
+        if isinstance(cardinalities, int | Tensor):
+            raise TypeError(
+                "Autoregressive: `cardinalities` must be a list of ints, the number of categories "
+                f"of each variable, but {cardinalities!r} was given. For d variables of k "
+                "categories, pass [k] * d."
+            )
+        steps = hasattr(network, "start") and hasattr(network, "step")
+        if not (callable(network) or hasattr(network, "all_logits") or steps):
+            raise TypeError(
+                "Autoregressive: `network` must be a function network(x, i), or have all_logits or "
+                f"start and step, but {type(network).__name__} was given."
+            )
         for size in cardinalities:
             check_count("Autoregressive", "cardinalities", size)
         if not cardinalities:
@@ -108,7 +120,7 @@ class Autoregressive(Ordered):
         self.ancestors = tuple(range(i) for i in range(len(self.cardinalities)))
         self.real = dtype or (torch.get_default_dtype() if parameter is None else parameter.dtype)
         self.device = device or (torch.device("cpu") if parameter is None else parameter.device)
-        self.incremental = hasattr(network, "start") and hasattr(network, "step")
+        self.incremental = steps
         self.end = end
         self.temperature = temperature
         super().__init__(
@@ -354,7 +366,8 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
                 "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
                 f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
             )
-        positive = not can_inspect(True, temperature) or bool((temperature > 0).all())
+        is_positive = (temperature > 0) & (temperature < torch.inf)
+        positive = not can_inspect(True, temperature) or bool(is_positive.all())
     else:
         positive = (
             isinstance(temperature, int | float)

@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ..checks import check_count
 from .markov_chain import lookup
 from .ordered import Ordered, widened
 
@@ -65,9 +66,11 @@ class BayesianNetwork(Ordered):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if not nodes:
-            raise ValueError(
-                "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."
+        _check_nodes(nodes)
+        if isinstance(batch_shape, int):
+            raise TypeError(
+                "BayesianNetwork: `batch_shape` must be a tuple of sizes, but "
+                f"{batch_shape} was given. Pass ({batch_shape},)."
             )
         batch = torch.Size(batch_shape)
         place: dict[str, tuple[int, ...]] = {}
@@ -141,6 +144,43 @@ class BayesianNetwork(Ordered):
         assert isinstance(node.logits, Tensor)
         parents = sum(len(self.place[parent]) for parent in node.parents)
         return node.logits.shape[: node.logits.dim() - parents - (2 if node.size > 1 else 1)]
+
+
+def _check_nodes(nodes: object) -> None:
+    """Raise unless ``nodes`` are nodes by name, each with a table or a network of its own sizes."""
+    if not isinstance(nodes, Mapping) or not all(isinstance(n, Node) for n in nodes.values()):
+        what = type(nodes).__name__
+        if isinstance(nodes, Mapping):
+            what = next(type(n).__name__ for n in nodes.values() if not isinstance(n, Node))
+        raise TypeError(
+            "BayesianNetwork: `nodes` must be a dict from names to catlog.distributions.Node, but "
+            f"{what} was given."
+        )
+    if not nodes:
+        raise ValueError(
+            "BayesianNetwork: `nodes` is empty; a distribution needs at least one variable."
+        )
+    for name, node in nodes.items():
+        owner = f"BayesianNetwork: node {name!r}"
+        if isinstance(node.parents, str):
+            raise TypeError(
+                f"{owner}: `parents` must be a list of names, but the string {node.parents!r} was "
+                f"given. Pass [{node.parents!r}]."
+            )
+        check_count(owner, "size", node.size)
+        if node.cardinality is not None:
+            check_count(owner, "cardinality", node.cardinality)
+        if isinstance(node.logits, Tensor):
+            if node.logits.dim() == 0 or node.logits.shape[-1] == 0:
+                raise ValueError(
+                    f"{owner}: `logits` must have the categories in their last dimension, at least "
+                    f"one, but {tuple(node.logits.shape)} was given."
+                )
+        elif not callable(node.logits):
+            raise TypeError(
+                f"{owner}: `logits` must be a tensor or a network, but "
+                f"{type(node.logits).__name__} was given."
+            )
 
 
 def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import pad
 
+from ..checks import check_is_tensor
 from .integers import integers
 
 
@@ -61,17 +62,24 @@ class Categoricals(Distribution):
                 category >= integers(sizes, logits.device)[:, None], -torch.inf
             )
         else:
+            if isinstance(logits, str) or not hasattr(logits, "__len__"):
+                raise TypeError(
+                    "Categoricals: `logits` must be a list of tensors, one per variable, or one "
+                    f"padded tensor, but {type(logits).__name__} was given."
+                )
+            for row in logits:
+                check_is_tensor("Categoricals", "logits", row, "[*batch, k_i] per variable")
             if cardinalities is not None or len(logits) == 0:
                 raise ValueError(
                     "Categoricals: give a non-empty list of logits, or one padded tensor and "
                     "`cardinalities`."
                 )
             batches = {tuple(row.shape[:-1]) for row in logits}
-            if len(batches) > 1 or any(row.dim() == 0 for row in logits):
+            if len(batches) > 1 or any(row.dim() == 0 or row.shape[-1] == 0 for row in logits):
                 shapes = [tuple(row.shape) for row in logits]
                 raise ValueError(
-                    "Categoricals: each tensor of `logits` must have shape [*batch, k_i], but "
-                    f"{shapes} were given."
+                    "Categoricals: each tensor of `logits` must have shape [*batch, k_i] with k_i "
+                    f"of at least 1, but {shapes} were given."
                 )
             sizes = tuple(row.shape[-1] for row in logits)
             most = max(sizes)

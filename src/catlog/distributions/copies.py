@@ -49,11 +49,11 @@ class Copies(Ordered):
 
     def _apart(self, x: Tensor) -> Tensor:
         """Return the points ``[*lead, copies * d]`` as ``[*lead, *copies, d]``."""
-        return x.reshape((*x.shape[:-1], *self.copies, -1))
+        return x.reshape((*x.shape[:-1], *self.copies, len(self.base.cardinalities)))
 
     def _together(self, logits: Tensor, lead: torch.Size) -> Tensor:
         """Return a block's logits ``[*lead, *copies, m, k]`` as ``[*lead, copies, m, k]``."""
-        return logits.reshape(lead + (-1,) + logits.shape[-2:])
+        return logits.reshape(lead + (prod(self.copies),) + logits.shape[-2:])
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         inner, copy = divmod(block, prod(self.copies))
@@ -72,3 +72,21 @@ class Copies(Ordered):
             together = self._together(raw, x.shape[:-1])
             blocks += [together[..., copy, :, :] for copy in range(prod(self.copies))]
         return blocks
+
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
+        log_probs = self.base.log_conditionals(self._apart(x), validate)
+        return self._together(log_probs, x.shape[:-1]).flatten(-3, -2)
+
+    def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
+        log_prob = self.base.log_prob_of_rows(self._apart(x), validate)
+        return self._together(log_prob[..., None, None], x.shape[:-1]).sum((-3, -2, -1))
+
+    def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
+        # All copies at once, in the base's own way.
+        return self.base.from_uniforms(self.base._rows(self._apart(u)), validate).reshape(u.shape)
+
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
+        points = self.base.direct_draws(rows, generator)
+        if points is None:
+            return None
+        return points.reshape((rows, *self.batch_shape, len(self.cardinalities)))

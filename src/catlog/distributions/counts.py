@@ -300,12 +300,16 @@ def truncated(
 
 @torch.no_grad()
 def _enough(law: Counts, error: float) -> int:
-    """Return the least number of categories for this error."""
+    """Return the least number of categories for this error.
+
+    There are two at least if a count can be positive, however unlikely that is: a single category
+    has no gradient.
+    """
 
     def is_enough(categories: int) -> bool:
         return bool((_tails(law, categories).sum(-1) <= error).all())
 
-    high = 1
+    high = 2 if bool((law.family.most > 0).any()) else 1
     while not is_enough(high):
         high *= 2
         if high > MOST_CATEGORIES:

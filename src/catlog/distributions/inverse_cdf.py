@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..tracing import can_inspect
+from ..tracing import can_inspect, inside_functorch
+from .integers import integers
 
 if TYPE_CHECKING:
     from .ordered import Ordered
@@ -38,7 +39,11 @@ def ancestral(
         raw, state = q.next_logits(block, x, state, previous)
         index = as_index(variables)
         drawn = inverse_cdf(q.block_log_probs(raw, block, lead, validate).exp(), u[..., index])
-        x[..., index] = drawn
+        if inside_functorch():  # where a mapped draw cannot be written into x
+            places = integers(variables, u.device).expand(drawn.shape)
+            x = x.scatter(-1, places, drawn)
+        else:
+            x[..., index] = drawn
         previous = drawn[..., 0]
         if q.end is not None and can_inspect(True, x) and bool((previous == q.end).all()):
             x[..., block + 1 :] = q.end

@@ -1,9 +1,12 @@
 """Conditional random fields of a chain: exact posteriors of sequences."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..checks import check_is_tensor
 from ..tracing import can_inspect
 from .bit_counts import IMPOSSIBLE
 from .markov_chain import MarkovChain
@@ -45,6 +48,8 @@ class LinearChainCRF(MarkovChain):
         pairwise: Tensor,
         validate_args: bool | None = None,
     ) -> None:
+        check_is_tensor("LinearChainCRF", "unary", unary, "[*batch, T, k]")
+        check_is_tensor("LinearChainCRF", "pairwise", pairwise, "[k, k]")
         if unary.dim() < 2 or 0 in unary.shape[-2:]:
             raise ValueError(
                 "LinearChainCRF: `unary` must have shape [*batch, T, k] with T and k of at least "
@@ -72,17 +77,24 @@ class LinearChainCRF(MarkovChain):
         unary, pairwise = widened(unary), widened(pairwise)
         # Finite weights for the impossible, so that no derivative is NaN.
         states = unary.clamp(min=IMPOSSIBLE)
+        # Constants go into log Z alone. Messages stay near zero, so that their small differences
+        # survive the rounding, however large the weights of whole sequences are.
+        level = states.detach().amax(-1, keepdim=True)
+        states = states - level
+        log_scale = level.sum((-1, -2))
         pairs = pairwise.clamp(min=IMPOSSIBLE)
         pairs = (pairs.unsqueeze(-3) if shared else pairs).expand((*batch, length - 1, k, k))
         message = states[..., -1, :]
         transitions = []
         for t in range(length - 2, -1, -1):
-            transition = pairs[..., t, :, :] + message.unsqueeze(-2)
+            level = message.detach().amax(-1, keepdim=True)
+            log_scale = log_scale + level.squeeze(-1)
+            transition = pairs[..., t, :, :] + (message - level).unsqueeze(-2)
             transitions.append(transition)
             message = states[..., t, :] + transition.logsumexp(-1)
         self.unary = unary
         self.pairwise = pairwise
-        self.log_partition = _or_impossible(message.logsumexp(-1))
+        self.log_partition = _or_impossible(message.logsumexp(-1) + log_scale)
         if inspects and bool((self.log_partition == -torch.inf).any()):
             bad = tuple((self.log_partition == -torch.inf).nonzero()[0].tolist())
             place = f" at batch index {bad}" if bad else ""
@@ -100,6 +112,12 @@ class LinearChainCRF(MarkovChain):
             length,
             validate_args=validate_args,
         )
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "LinearChainCRF":
+        new = super().expand(batch_shape, _instance)
+        assert isinstance(new, LinearChainCRF)
+        new.log_partition = self.log_partition.expand(new.batch_shape)
+        return new
 
 
 def _or_impossible(weights: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..checks import check_count
+from ..checks import check_count, check_is_tensor
 from .ordered import Ordered, widened
 
 
@@ -39,11 +39,15 @@ class MarkovChain(Ordered):
         emission: Float[Tensor, "*emission_batch k o"] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if initial.dim() == 0 or transition.dim() < 2:
+        check_is_tensor("MarkovChain", "initial", initial, "[*batch, k]")
+        check_is_tensor("MarkovChain", "transition", transition, "[*batch, k, k]")
+        if emission is not None:
+            check_is_tensor("MarkovChain", "emission", emission, "[*batch, k, o]")
+        if initial.dim() == 0 or initial.shape[-1] == 0 or transition.dim() < 2:
             raise ValueError(
-                "MarkovChain: `initial` must have shape [*batch, k] and `transition` [*batch, k, "
-                f"k] or [*batch, T - 1, k, k], but {tuple(initial.shape)} and "
-                f"{tuple(transition.shape)} were given."
+                "MarkovChain: `initial` must have shape [*batch, k] with k of at least 1, and "
+                "`transition` [*batch, k, k] or [*batch, T - 1, k, k], but "
+                f"{tuple(initial.shape)} and {tuple(transition.shape)} were given."
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)
@@ -70,6 +74,7 @@ class MarkovChain(Ordered):
             )
         if emission is not None and (
             emission.dim() < 2
+            or emission.shape[-1] == 0
             or emission.shape[-2] != k
             or not _broadcasts(emission.shape[:-2], batch)
         ):
@@ -115,18 +120,20 @@ class MarkovChain(Ordered):
             probs = log_probs.exp()
             return probs, -(probs * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
-        marginal, total = probs_and_entropy(self.initial)
+        marginal, entropy = probs_and_entropy(self.initial)
+        terms = [entropy]
         for t in range(self.length):
             if t > 0:
                 step, entropy = probs_and_entropy(
                     self.transition if self.shared else self.transition[..., t - 1, :, :]
                 )
-                total = total + (marginal * entropy).sum(-1)
+                terms.append((marginal * entropy).sum(-1))
                 # Not a matrix product, which autocast would compute in fewer bits.
                 marginal = (marginal.unsqueeze(-1) * step).sum(-2)
             if self.emission is not None:
-                total = total + (marginal * probs_and_entropy(self.emission)[1]).sum(-1)
-        return total.expand(self.batch_shape)
+                terms.append((marginal * probs_and_entropy(self.emission)[1]).sum(-1))
+        # At once: a running sum of thousands of equal terms rounds the same way at every step.
+        return torch.stack([term.expand(self.batch_shape) for term in terms]).sum(0)
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return the exact probabilities of every state, and of every observation, at each time."""

@@ -39,10 +39,17 @@ class MultinomialCounts(Ordered):
         law = factors(multinomial._categorical, validate=False)
         n, k = multinomial.total_count, law.k
         # By log-probabilities: a probability that underflows to zero is small, not impossible.
-        self.possible = (law.log_probs > -torch.inf).squeeze(-2)
+        possible = (law.log_probs > -torch.inf).squeeze(-2)
         # A sum of n of these is finite.
         floor = torch.finfo(law.real).min / (4 * (n + 1))
-        self.logits = torch.where(self.possible, law.log_probs.squeeze(-2), floor)
+        logits = torch.where(possible, law.log_probs.squeeze(-2), floor)
+        tail = logits.flip(-1).logcumsumexp(-1).flip(-1)  # log of p_i + p_{i+1} + ...
+        # Whether a category after i is possible: none after the last.
+        later = possible.flip(-1).cummax(-1).values.flip(-1)
+        self.possible = possible
+        self.possible_later = pad(later[..., 1:], (0, 1), value=False)
+        self.share = logits - tail
+        self.rest_share = pad(tail[..., 1:], (0, 1)) - pad(tail[..., :-1], (0, 1))
         self.n = n
         self.cardinalities = (n + 1,) * k
         self.blocks = tuple((i,) for i in range(k))
@@ -55,31 +62,29 @@ class MultinomialCounts(Ordered):
         super().__init__(multinomial.batch_shape, torch.Size([k]), validate_args=False)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
-        return self._binomials(x)[..., block : block + 1, :]
+        remaining = self.n - x[..., :block].sum(-1, keepdim=True)
+        return self._binomials(remaining, slice(block, block + 1))
 
     def raw_logits(self, x: Tensor) -> list[Tensor]:
-        table = self._binomials(x)
+        table = self._binomials(self.n - x.cumsum(-1) + x, slice(None))
         return [table[..., i : i + 1, :] for i in range(x.shape[-1])]
 
-    def _binomials(self, x: Int64[Tensor, "*lead k"]) -> Float[Tensor, "*lead k n_plus_1"]:
-        """Return the logits of every count, given the earlier ones."""
-        tail = self.logits.flip(-1).logcumsumexp(-1).flip(-1)  # log of p_i + p_{i+1} + ...
-        share = (self.logits - tail).unsqueeze(-1)
-        rest_share = (pad(tail[..., 1:], (0, 1)) - pad(tail[..., :-1], (0, 1))).unsqueeze(-1)
-        remaining = (self.n - x.cumsum(-1) + x).unsqueeze(-1)  # draws for categories i, i + 1, ...
-        count = torch.arange(self.n + 1, device=x.device)
-        rest = remaining - count
+    def _binomials(
+        self, remaining: Int64[Tensor, "*lead m"], categories: slice
+    ) -> Float[Tensor, "*lead m n_plus_1"]:
+        """Return the logits of these counts; ``remaining`` draws are for each and later ones."""
+        count = torch.arange(self.n + 1, device=remaining.device)
+        rest = remaining.unsqueeze(-1) - count
         whole = rest.clamp(min=0).to(self.real)
         logits = (
-            count * share
-            + whole * rest_share
+            count * self.share[..., categories, None]
+            + whole * self.rest_share[..., categories, None]
             - torch.lgamma(count.to(self.real) + 1)
             - torch.lgamma(whole + 1)
         )
-        # Whether a category after i is possible: none after the last.
-        later = self.possible.flip(-1).cummax(-1).values.flip(-1)
-        later = pad(later[..., 1:], (0, 1), value=False).unsqueeze(-1)
-        impossible = (rest < 0) | ((rest > 0) & ~later) | ((count > 0) & ~self.possible[..., None])
+        is_possible = self.possible[..., categories, None]
+        later = self.possible_later[..., categories, None]
+        impossible = (rest < 0) | ((rest > 0) & ~later) | ((count > 0) & ~is_possible)
         masked = logits.masked_fill(impossible, -torch.inf)
         # After counts that cannot happen, any probabilities will do.
         return torch.where(impossible.all(-1, keepdim=True), logits, masked)

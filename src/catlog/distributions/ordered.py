@@ -158,6 +158,12 @@ class Ordered(Distribution):
         """Return the points that the inverse CDF makes from uniforms, block by block."""
         return ancestral(self, u, validate)
 
+    def direct_draws(
+        self, rows: int, generator: torch.Generator | None
+    ) -> Int64[Tensor, "rows *batch d"] | None:
+        """Return independent points if there is a faster way than block by block, else None."""
+        return None
+
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
@@ -219,6 +225,15 @@ class Ordered(Distribution):
         return (one_hot(points, max(self.cardinalities)) * prob[..., None, None]).sum(0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
+        old, wanted = self.batch_shape, torch.Size(batch_shape)
+        fits = len(old) <= len(wanted) and all(
+            size in (1, full) for size, full in zip(old[::-1], wanted[::-1], strict=False)
+        )
+        if not fits:
+            raise ValueError(
+                f"{type(self).__name__}: `batch_shape` must be one that {tuple(old)} expands to, "
+                f"but it is {tuple(wanted)}."
+            )
         new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
         new.__dict__.update(
             {key: value for key, value in self.__dict__.items() if key not in new.__dict__}

@@ -67,6 +67,11 @@ class WithOutputDimensions(Ordered):
     ) -> Int64[Tensor, "n *batch d"]:
         return self._with(self.q.from_uniforms(self._without(u, 1), validate), 1)
 
+    def direct_draws(
+        self, rows: int, generator: torch.Generator | None
+    ) -> Int64[Tensor, "rows *batch d"] | None:
+        return self._with(self.q.direct_draws(rows, generator), 1)
+
     @property
     def points(self) -> int:
         return self.q.points

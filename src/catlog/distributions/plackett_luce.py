@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ..checks import check_count
-from ..tracing import can_inspect
+from ..tracing import can_inspect, inside_functorch
 from .items import batch_shape, check_enough, check_items, check_scores
-from .ordered import Ordered, at_least_float32, widened
+from .ordered import Ordered, widened
 
 
 class PlackettLuce(Ordered):
@@ -29,7 +28,8 @@ class PlackettLuce(Ordered):
     Entropy and marginals are exact. They enumerate the d! / (d - k)! rankings, so they need few
     items.
 
-    Cost: O(d + k) for a log-probability, O(d k) for the conditionals that SCateR and others need.
+    Cost: O(d log d) for a draw, O(d + k) for a log-probability, O(d k) for the conditionals that
+    SCateR and others need.
     Reference: Plackett, "The analysis of permutations", 1975; Kool et al., "Stochastic beams and
     where to find them", 2019, for the draws.
 
@@ -80,7 +80,8 @@ class PlackettLuce(Ordered):
         return scores.scatter(-1, x[..., :block], -torch.inf).unsqueeze(-2)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
-        chosen = one_hot(x, self.scores.shape[-1])
+        item = torch.arange(self.scores.shape[-1], device=x.device)
+        chosen = (x.unsqueeze(-1) == item).long()  # unlike one_hot, vmap maps it
         is_taken = (chosen.cumsum(-2) - chosen) > 0
         scores = self.scores.unsqueeze(-2).masked_fill(is_taken, -torch.inf)
         return scores.log_softmax(-1)
@@ -88,7 +89,7 @@ class PlackettLuce(Ordered):
     def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         # What is left after j items: the later ones, and those that are not ranked.
         floor = torch.finfo(self.real).min / 4  # finite, for the derivative; its exponential is 0
-        scores = self.scores.expand(x.shape[:-1] + self.scores.shape[-1:])
+        scores = (self.scores - _offset(self.scores)).expand(x.shape[:-1] + self.scores.shape[-1:])
         ranked = scores.gather(-1, x)
         ordered = x.sort(-1).values
         is_possible = (ranked > -torch.inf).all(-1)
@@ -104,6 +105,12 @@ class PlackettLuce(Ordered):
         with torch.no_grad():
             scores = self.scores.expand(shape[:-1] + self.scores.shape[-1:])
             return gumbel_top_k(scores, self.k)
+
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
+        if inside_functorch():
+            return None
+        lead = torch.Size([rows, *self.batch_shape])
+        return gumbel_top_k(self.scores.expand(lead + self.scores.shape[-1:]), self.k, generator)
 
     def bits(self, x: Int64[Tensor, "*lead k"]) -> Int64[Tensor, "*lead d"]:
         """Return rankings as bits: 1 for every item that is ranked."""
@@ -121,6 +128,21 @@ class PlackettLuce(Ordered):
         return torch.tensor(rankings, device=self.device)
 
 
+def _offset(scores: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch 1"]:
+    """Return what all finite scores have in common: the nearest to zero, if all have its sign.
+
+    A common offset changes no probability, but its rounding errors would.
+
+    >>> _offset(torch.tensor([[8.0, 6.0, 7.0], [-5.0, -torch.inf, -6.0], [-1.0, 2.0, 9.0]]))
+    tensor([[ 6.],
+            [-5.],
+            [ 0.]])
+    """
+    scores = scores.detach()
+    least = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1, keepdim=True)
+    return least.clamp(min=0) + scores.amax(-1, keepdim=True).clamp(max=0)
+
+
 def gumbel_top_k(
     scores: Float[Tensor, "*lead d"], k: int, generator: torch.Generator | None = None
 ) -> Int64[Tensor, "*lead k"]:
@@ -132,7 +154,11 @@ def gumbel_top_k(
     >>> gumbel_top_k(torch.tensor([0.0, 99.0, 200.0]), k=2)
     tensor([2, 1])
     """
-    shape, dtype = scores.shape, at_least_float32(scores.dtype)
-    exponential = torch.empty(shape, dtype=dtype, device=scores.device)
-    exponential.exponential_(generator=generator)
-    return (scores.detach() - exponential.log()).topk(k, -1).indices
+    # In float64, where neither large scores nor many items make ties.
+    dtype = torch.float32 if scores.device.type == "mps" else torch.float64
+    exponential = torch.empty(scores.shape, dtype=dtype, device=scores.device)
+    if generator is None:  # torch.compile rejects None beside a symbolic size
+        exponential.exponential_()
+    else:
+        exponential.exponential_(generator=generator)
+    return (scores.detach().to(dtype) - exponential.log()).topk(k, -1).indices

@@ -33,5 +33,5 @@ class PointForm:
         """Return the category numbers of the ``d`` variables of points."""
         lead = x.shape[: x.dim() - len(self.event_shape)]
         if self.kind == Kind.ONE_HOT:
-            return x.reshape((*lead, d, -1)).argmax(-1)
+            return x.reshape((*lead, d, self.event_shape[-1])).argmax(-1)
         return x.reshape((*lead, d)).long()

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ..checks import check_is_tensor
+
 State = tuple[Float[Tensor, "*lead k"], Any, Bool[Tensor, "*lead _"]]
 
 
@@ -50,6 +52,9 @@ class Prompted:
         prompts: Int64[Tensor, "*batch p"],
         mask: Bool[Tensor, "*batch p"] | None = None,
     ) -> None:
+        check_is_tensor("Prompted", "prompts", prompts, "[*batch, p] of tokens")
+        if mask is not None:
+            check_is_tensor("Prompted", "mask", mask, "[*batch, p] of bools")
         if prompts.dim() == 0 or prompts.shape[-1] == 0 or prompts.dtype != torch.int64:
             raise ValueError(
                 "Prompted: `prompts` must be int64 tokens [*batch, p] with p >= 1, but "

@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..checks import check_is_tensor
 from .tables import (
     Variables,
     as_one_hot,
@@ -36,6 +37,7 @@ class Additive(nn.Module):
 
     def __init__(self, costs: Float[Tensor, "*batch d k"], one_hot: bool = False) -> None:
         super().__init__()
+        check_is_tensor("Additive", "costs", costs, "[*batch, d, k]")
         if costs.dim() < 2:
             raise ValueError(
                 f"Additive: `costs` must have shape [*batch, d, k], but {tuple(costs.shape)} was "
@@ -46,15 +48,14 @@ class Additive(nn.Module):
         register_tensors(self, costs=costs)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        return (as_one_hot(x, self.costs.shape[-1], self.one_hot) * widened(self.costs)).sum(
-            (-1, -2)
-        )
+        points = as_one_hot(self, x, self.costs.shape[-2:], self.one_hot)
+        return (points * widened(self.costs)).sum((-1, -2))
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         check_own("neighbours", self, Additive)
+        value = Additive.forward(self, x)
         lead = x.shape[: x.dim() - (2 if self.one_hot else 1)]
         costs = widened(self.costs).expand(lead + self.costs.shape[-2:])
-        value = Additive.forward(self, x)
         return value[..., None, None] + changes_from_current(costs, x, self.one_hot, variables)
 
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:

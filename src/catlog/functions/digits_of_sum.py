@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_is_tensor
 from ..tracing import full_precision
 from .convolution import by_products
 from .tables import Variables, check_own, padded_probs, register_tensors
@@ -44,6 +44,7 @@ class DigitsOfSum(nn.Module):
     ) -> None:
         super().__init__()
         check_count("DigitsOfSum", "base", base, least=2)
+        check_is_tensor("DigitsOfSum", "target", target, "[*batch, N + 1]")
         if target.dim() < 1 or target.shape[-1] < 2 or target.is_floating_point():
             raise ValueError(
                 "DigitsOfSum: `target` must hold the digits of sums as integers, [*batch, N + 1] "

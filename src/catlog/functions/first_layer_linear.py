@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..checks import check_count
+from ..checks import check_count, check_is_tensor
 from ..tracing import full_precision
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
@@ -40,6 +40,9 @@ class BernoulliCrossEntropy(nn.Module):
 
     def __init__(self, targets: Float[Tensor, "*batch pixels"]) -> None:
         super().__init__()
+        check_is_tensor("BernoulliCrossEntropy", "targets", targets, "[*batch, pixels]")
+        if not targets.is_floating_point():  # a binary image may come as bools or integers
+            targets = targets.to(torch.get_default_dtype())
         self.targets: Tensor
         register_tensors(self, targets=targets)
 
@@ -58,8 +61,9 @@ class BernoulliCrossEntropy(nn.Module):
         weight, bias = linear.weight, linear.bias
         if weight.dtype.itemsize < 4 or torch.is_autocast_enabled(weight.device.type):
             return lambda hidden: self(linear(hidden))
-        slope = self.targets @ weight
-        offset = 0.0 if bias is None else self.targets @ bias
+        targets = self.targets.to(weight.dtype)
+        slope = targets @ weight
+        offset = 0.0 if bias is None else targets @ bias
         buffers: dict[int, Tensor] = {}
 
         def softplus(hidden: Tensor) -> Tensor:
@@ -313,7 +317,7 @@ class FirstLayerLinear(nn.Module):
 
     def _by_units(self, base: Tensor, change: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         layers = [cast(nn.Linear, self.network[i]) for i in range(0, len(self.network), 2)]
-        targets = cast(BernoulliCrossEntropy, self.head).targets
+        targets = cast(BernoulliCrossEntropy, self.head).targets.to(base.dtype)
         size = self.chunk_size or 1024
         moved = []
         for changes, inputs in zip(change.split(size, -1), which.split(size, -1), strict=True):
@@ -337,7 +341,7 @@ class FirstLayerLinear(nn.Module):
 
     def _by_kernel(self, flat: Tensor, variables: Variables | None) -> Tensor:
         first, second, last = (cast(nn.Linear, self.network[i]) for i in (0, 2, 4))
-        targets = cast(BernoulliCrossEntropy, self.head).targets
+        targets = cast(BernoulliCrossEntropy, self.head).targets.to(last.weight.dtype)
         targets = targets.expand(*flat.shape[1:-1], -1).reshape(-1, last.out_features)
         with full_precision(flat):  # the kernels set their precision themselves
             values = bernoulli_table(

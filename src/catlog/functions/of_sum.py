@@ -7,10 +7,18 @@ from jaxtyping import Float, Int64, Real, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..checks import check_count
+from ..checks import check_count, check_is_tensor
 from ..distributions.factors import Factors, factors
 from ..tracing import can_inspect, full_precision
-from .convolution import Convolution, best_tilt, by_fft, by_products, distribution_of_sum, spread
+from .convolution import (
+    Convolution,
+    best_tilt,
+    by_fft,
+    by_products,
+    distribution_of_sum,
+    spread,
+    spread_logs,
+)
 from .tables import Variables, check_own, independent, register_tensors, widened
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
@@ -53,6 +61,14 @@ class OfSum(nn.Module):
     ) -> None:
         super().__init__()
         check_count("OfSum", "categories", categories)
+        if not callable(g):
+            raise TypeError(f"OfSum: `g` must be a function of sums, but it is {g!r}.")
+        if weights is not None:
+            check_is_tensor("OfSum", "weights", weights, "[d]")
+            if weights.dim() != 1:
+                raise ValueError(
+                    f"OfSum: `weights` must have shape [d], but {tuple(weights.shape)} was given."
+                )
         self.g = g
         self.categories = categories
         self.one_hot = one_hot
@@ -62,6 +78,17 @@ class OfSum(nn.Module):
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return every variable's number, and their weighted sum."""
+        variables = x.shape[:-1] if self.one_hot else x.shape
+        if self.one_hot and x.shape[-1:] != (self.categories,):
+            raise ValueError(
+                f"OfSum: x must end in one-hot vectors of {self.categories} categories, with "
+                f"one_hot=True, but its shape is {tuple(x.shape)}."
+            )
+        if self.weights is not None and variables[-1:] != self.weights.shape:
+            raise ValueError(
+                f"OfSum: x must have {len(self.weights)} variables, as many as `weights`, but its "
+                f"shape is {tuple(x.shape)}."
+            )
         x = number = widened(x)
         if self.one_hot:
             with full_precision(x):
@@ -75,6 +102,13 @@ class OfSum(nn.Module):
         check_own("neighbours", self, OfSum)
         number, total = self._sum(x)
         k = self.categories
+        if x.device.type == "cpu" and can_inspect(True, number) and number.numel() > 0:
+            most = int(number.max())
+            if most >= k:
+                raise ValueError(
+                    "OfSum: `categories` must be the number of categories of every variable, but "
+                    f"it is {k}, and x holds {most}."
+                )
         if variables is not None:
             number = number.gather(-1, variables)
         category = torch.arange(k, dtype=number.dtype, device=x.device)
@@ -100,28 +134,34 @@ class OfSum(nn.Module):
         e^{\theta v}`,
 
         .. math:: \log \mathbb{E}[g] = K + \log \sum_s \tilde{\Pr}(s)\, g(s)\, e^{-\theta s}
+
+        One tilt serves all variables. Where a single variable must have a category that no tilt
+        makes likely, a log-probability below about -800 counts as impossible.
         """
         check_own("expectation", self, OfSum)
-        terms, values = self._terms_and_values(q)
+        values = self._terms_and_values(q)[1]
         if can_inspect(True, values) and bool((values < 0).any()):
             raise NotImplementedError(
                 "OfSum: the logarithm of its mean is known for a g of at least 0, but g has "
                 "negative values."
             )
-        log_terms, log_values = _log(terms), _log(values)
+        law = factors(q, validate=False)
+        # Not from probabilities: those of saturated logits underflow, in float32 below exp(-103).
+        log_terms = spread_logs(law.log_probs.double(), self.whole_weights)
+        log_values = _log(values)
         tilt = best_tilt(log_terms, log_values)
-        term = torch.arange(terms.shape[-1], dtype=terms.dtype, device=terms.device)
+        term = torch.arange(log_terms.shape[-1], dtype=tilt.dtype, device=tilt.device)
         log_terms = log_terms + tilt[..., None, None] * term
         log_sizes = log_terms.logsumexp(-1, keepdim=True)
         probs = distribution_of_sum((log_terms - log_sizes).exp(), by_products)
         probs = probs[..., : len(values)].movedim(-1, 0)
-        total = torch.arange(len(values), dtype=terms.dtype, device=terms.device)
+        total = torch.arange(len(values), dtype=tilt.dtype, device=tilt.device)
         tilted_by = tilt * total.view(-1, *[1] * tilt.dim())
         log_parts = _log(probs) + log_values - tilted_by
         is_possible = (log_parts > -torch.inf).any(0)
         log_mean = torch.where(is_possible, log_parts, 0.0).logsumexp(0)
         log_mean = (log_mean + log_sizes.sum((-1, -2))).masked_fill(~is_possible, -torch.inf)
-        return log_mean.to(factors(q, validate=False).real)
+        return log_mean.to(law.real)
 
     def _mean(self, q: Distribution) -> Float[Tensor, "*batch"]:
         """Return the mean in float64."""

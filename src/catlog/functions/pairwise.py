@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..checks import check_is_tensor
 from ..tracing import full_precision
 from .tables import (
     Variables,
@@ -36,11 +37,11 @@ class _Energy(nn.Module):
         return (points.to(costs.dtype) * (self.fields + costs / 2)).sum((-1, -2)), costs
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
-        return self._energy(as_one_hot(x, self.fields.shape[-1], self.one_hot))[0]
+        return self._energy(as_one_hot(self, x, self.fields.shape, self.one_hot))[0]
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         check_own("neighbours", self, _Energy)
-        value, costs = self._energy(as_one_hot(x, self.fields.shape[-1], self.one_hot))
+        value, costs = self._energy(as_one_hot(self, x, self.fields.shape, self.one_hot))
         return value[..., None, None] + changes_from_current(
             self.fields + costs, x, self.one_hot, variables
         )
@@ -82,6 +83,9 @@ class Pairwise(_Energy):
         one_hot: bool = False,
     ) -> None:
         super().__init__()
+        check_is_tensor("Pairwise", "couplings", couplings, "[d, k, d, k]")
+        if fields is not None:
+            check_is_tensor("Pairwise", "fields", fields, "[d, k]")
         if couplings.dim() != 4 or couplings.shape[:2] != couplings.shape[2:]:
             raise ValueError(
                 f"Pairwise: `couplings` must have shape [d, k, d, k], but {tuple(couplings.shape)} "
@@ -134,6 +138,8 @@ class Potts(_Energy):
         self, couplings: Float[Tensor, "d d"], fields: Float[Tensor, "d k"], one_hot: bool = False
     ) -> None:
         super().__init__()
+        check_is_tensor("Potts", "couplings", couplings, "[d, d]")
+        check_is_tensor("Potts", "fields", fields, "[d, k]")
         if fields.dim() != 2 or couplings.shape != (fields.shape[0],) * 2:
             raise ValueError(
                 "Potts: `couplings` must have shape [d, d] and `fields` [d, k], but "

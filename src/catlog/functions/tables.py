@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..distributions.factors import Factors, factors
+from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
+from ..tracing import can_inspect
 
 Variables = Int64[Tensor, "n *batch m"]
 
@@ -60,7 +62,7 @@ def independent(f: nn.Module, q: Distribution, d: int | None = None) -> Factors:
     known.
     """
     name = type(f).__name__
-    if isinstance(q, Ordered):
+    if isinstance(converted(q), Ordered):
         raise NotImplementedError(
             f"{name}: its mean is known for independent variables, but those of "
             f"{type(q).__name__} depend on each other."
@@ -89,12 +91,32 @@ def widened(values: Tensor) -> Tensor:
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
-def as_one_hot(x: Tensor, k: int, one_hot: bool) -> Real[Tensor, "*lead d k"]:
-    """Return points as one-hot vectors, relaxed ones too."""
+def as_one_hot(
+    f: nn.Module, x: Tensor, sizes: torch.Size, one_hot: bool
+) -> Real[Tensor, "*lead d k"]:
+    """Return points as one-hot vectors, relaxed ones too; raise if f has other ``sizes`` (d, k)."""
+    d, k = sizes
+    expected = (d, k) if one_hot else (d,)
+    if x.shape[-len(expected) :] != expected:
+        form = "[..., d, k]" if one_hot else "[..., d]"
+        raise ValueError(
+            f"{type(f).__name__}: x must end in {expected} ({form}), the sizes of f with "
+            f"one_hot={one_hot}, but its shape is {tuple(x.shape)}."
+        )
     if one_hot:
         return x
     if x.is_floating_point():
+        if k != 2:
+            raise ValueError(
+                f"{type(f).__name__}: x must hold integers, the categories of f with k = {k}, but "
+                f"{x.dtype} was given. Floats are bits, or one-hot vectors with one_hot=True."
+            )
         return torch.stack([1 - x, x], -1)
+    if x.device.type == "cpu" and can_inspect(True, x) and x.numel() > 0 and int(x.max()) >= k:
+        raise ValueError(
+            f"{type(f).__name__}: x must hold categories below {k}, the number of f's categories, "
+            f"but it holds {int(x.max())}."
+        )
     return nn.functional.one_hot(x, k)
 
 

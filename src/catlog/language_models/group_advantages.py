@@ -76,7 +76,8 @@ def advantages(
             t on.
         epsilon: the number that ``"grpo"`` adds to the standard deviation. TRL adds 1e-4, verl
             1e-6.
-        validate: check rewards for NaN and inf, and groups for single rows (eager mode only).
+        validate: check rewards for NaN and inf, values for inf, and groups for single rows
+            (eager mode only).
 
     >>> advantages(torch.tensor([1.0, 0.0, 0.0, 2.0, 4.0, 0.0]), groups=3)
     tensor([ 1.0000, -0.5000, -0.5000,  0.0000,  3.0000, -3.0000])
@@ -100,6 +101,11 @@ def advantages(
         raise ValueError(
             "advantages: `rewards` must be finite, but they hold NaN or inf. Give a failed "
             "completion a reward of its own, or leave its row out."
+        )
+    if values is not None and can_inspect(validate, values) and bool(values.isinf().any()):
+        raise ValueError(
+            "advantages: `values` must be finite, or NaN at positions that have none, but they "
+            "hold inf."
         )
     if estimator != "reinforce":
         check_sizes(members, estimator, validate)

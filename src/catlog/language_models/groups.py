@@ -79,9 +79,11 @@ def grouped(groups: object, count: int, device: torch.device) -> Groups:
 def labels(groups: object, count: int) -> list[Hashable]:
     """Return one hashable label per row, or raise an error."""
     expected = "None, a number of rows per group, or one label per row (a tensor or a sequence)"
-    if isinstance(groups, (bool, str)) or not hasattr(groups, "__len__"):
+    is_scalar = getattr(groups, "shape", None) == ()
+    if isinstance(groups, (bool, str)) or not hasattr(groups, "__len__") or is_scalar:
+        hint = " Pass int(groups)." if is_scalar else ""
         raise TypeError(
-            f"advantages: `groups` must be {expected}, but {type(groups).__name__} was given."
+            f"advantages: `groups` must be {expected}, but {type(groups).__name__} was given.{hint}"
         )
     # Entries of a NumPy array or of a tensor become Python values, which are hashable.
     entries = groups.tolist() if hasattr(groups, "tolist") else list(groups)  # type: ignore[call-overload]

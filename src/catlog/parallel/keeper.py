@@ -11,6 +11,7 @@ import ctypes
 import os
 import pickle
 import random
+import reprlib
 import runpy
 import signal
 import socket
@@ -102,12 +103,29 @@ def answer(f: Callable[..., Any], row: int, streams: list[int], arguments: bytes
     try:
         points, outputs = pickle.loads(arguments)
         result = f(*points)
-        value = numbers(result, outputs) if outputs else float(result)
+        value = numbers(result, outputs) if outputs else number(result)
+    except NotANumberError as error:
+        return row, None, str(error), ""
     except Exception as error:
         return row, None, f"it raised {type(error).__name__}: {error}", traceback.format_exc()
     if not (isinstance(value, list) or isfinite(value)):
         return row, None, f"it returned {value}, which is not a finite number", ""
     return row, value, "", ""
+
+
+class NotANumberError(Exception):
+    """What f returned is not a number."""
+
+
+def number(result: Any) -> float:
+    """Return the result as a float, or raise."""
+    try:
+        return float(result)
+    except (TypeError, ValueError):
+        shape = getattr(result, "shape", ())
+        what = f"an array of shape {tuple(shape)}" if shape else reprlib.repr(result)
+        remedy = f"; pass outputs={len(shape)} if it is meant" if shape else ""
+        raise NotANumberError(f"it returned {what}, which is not a number{remedy}") from None
 
 
 def numbers(result: Any, outputs: int) -> list[Any]:

@@ -93,7 +93,8 @@ class Pool:
         engine: "processes" or "ray".
         outputs: The number of dimensions of the array that f returns; 0: a number. Pass the same
             number to the estimator.
-        dtype: The dtype of the values; None: that of the points, or torch's default for integers.
+        dtype: The dtype of the values; None: that of the points, float32 at least, or torch's
+            default for integers.
         seed: The seed of the random numbers that f draws; None: drawn from torch's generator when
             the pool is made.
         start_timeout: Seconds that a worker may take to import f; None: ``timeout``, but at least
@@ -126,6 +127,11 @@ class Pool:
         check_count("Pool", "outputs", outputs, least=0)
         check_count("Pool", "retries", retries, least=0)
         check_choice("Pool", "engine", engine, get_args(Engine))
+        if batch is not None and not hasattr(batch, "__len__"):
+            raise TypeError(
+                "Pool: `batch` must be a sequence with an entry per batch element, but it is "
+                f"{batch!r}."
+            )
         if importlib.util.find_spec("numpy") is None:
             raise ImportError("Pool gives its points to f as numpy arrays: pip install numpy.")
         check_seconds("timeout", timeout)
@@ -197,7 +203,10 @@ class Pool:
         if self._process != os.getpid():  # a copy in a forked process: the workers are the parent's
             self._reset()
         lead, event = x.shape[: x.dim() - self.event_dims], x.shape[x.dim() - self.event_dims :]
-        points = x.detach().cpu().reshape(-1, *event).numpy()
+        host = x.detach().cpu()
+        if host.dtype == torch.bfloat16:  # unknown to numpy
+            host = host.float()
+        points = host.reshape(-1, *event).numpy()
         size = prod(lead[1:])
         if self.batch is not None and len(self.batch) != size:
             raise ValueError(
@@ -217,7 +226,9 @@ class Pool:
             if trace:
                 error.add_note(f"In the worker:\n{trace}")
             raise error from None
-        dtype = self.dtype or (x.dtype if x.is_floating_point() else torch.get_default_dtype())
+        dtype = self.dtype or torch.get_default_dtype()
+        if self.dtype is None and x.is_floating_point():
+            dtype = torch.promote_types(x.dtype, torch.float32)
         shapes = {_shape(value) for value in values}
         if len(shapes) > 1:
             raise ValueError(

@@ -176,6 +176,11 @@ def draw(
 
     The n draws of one group follow the scheme; groups are independent.
     """
+    if draws == "independent" and isinstance(law, Conditionals):
+        check_generator(generator, law.device)
+        points = law.q.direct_draws(n * prod(groups), generator)
+        if points is not None:
+            return law.point(points)
     shape = groups + tuple(law.batch_shape) + (law.d,)
     u = uniforms(n, shape, draws, dtype=law.real, device=law.device, generator=generator)
     return law.point(categories(law, u).reshape((n * prod(groups), *law.batch_shape, law.d)))
