@@ -51,10 +51,14 @@ class Addition(Settings):
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "draws": "latin"}),
         "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "draws": "latin"}),
-        "RLOO-F": ("RLOO", {}),  # 100 D draws
+        "RLOO-F": ("RLOO", {}),
         "RLOO-S": ("RLOO", {"samples": 10}),
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
+
+    @property
+    def methods(self) -> Labels:
+        return {**self.labels, "RLOO-F": ("RLOO", {"samples": 100 * self.digits})}
 
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
@@ -99,10 +103,7 @@ class AdditionTask:
     def __init__(self, config: Addition) -> None:
         self.config = config
         device = config.prepare()
-        samples = (
-            100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
-        )
-        self.E = chosen_estimator(config, config.labels, device, samples=samples)
+        self.E = chosen_estimator(config, device)
         sequences = data.addition(data.load(config.data), config.digits)
         self.train, self.test = sequences.train.to(device), sequences.test.to(device)
         self.network = lenet()
@@ -116,7 +117,7 @@ class AdditionTask:
                 clip_grad_norm_(weights, max_norm)
 
             optimiser.register_step_pre_hook(clip)
-        self.training = Training.of(
+        self.training = Training(
             config, self.loss, self.network, self.E, optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch

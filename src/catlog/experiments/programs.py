@@ -188,7 +188,7 @@ class ProgramsTask:
     def __init__(self, config: Programs) -> None:
         self.config = config
         device = config.prepare()
-        self.E = chosen_estimator(config, config.labels, device)
+        self.E = chosen_estimator(config, device)
         self.value = None if config.value_samples is None else RLOO(config.value_samples)
         self.program = PROGRAMS[config.program]
         digits = self.program.digits or config.digits * (2 if config.program == "numbers" else 1)
@@ -205,7 +205,7 @@ class ProgramsTask:
         # A tensor, which a captured step reads at every replay.
         self.rate = torch.tensor(config.learning_rate, device=device)
         self.optimiser.param_groups[0]["lr"] = self.rate
-        self.training = Training.of(
+        self.training = Training(
             config, self.loss, self.network, self.E, self.optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch

@@ -116,7 +116,7 @@ class ProtocolTask:
         self.config = config
         self.likelihood = LIKELIHOODS[config.protocol]
         device = config.prepare()
-        E = chosen_estimator(config, config.methods, device)
+        E = chosen_estimator(config, device)
         E = stack_estimator(E, config.models, config.variables)
         self.E = E.to(device) if isinstance(E, nn.Module) else E
         self.model = StackedAutoencoders(config).to(device)
@@ -129,7 +129,7 @@ class ProtocolTask:
         self.train = train.to(device)
         self.test = test.to(device)
         optimiser = adam(self.model.parameters(), config.rate, self.E, device)
-        self.training = Training.of(
+        self.training = Training(
             config, self.loss, self.model, self.E, optimiser, len(self.train), models=config.models
         )
         self.iterations = config.epochs * self.training.per_epoch
