@@ -69,7 +69,7 @@ def rivals(
             and cls not in EXCLUDED
             and (structure.has_slope or not E.differentiates_f)
             and why_unsuitable(E, task.kind) is None
-            and why_over_budget(E, task.q, structure.budget) is None
+            and why_over_budget(E, structure.budget, task.evaluations) is None
         ):
             prototypes.append(E)
     listed: dict[str, catlog.Estimator] = {}
@@ -84,8 +84,8 @@ def sizes(E: catlog.Estimator, task: GradientSampler, budget: int) -> list[catlo
     if not hasattr(E, "samples"):
         return [E]
     options = [E]
-    if why_over_budget(E, task.q, budget) is None:
-        options.append(within_budget(E, task.q, budget))
+    if why_over_budget(E, budget, task.evaluations) is None:
+        options.append(within_budget(E, budget, task.evaluations))
     for samples in DRAWS:
         try:
             sized = with_samples(E, samples)

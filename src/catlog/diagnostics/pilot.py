@@ -221,18 +221,16 @@ class Pilot:
         exact = [trial for trial in self.measured if trial.is_exact]
         noisy = [trial for trial in self.measured if trial.estimator.unbiased]
         best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
-        if best is not None:
-            repeats = self.settings.truth_repeats
-            time_left = self.settings.reference_share * self.time_left()
-            if time_left < repeats * best.seconds:
-                repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
-            repeats = 2 if best.is_exact else repeats
-            self.scoring.truth = Moments()
-            self.scoring.truth.add(
-                self._selected(
-                    self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
-                )
-            )
+        if best is None:
+            return
+        repeats = self.settings.truth_repeats
+        time_left = self.settings.reference_share * self.time_left()
+        if time_left < repeats * best.seconds:
+            repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
+        repeats = 2 if best.is_exact else repeats
+        gradients = self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
+        self.scoring.truth = Moments()
+        self.scoring.truth.add(self._selected(gradients))
 
     def sizes(self, trial: Trial) -> list[int]:
         """Return the numbers of draws to consider: powers of two, and the most in the budget."""
@@ -330,7 +328,7 @@ class Pilot:
             errors = self.scoring.errors(self.measured)
             ratio = trial.error / max(errors[trial.name], 1e-9)
             with trial.given_up_on_error():
-                self._estimate_until(trial, error * max(1.0, ratio), share)
+                self._estimate(trial, trial.repeats_to_reach(error * max(1.0, ratio)), share)
 
     def confirm(self, trial: Trial, is_late: bool, is_new: bool) -> None:
         """Time further steps of the leader and, unless it is late, add cheap batches.
@@ -345,7 +343,8 @@ class Pilot:
         if not is_late and self.may_have_missed(trial):
             self.run_batched(trial, min(self.settings.rare_repeats, self._batch_limit(trial)))
         elif not self.runs_one_by_one(trial):
-            self._estimate_until(trial, self.settings.sure_error, steps * trial.seconds)
+            repeats = trial.repeats_to_reach(self.settings.sure_error)
+            self._estimate(trial, repeats, steps * trial.seconds)
 
     def is_timed(self, trial: Trial) -> bool:
         """Return whether the time of a step was measured, and not only predicted."""
@@ -431,10 +430,6 @@ class Pilot:
             self.run_steps(trial, self._step(trial), 2)
         else:
             self.add(trial, base + torch.einsum("i,irp->rp", solution, parts))
-
-    def _estimate_until(self, trial: Trial, error: float, time_left: float) -> None:
-        """Make estimates until the error or the time limit is reached."""
-        self._estimate(trial, trial.repeats_to_reach(error), time_left)
 
     def _estimate(self, trial: Trial, repeats: int, time_left: float) -> None:
         """Make this many estimates, or as many as the time allows."""
