@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf, prod
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
@@ -170,12 +169,7 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
