@@ -158,35 +158,37 @@ def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list
         clock=settings.clock,
     )
     by_name = scores(comparison, median_low(advice.minibatch_variance for advice in pilots))
-    best = min(comparison.rows, key=lambda row: by_name[row.name])
-    rows: list[tables.Row] = []
-    for pilot, advice in enumerate(pilots):
-        chosen = comparison[advice.trials[0].name]
-        ratio, low, high = score_ratio(chosen, best, by_name)
-        rows.append(
-            {
-                "problem": name,
-                "size": size,
-                "table": "with table" if with_table else None,
-                "budget": structure.budget,
-                "pilot": pilot,
-                "chosen": chosen.name,
-                "best": best.name,
-                "ratio": ratio,
-                "ratio_low": low,
-                "ratio_high": high,
-                "variance_ratio": variance_ratio(chosen, comparison.rows),
-                "variance": chosen.variance,
-                "seconds": chosen.seconds,
-                "best_variance": best.variance,
-                "best_seconds": best.seconds,
-                "pilot_seconds": advice.seconds,
-                "step_seconds": advice.step_seconds,
-                "pilot_steps": advice.seconds / advice.step_seconds,
-                "measured": len(comparison.rows),
-            }
-        )
-    return rows
+    place = {"problem": name, "size": size, "table": "with table" if with_table else None}
+    place["budget"] = structure.budget
+    return [
+        {**place, "pilot": pilot, **judged(advice, comparison, by_name)}
+        for pilot, advice in enumerate(pilots)
+    ]
+
+
+def judged(
+    advice: catlog.Advice, comparison: catlog.Comparison, scores: dict[str, float]
+) -> tables.Row:
+    """Return how good one advice is beside the best of the comparison."""
+    best = min(comparison.rows, key=lambda row: scores[row.name])
+    chosen = comparison[advice.trials[0].name]
+    ratio, low, high = score_ratio(chosen, best, scores)
+    return {
+        "chosen": chosen.name,
+        "best": best.name,
+        "ratio": ratio,
+        "ratio_low": low,
+        "ratio_high": high,
+        "variance_ratio": variance_ratio(chosen, comparison.rows),
+        "variance": chosen.variance,
+        "seconds": chosen.seconds,
+        "best_variance": best.variance,
+        "best_seconds": best.seconds,
+        "pilot_seconds": advice.seconds,
+        "step_seconds": advice.step_seconds,
+        "pilot_steps": advice.seconds / advice.step_seconds,
+        "measured": len(comparison.rows),
+    }
 
 
 def print_summary(rows: list[tables.Row]) -> None:
