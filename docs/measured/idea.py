@@ -43,9 +43,8 @@ def estimates(
     x = points(len(theta))
     logits = theta.expand(x.shape).clone().requires_grad_()
     value = E(f, Independent(Bernoulli(logits=logits), 1), x=x.unsqueeze(0))
-    return torch.autograd.grad(value.sum(), logits)[0], Independent(
-        Bernoulli(logits=theta), 1
-    ).log_prob(x).exp()
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    return gradient, Independent(Bernoulli(logits=theta), 1).log_prob(x).exp()
 
 
 def variance(values: Tensor, weight: Tensor) -> Tensor:
@@ -170,10 +169,8 @@ def rao_blackwell(path: Path) -> None:
     )
     theta = torch.tensor([0.4, -0.6, 0.2, 0.9], dtype=torch.float64)
     figure, axes = plt.subplots(figsize=(7.5, 3.6), dpi=130, layout="constrained")
-    x, half = (
-        points(d),
-        2 ** (d - 1),
-    )  # the first bit is the slowest: rows r and r + half differ in it alone
+    # The first bit is the slowest: rows r and r + half differ in it alone.
+    x, half = points(d), 2 ** (d - 1)
     for name, E in METHODS.items():
         gradient, weight = estimates(E, f, theta)
         label = f"{name}: variance {variance(gradient, weight)[0]:.3f}"

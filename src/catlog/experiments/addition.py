@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.utils import clip_grad_norm_
 
@@ -12,6 +12,7 @@ from .. import data
 from ..functions import OfSum
 from ..logarithm import log_expectation
 from ..problems.mlp import glorot
+from .digit_readers import digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import Count, Positive
 from .settings import Labels, Settings
@@ -62,39 +63,6 @@ class Addition(Settings):
 
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
-
-
-def lenet() -> nn.Sequential:
-    """Return the published network; its two pooling layers are in the code, not in the paper."""
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    )
-
-
-def digit_logits(network: nn.Module, images: Tensor) -> Tensor:
-    """Return the logits of the ten digits for each image."""
-    return network(images.reshape(-1, 1, 28, 28)).view(*images.shape[:-2], 10)
-
-
-@torch.no_grad()
-def read_digits(network: nn.Module, sequences: data.Sequences) -> Tensor:
-    """Return the most probable digit of every image, without dropout."""
-    network.eval()
-    rows = torch.arange(len(sequences), device=sequences.index.device)
-    parts = [digit_logits(network, sequences.batch(part)) for part in rows.split(250)]
-    network.train()
-    return torch.cat(parts).argmax(-1)
 
 
 class AdditionTask:

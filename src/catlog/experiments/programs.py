@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
@@ -16,7 +16,7 @@ from ..estimators import RLOO
 from ..functions import DigitsOfSum, OfSum
 from ..logarithm import log_expectation
 from ..problems.mlp import glorot
-from .addition import digit_logits, lenet, read_digits
+from .digit_readers import conv, digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Labels, Settings
@@ -153,23 +153,6 @@ class Programs(Settings):
                 "--epochs: this run's learning rate fell to zero over its epochs, so that it "
                 "cannot be continued. Start a longer run, or use --no-decay."
             )
-
-
-def conv() -> nn.Sequential:
-    """Return the network of the MNIST-R experiments: 5 x 5 convolutions and dropout."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1024, 1024),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(1024, 10),
-    )
 
 
 def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:

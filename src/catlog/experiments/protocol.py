@@ -230,12 +230,14 @@ class ProtocolTask:
                 b = self.distribution(logits).sample((samples,))
                 values = self.negated_bound(x, logits)(b) + self.divergence(logits)
                 for row, n in zip(totals, counts, strict=True):
-                    if self.config.protocol == "categorical":
-                        bound = values[:n].mean(0)
-                    else:
-                        bound = log(n) - (-values[:n]).logsumexp(0)
-                    row += bound.sum(-1)
+                    row += self._bound(values[:n]).sum(-1)
         return [[float(value) / len(images) for value in row] for row in totals.cpu()]
+
+    def _bound(self, values: Float[Tensor, "n models batch"]) -> Float[Tensor, "models batch"]:
+        """Return the negated bound of n draws; see :meth:`bounds`."""
+        if self.config.protocol == "categorical":
+            return values.mean(0)
+        return log(len(values)) - (-values).logsumexp(0)
 
     def _has_few_points(self) -> bool:
         points = self.config.categories**self.config.variables

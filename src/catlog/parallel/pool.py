@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_count
-from .keeper import READY, STARTED, Answer
 from .processes import Lost
+from .serving import READY, STARTED, Answer
 from .workers import ProcessWorker, RayWorker
 
 Engine = Literal["processes", "ray"]
