@@ -1,7 +1,7 @@
 """Experiment 4 of the paper: learn to read digits from their sum."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from .digit_readers import digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import Count, Positive
 from .settings import Labels, Settings
-from .training import Training, adam
+from .training import Training, TrainingTask, adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Addition(Settings):
         return AdditionTask(self)
 
 
-class AdditionTask:
+class AdditionTask(TrainingTask):
     """Model, sequences and likelihood."""
 
     def __init__(self, config: Addition) -> None:
@@ -103,9 +103,6 @@ class AdditionTask:
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -log_expectation(self.E, f, q, floor=1e-8)
 
-    def step(self, i: int) -> None:
-        self.training.step(i)
-
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of the most probable digits, and of their sums."""
@@ -118,9 +115,3 @@ class AdditionTask:
         if i > 0:
             metrics["train"] = self.training.mean_loss()
         return metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.training.load_state_dict(state)

@@ -106,7 +106,7 @@ def loop(
             task.step(i)
             done = i + 1
             if i == start:
-                clock.start()  # without the first step
+                clock.start()  # the first step, which may compile, does not count
             if is_logged(done):
                 clock.stop()
                 is_last = done == task.iterations

@@ -20,7 +20,7 @@ from .digit_readers import conv, digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Labels, Settings
-from .training import Training, adam
+from .training import Training, TrainingTask, adam
 
 Digits = Int64[Tensor, "*lead d"]
 Results = Int64[Tensor, "*lead outputs"]
@@ -165,7 +165,7 @@ def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*
     return padded.gather(-1, columns.unsqueeze(-2).expand(*lead, size, size))
 
 
-class ProgramsTask:
+class ProgramsTask(TrainingTask):
     """Model, examples and likelihood."""
 
     def __init__(self, config: Programs) -> None:
@@ -231,7 +231,7 @@ class ProgramsTask:
         period = (self.config.restart or 0) * self.training.per_epoch
         if period and i > 0 and i % period == 0 and self.recent_loss > 0.5:
             self.start_again()
-        self.training.step(i)
+        super().step(i)
 
     @torch.no_grad()
     def start_again(self) -> None:
@@ -259,9 +259,9 @@ class ProgramsTask:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.training.state_dict(), "recent_loss": self.recent_loss}
+        return {**super().state_dict(), "recent_loss": self.recent_loss}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.recent_loss = state["recent_loss"]
-        self.training.load_state_dict(state)
+        super().load_state_dict(state)
         self.optimiser.param_groups[0]["lr"] = self.rate

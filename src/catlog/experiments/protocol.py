@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log, pi
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -34,7 +34,7 @@ from ..data import load
 from ..estimators import Exact
 from .named_estimators import chosen_estimator
 from .stacked import StackedMLP, glorot_by_seed, stack_estimator
-from .training import Training, adam
+from .training import Training, TrainingTask, adam
 
 if TYPE_CHECKING:
     from .dvae import DVAE
@@ -109,7 +109,7 @@ class StackedAutoencoders(nn.Module):
         return softplus(self.spread).clamp(min=LEAST_VARIANCE)
 
 
-class ProtocolTask:
+class ProtocolTask(TrainingTask):
     """A stack of autoencoders, their data and their bounds."""
 
     def __init__(self, config: "DVAE") -> None:
@@ -189,9 +189,6 @@ class ProtocolTask:
         logits = self.model.encoder(x)
         f, q = self.negated_bound(x, logits), self.distribution(logits)
         return (self.E(f, q) + self.divergence(logits)) * self.config.models
-
-    def step(self, i: int) -> None:
-        self.training.step(i)
 
     def measure(self, i: int) -> dict[str, float]:
         few = min(FEW, self.test_samples)
@@ -276,9 +273,3 @@ class ProtocolTask:
             "relative_bias2": float((bias2 / norm2).mean()),
             "relative_variance": float((variance / norm2).mean()),
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.training.load_state_dict(state)

@@ -327,16 +327,14 @@ class Folder:
                 iteration, state, lines = saved["iteration"], saved["state"], saved["lines"]
                 self._intact = [path]
                 break
-        self._rewrite_metrics(rows[:lines])
+        if self.metrics_path.exists() or rows[:lines]:
+            content = "".join(json.dumps(row) + "\n" for row in rows[:lines])
+            with explained_when_full(self.path):
+                write_atomically(self.metrics_path, content)
         if skipped:
             what = f"resumes from iteration {iteration}" if iteration else "starts from scratch"
             notify(f"{self.path} {what}: {', '.join(skipped)}.")
         return iteration, state
-
-    def _rewrite_metrics(self, rows: list[dict[str, Any]]) -> None:
-        if self.metrics_path.exists() or rows:
-            with explained_when_full(self.path):
-                write_atomically(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, row: Mapping[str, float]) -> None:
         """Write the summary."""

@@ -136,6 +136,21 @@ class Training:
         self.steps = state["steps"]
 
 
+class TrainingTask:
+    """A task whose steps and state are those of a training over epochs."""
+
+    training: Training
+
+    def step(self, i: int) -> None:
+        self.training.step(i)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.training.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.training.load_state_dict(state)
+
+
 def gradient_statistics(
     loss: Callable[[], Tensor],
     parameters: list[nn.Parameter],

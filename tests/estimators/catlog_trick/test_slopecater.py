@@ -16,7 +16,7 @@ from catlog.estimators.catlog_trick.slope_predictions import (
     systematic_sample,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
-from catlog.testing.cases import MASKED_ONE_HOT
+from more_cases import MASKED_ONE_HOT
 
 
 def bits(logits: Tensor) -> Distribution:
