@@ -231,16 +231,18 @@ class Pilot:
         exact = [trial for trial in self.measured if trial.is_exact]
         noisy = [trial for trial in self.measured if trial.estimator.unbiased]
         best = min(exact or noisy, key=lambda trial: trial.variance, default=None)
-        if best is None:
-            return
-        repeats = self.settings.truth_repeats
-        time_left = self.settings.reference_share * self.time_left()
-        if time_left < repeats * best.seconds:
-            repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
-        repeats = 2 if best.is_exact else repeats
-        gradients = self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
-        self.scoring.truth = Moments()
-        self.scoring.truth.add(self._selected(gradients))
+        if best is not None:
+            repeats = self.settings.truth_repeats
+            time_left = self.settings.reference_share * self.time_left()
+            if time_left < repeats * best.seconds:
+                repeats = max(self.settings.least_repeats, int(time_left / best.seconds))
+            repeats = 2 if best.is_exact else repeats
+            self.scoring.truth = Moments()
+            self.scoring.truth.add(
+                self._selected(
+                    self.task.gradients_at_mean_value(best.estimator, repeats, self.generator)
+                )
+            )
 
     def sizes(self, trial: Trial) -> list[int]:
         """Return the numbers of draws to consider: powers of two, and the most in the budget."""

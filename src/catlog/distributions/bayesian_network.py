@@ -83,7 +83,24 @@ class BayesianNetwork(Ordered):
                 )
             else:
                 sizes[name] = node.cardinality
-        _check_parents_and_tables(nodes, sizes, batch)
+        for name, node in nodes.items():
+            for parent in node.parents:
+                if parent not in nodes:
+                    known = list(nodes)
+                    raise ValueError(
+                        f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the "
+                        f"nodes {known}."
+                    )
+            if isinstance(node.logits, Tensor):
+                block = (node.size,) if node.size > 1 else ()
+                parents = tuple(sizes[parent] for parent in node.parents for _ in place[parent])
+                expected = (*batch, *parents, *block, sizes[name])
+                if tuple(node.logits.shape) != expected:
+                    raise ValueError(
+                        f"BayesianNetwork: the table of node {name!r} must have shape {expected} "
+                        f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
+                        f"{tuple(node.logits.shape)} was given."
+                    )
         order = _parents_first(nodes)
         reach: dict[str, frozenset[int]] = {}
         for name in order:
@@ -124,30 +141,6 @@ class BayesianNetwork(Ordered):
         assert isinstance(node.logits, Tensor)
         parents = sum(len(self.place[parent]) for parent in node.parents)
         return node.logits.shape[: node.logits.dim() - parents - (2 if node.size > 1 else 1)]
-
-
-def _check_parents_and_tables(
-    nodes: Mapping[str, Node], sizes: Mapping[str, int], batch: torch.Size
-) -> None:
-    """Raise if a parent is unknown, or a table has another shape than its node needs."""
-    for name, node in nodes.items():
-        for parent in node.parents:
-            if parent not in nodes:
-                raise ValueError(
-                    f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the "
-                    f"nodes {list(nodes)}."
-                )
-        if not isinstance(node.logits, Tensor):
-            continue
-        block = (node.size,) if node.size > 1 else ()
-        parents = [sizes[parent] for parent in node.parents for _ in range(nodes[parent].size)]
-        expected = (*batch, *parents, *block, sizes[name])
-        if tuple(node.logits.shape) != expected:
-            raise ValueError(
-                f"BayesianNetwork: the table of node {name!r} must have shape {expected} "
-                f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
-                f"{tuple(node.logits.shape)} was given."
-            )
 
 
 def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:

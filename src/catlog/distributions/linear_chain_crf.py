@@ -64,8 +64,11 @@ class LinearChainCRF(MarkovChain):
             )
         inspects = can_inspect(validate_args is not False, unary, pairwise)
         if inspects:
-            _check_weights("unary", unary)
-            _check_weights("pairwise", pairwise)
+            for name, weights in (("unary", unary), ("pairwise", pairwise)):
+                if bool((weights.isnan() | (weights == torch.inf)).any()):
+                    raise ValueError(
+                        f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
+                    )
         unary, pairwise = widened(unary), widened(pairwise)
         # Finite weights for the impossible, so that no derivative is NaN.
         states = unary.clamp(min=IMPOSSIBLE)
@@ -80,8 +83,14 @@ class LinearChainCRF(MarkovChain):
         self.unary = unary
         self.pairwise = pairwise
         self.log_partition = _or_impossible(message.logsumexp(-1))
-        if inspects:
-            _check_possible(self.log_partition)
+        if inspects and bool((self.log_partition == -torch.inf).any()):
+            bad = tuple((self.log_partition == -torch.inf).nonzero()[0].tolist())
+            place = f" at batch index {bad}" if bad else ""
+            raise ValueError(
+                "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
+                f"sequence has weight zero{place}. The evidence is impossible: look for a step "
+                "whose states are all -inf, or forbidden by all transitions."
+            )
         table = torch.stack(transitions[::-1], -3) if transitions else pairs
         # A state without a future is never entered. Any row will do for it, and zeros are valid.
         is_dead = (table < IMPOSSIBLE / 2).all(-1, keepdim=True)
@@ -90,27 +99,6 @@ class LinearChainCRF(MarkovChain):
             torch.where(is_dead, 0.0, _or_impossible(table)),
             length,
             validate_args=validate_args,
-        )
-
-
-def _check_weights(name: str, weights: Tensor) -> None:
-    """Raise if a weight is NaN or +inf. This reads the numbers."""
-    if bool((weights.isnan() | (weights == torch.inf)).any()):
-        raise ValueError(
-            f"LinearChainCRF: `{name}` must be finite or -inf, but it has NaN or +inf."
-        )
-
-
-def _check_possible(log_partition: Tensor) -> None:
-    """Raise if no sequence of states has a weight. This reads the numbers."""
-    is_impossible = log_partition == -torch.inf
-    if bool(is_impossible.any()):
-        bad = tuple(is_impossible.nonzero()[0].tolist())
-        place = f" at batch index {bad}" if bad else ""
-        raise ValueError(
-            "LinearChainCRF: `unary` and `pairwise` must allow a sequence of states, but every "
-            f"sequence has weight zero{place}. The evidence is impossible: look for a step "
-            "whose states are all -inf, or forbidden by all transitions."
         )
 
 

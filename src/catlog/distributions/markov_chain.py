@@ -47,27 +47,52 @@ class MarkovChain(Ordered):
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)
-        if length is None and not shared:
-            length = transition.shape[-3] + 1
+        steps = None if shared else transition.shape[-3] + 1
+        if length is None:
+            length = steps
         if length is None:
             raise ValueError(
                 "MarkovChain: `length` is needed if one `transition` serves every step."
             )
         check_count("MarkovChain", "length", length)
-        _check_tables(initial, transition, emission, length, shared)
+        lead = transition.shape[: -2 if shared else -3]
+        if (
+            transition.shape[-2:] != (k, k)
+            or (steps is not None and steps != length)
+            or not _broadcasts(lead, batch)
+        ):
+            sizes = "".join(f"{size}, " for size in batch)
+            raise ValueError(
+                f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
+                f"[{sizes}{length - 1}, {k}, {k}] ([*batch, k, k] or [*batch, T - 1, k, k]) to go "
+                f"with `initial` {tuple(initial.shape)} and length {length}, but "
+                f"{tuple(transition.shape)} was given. If it lacks the batch, expand it."
+            )
+        if emission is not None and (
+            emission.dim() < 2
+            or emission.shape[-2] != k
+            or not _broadcasts(emission.shape[:-2], batch)
+        ):
+            raise ValueError(
+                f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` "
+                f"{tuple(initial.shape)}, but {tuple(emission.shape)} was given."
+            )
         # Widened here, so that gradients add up in float32.
         self.initial = widened(initial)
         self.transition = widened(transition)
         self.emission = None if emission is None else widened(emission)
         self.shared = shared
         self.length = length
-        self.cardinalities = (k,) * length
-        self.blocks = tuple((t,) for t in range(length))
-        self.ancestors = tuple(range(t) for t in range(length))
-        if emission is not None:
-            self.cardinalities += (emission.shape[-1],) * length
-            self.blocks += (tuple(range(length, 2 * length)),)
-            self.ancestors += (range(length),)
+        states = tuple(range(length))
+        self.cardinalities = (k,) * length + (
+            () if emission is None else (emission.shape[-1],) * length
+        )
+        self.blocks = tuple((t,) for t in states) + (
+            () if emission is None else (tuple(range(length, 2 * length)),)
+        )
+        self.ancestors = tuple(range(t) for t in states) + (
+            () if emission is None else (range(length),)
+        )
         self.real = self.initial.dtype
         self.device = initial.device
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
@@ -79,11 +104,8 @@ class MarkovChain(Ordered):
         if block == self.length:
             assert self.emission is not None
             return torch.stack([lookup(self.emission, x[..., t]) for t in range(self.length)], -2)
-        return lookup(self._transition_to(block), x[..., block - 1]).unsqueeze(-2)
-
-    def _transition_to(self, t: int) -> Float[Tensor, "*batch k k"]:
-        """Return the table of state t given state t - 1."""
-        return self.transition if self.shared else self.transition[..., t - 1, :, :]
+        table = self.transition if self.shared else self.transition[..., block - 1, :, :]
+        return lookup(table, x[..., block - 1]).unsqueeze(-2)
 
     def entropy(self) -> Tensor:
         """Return the exact entropy, by the marginals of the states."""
@@ -96,7 +118,9 @@ class MarkovChain(Ordered):
         marginal, total = probs_and_entropy(self.initial)
         for t in range(self.length):
             if t > 0:
-                step, entropy = probs_and_entropy(self._transition_to(t))
+                step, entropy = probs_and_entropy(
+                    self.transition if self.shared else self.transition[..., t - 1, :, :]
+                )
                 total = total + (marginal * entropy).sum(-1)
                 # Not a matrix product, which autocast would compute in fewer bits.
                 marginal = (marginal.unsqueeze(-1) * step).sum(-2)
@@ -109,8 +133,8 @@ class MarkovChain(Ordered):
         marginal = widened(self.initial).softmax(-1)
         states = [marginal]
         for t in range(1, self.length):
-            step = widened(self._transition_to(t)).softmax(-1)
-            marginal = (marginal.unsqueeze(-1) * step).sum(-2)
+            step = self.transition if self.shared else self.transition[..., t - 1, :, :]
+            marginal = (marginal.unsqueeze(-1) * widened(step).softmax(-1)).sum(-2)
             states.append(marginal)
         parts = [torch.stack([state.expand_as(marginal) for state in states], -2)]
         if self.emission is not None:
@@ -131,32 +155,6 @@ def lookup(
     return table.gather(
         -2, index[..., None, None].expand(index.shape + (1, table.shape[-1]))
     ).squeeze(-2)
-
-
-def _check_tables(
-    initial: Tensor, transition: Tensor, emission: Tensor | None, length: int, shared: bool
-) -> None:
-    """Raise unless the tables have shapes that go with `initial` and the length."""
-    k, batch = initial.shape[-1], initial.shape[:-1]
-    if (
-        transition.shape[-2:] != (k, k)
-        or not (shared or transition.shape[-3] == length - 1)
-        or not _broadcasts(transition.shape[: -2 if shared else -3], batch)
-    ):
-        sizes = "".join(f"{size}, " for size in batch)
-        raise ValueError(
-            f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
-            f"[{sizes}{length - 1}, {k}, {k}] ([*batch, k, k] or [*batch, T - 1, k, k]) to go "
-            f"with `initial` {tuple(initial.shape)} and length {length}, but "
-            f"{tuple(transition.shape)} was given. If it lacks the batch, expand it."
-        )
-    if emission is not None and (
-        emission.dim() < 2 or emission.shape[-2] != k or not _broadcasts(emission.shape[:-2], batch)
-    ):
-        raise ValueError(
-            f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` "
-            f"{tuple(initial.shape)}, but {tuple(emission.shape)} was given."
-        )
 
 
 def _broadcasts(lead: torch.Size, batch: torch.Size) -> bool:
