@@ -27,8 +27,8 @@ from torch import Tensor
 
 import catlog
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 LENGTH, SYMBOLS = 3, 4
 TEXTS = torch.tensor(list(product(range(SYMBOLS), repeat=LENGTH)))
@@ -171,5 +171,4 @@ def main(output: Path | None, quick: bool) -> None:
 if __name__ == "__main__":
     parser = table_parser(__doc__, quick="few and small measurements, for the tests")
     options = parser.parse_args()
-    file = RESULTS / "quality" / "advantages.csv"
-    main(options.output or (None if options.quick else file), options.quick)
+    main(output_of(options, "quality", "advantages.csv"), options.quick)

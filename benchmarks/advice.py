@@ -69,7 +69,7 @@ def rivals(
             and cls not in EXCLUDED
             and (structure.has_slope or not E.differentiates_f)
             and why_unsuitable(E, task.kind) is None
-            and why_over_budget(E, task.q, structure.budget) is None
+            and why_over_budget(E, structure.budget, task.evaluations) is None
         ):
             prototypes.append(E)
     listed: dict[str, catlog.Estimator] = {}
@@ -84,8 +84,8 @@ def sizes(E: catlog.Estimator, task: GradientSampler, budget: int) -> list[catlo
     if not hasattr(E, "samples"):
         return [E]
     options = [E]
-    if why_over_budget(E, task.q, budget) is None:
-        options.append(within_budget(E, task.q, budget))
+    if why_over_budget(E, budget, task.evaluations) is None:
+        options.append(within_budget(E, budget, task.evaluations))
     for samples in DRAWS:
         try:
             sized = with_samples(E, samples)
@@ -158,35 +158,37 @@ def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list
         clock=settings.clock,
     )
     by_name = scores(comparison, median_low(advice.minibatch_variance for advice in pilots))
-    best = min(comparison.rows, key=lambda row: by_name[row.name])
-    rows: list[tables.Row] = []
-    for pilot, advice in enumerate(pilots):
-        chosen = comparison[advice.trials[0].name]
-        ratio, low, high = score_ratio(chosen, best, by_name)
-        rows.append(
-            {
-                "problem": name,
-                "size": size,
-                "table": "with table" if with_table else None,
-                "budget": structure.budget,
-                "pilot": pilot,
-                "chosen": chosen.name,
-                "best": best.name,
-                "ratio": ratio,
-                "ratio_low": low,
-                "ratio_high": high,
-                "variance_ratio": variance_ratio(chosen, comparison.rows),
-                "variance": chosen.variance,
-                "seconds": chosen.seconds,
-                "best_variance": best.variance,
-                "best_seconds": best.seconds,
-                "pilot_seconds": advice.seconds,
-                "step_seconds": advice.step_seconds,
-                "pilot_steps": advice.seconds / advice.step_seconds,
-                "measured": len(comparison.rows),
-            }
-        )
-    return rows
+    place = {"problem": name, "size": size, "table": "with table" if with_table else None}
+    place["budget"] = structure.budget
+    return [
+        {**place, "pilot": pilot, **judged(advice, comparison, by_name)}
+        for pilot, advice in enumerate(pilots)
+    ]
+
+
+def judged(
+    advice: catlog.Advice, comparison: catlog.Comparison, scores: dict[str, float]
+) -> tables.Row:
+    """Return how good one advice is beside the best of the comparison."""
+    best = min(comparison.rows, key=lambda row: scores[row.name])
+    chosen = comparison[advice.trials[0].name]
+    ratio, low, high = score_ratio(chosen, best, scores)
+    return {
+        "chosen": chosen.name,
+        "best": best.name,
+        "ratio": ratio,
+        "ratio_low": low,
+        "ratio_high": high,
+        "variance_ratio": variance_ratio(chosen, comparison.rows),
+        "variance": chosen.variance,
+        "seconds": chosen.seconds,
+        "best_variance": best.variance,
+        "best_seconds": best.seconds,
+        "pilot_seconds": advice.seconds,
+        "step_seconds": advice.step_seconds,
+        "pilot_steps": advice.seconds / advice.step_seconds,
+        "measured": len(comparison.rows),
+    }
 
 
 def print_summary(rows: list[tables.Row]) -> None:

@@ -25,8 +25,8 @@ from torch.nn.functional import cross_entropy
 import catlog
 from catlog.distributions import left_padded
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 LETTERS = "0123456789+="
 END, LENGTH = len(LETTERS), 3
@@ -180,5 +180,4 @@ def main(output: Path | None, quick: bool) -> None:
 if __name__ == "__main__":
     parser = table_parser(__doc__, quick="few and small measurements, for the tests")
     options = parser.parse_args()
-    file = RESULTS / "quality" / "arithmetic.csv"
-    main(options.output or (None if options.quick else file), options.quick)
+    main(output_of(options, "quality", "arithmetic.csv"), options.quick)

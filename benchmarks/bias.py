@@ -27,9 +27,9 @@ from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expec
 from catlog.testing.battery import applies, z_limit, z_scores
 from catlog.testing.settings import VARIANTS, continuous
 
-from .command_line import table_parser
+from .command_line import output_of, table_parser
 from .settings import NETWORK, Options, make_estimator, options_text
-from .tables import RESULTS, Row, Table
+from .tables import Row, Table
 
 LARGEST_ERROR = 1e-10
 LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
@@ -132,7 +132,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "estimators.csv")
+    path = output_of(args, "quality", "estimators.csv")
     table = Table(path, ("estimator", "problem"))
     for name in args.names:
         table.add(judge_all(name, args.quick))

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from .tables import RESULTS
+
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser that shows the docstring of a benchmark as it is written."""
@@ -22,3 +24,10 @@ def table_parser(
         "--output", type=Path, default=output, help="the CSV file, or the folder of several"
     )
     return parser
+
+
+def output_of(args: argparse.Namespace, *place: str) -> Path | None:
+    """Return --output, by default this place in results/; with --quick there is no default."""
+    if args.output is not None or args.quick:
+        return args.output
+    return RESULTS.joinpath(*place)

@@ -19,8 +19,8 @@ from catlog import Estimator
 from catlog.experiments import DVAE
 from catlog.experiments.dvae import DVAETask
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 MODELS = {"bits": (2, 200), "one-hot": (10, 20)}  # categories, variables
 NAMES = ("ReinMax", "StraightThrough", "GappedStraightThrough", "GumbelRao", "GumbelSoftmax")
@@ -95,7 +95,7 @@ def measure(model: str, epochs: int, repeats: int, sizes: tuple[int, ...]) -> li
 def main() -> None:
     args = table_parser(__doc__, quick="few steps, for the tests").parse_args()
     torch.set_num_threads(1)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "dependent_draws.csv")
+    path = output_of(args, "quality", "dependent_draws.csv")
     table = Table(path, ("model", "estimator", "samples", "draws"))
     for model in MODELS:
         rows = measure(model, *((1, 4, (2,)) if args.quick else (30, 60, SAMPLES)))

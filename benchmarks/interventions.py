@@ -22,10 +22,10 @@ import catlog
 from catlog.distributions import Autoregressive, Ordered
 from catlog.sampling.interventions import all_interventions, noise_shape
 
-from .command_line import table_parser
+from .command_line import output_of, table_parser
 from .quality.structured import conditional_rows
 from .speed.timing import Bench
-from .tables import RESULTS, Row, Table, show
+from .tables import Row, Table, show
 
 CATEGORIES = 8
 WIDTH = 32
@@ -185,7 +185,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = measure([4, 8, 16], 8, 5) if args.quick else measure([8, 16, 32, 64], 32, 7)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "structured_scaling.csv")
+    path = output_of(args, "quality", "structured_scaling.csv")
     Table(path, ("what", "law", "d")).add(rows)
     show("interventions", rows)
     print_conclusion(rows)

@@ -28,8 +28,8 @@ from catlog.logarithm import log_of_mean
 from catlog.testing import Case
 from catlog.testing.cases import grid
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 FLOOR = 1e-8  # of the experiment `addition`
 CHUNK = 100_000  # outcomes at once
@@ -153,7 +153,7 @@ def main() -> None:
     parser = table_parser(__doc__, quick="few draws, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "log_expectation.csv")
+    path = output_of(args, "quality", "log_expectation.csv")
     table = Table(path, ("problem", "estimator", "draws", "repeats"))
     settings = [("Exact", 1, 1)]
     settings += [

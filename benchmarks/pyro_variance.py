@@ -15,12 +15,10 @@ variables. Columns:
 - milliseconds: the median time of a gradient, methods taking turns.
 """
 
-import argparse
 import logging
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -32,7 +30,8 @@ from torch import Tensor
 import catlog
 import catlog.pyro
 
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 Program = Callable[[], None]
 BASELINE = {"baseline": {"use_decaying_avg_baseline": True}}
@@ -169,14 +168,12 @@ def measure(name: str, steps: int, repeats: int) -> list[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few repeats, no file by default")
-    parser.add_argument("--output", type=Path, help="a CSV file")
+    parser = table_parser(__doc__, quick="few repeats, for the tests")
     settings = parser.parse_args(arguments)
     logging.getLogger("pyro").setLevel(logging.WARNING)
     repeats = 10 if settings.quick else 300
-    default = None if settings.quick else RESULTS / "quality" / "pyro_variance.csv"
-    table = Table(settings.output or default, ("problem", "steps", "method"))
+    path = output_of(settings, "quality", "pyro_variance.csv")
+    table = Table(path, ("problem", "steps", "method"))
     for name, (_, stages, *_) in PROBLEMS.items():
         for steps in stages:
             rows = measure(name, min(steps, 5) if settings.quick else steps, repeats)

@@ -160,15 +160,15 @@ def reached(
     return None
 
 
-def summaries(rows: list[Row], target: float = TARGET) -> list[Row]:
+def summaries(rows: list[Row]) -> list[Row]:
     """Return a row per run, as `benchmarks.cpu_races` has them; methods by their labels."""
     return [
         {
             "race": RACE,
             "method": label_of(name),
             "seed": seed,
-            "target": target,
-            "seconds": reached(curve, target),
+            "target": TARGET,
+            "seconds": reached(curve),
             "trained": curve[-1]["seconds"],
         }
         for name, runs in curves(rows).items()

@@ -34,8 +34,8 @@ from catlog.experiments.training import adam
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Sharded
 from catlog.problems.mlp import mlp
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 SLEEP = 0.005  # seconds
 
@@ -257,7 +257,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     rounds = args.rounds or (2 if args.quick else 11)
-    path = args.output or (None if args.quick else RESULTS / "scaling" / "scaling.csv")
+    path = output_of(args, "scaling", "scaling.csv")
     table = Table(path, ("section",))
     for name in args.only:
         rows = PARTS[name](rounds, args.quick)

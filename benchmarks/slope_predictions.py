@@ -24,8 +24,8 @@ import catlog
 from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 from .temperatures import CATEGORIES, VARIABLES, Autoencoder, trained
 
 ESTIMATORS: list[SlopeEstimator] = [
@@ -98,7 +98,7 @@ def main() -> None:
     parser = table_parser(__doc__, quick="few steps, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "slope_predictions.csv")
+    path = output_of(args, "quality", "slope_predictions.csv")
     table = Table(path, ("estimator", "steps"))
     data = load("mnist-5000")
     train, test = data.train.round(), data.test.round()

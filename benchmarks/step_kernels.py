@@ -37,12 +37,12 @@ def steps_of(task: DVAETask, count: int) -> None:
         task.step(i)
 
 
-def step_times(tasks: dict[str, DVAETask], steps: int = STEPS) -> list[Row]:
+def step_times(tasks: dict[str, DVAETask]) -> list[Row]:
     """Return the milliseconds of a step of each task, the median of rounds in turn."""
-    calls = {name: partial(steps_of, task, steps) for name, task in tasks.items()}
+    calls = {name: partial(steps_of, task, STEPS) for name, task in tasks.items()}
     rows = []
     for name, seconds in seconds_in_turns(calls, ROUNDS).items():
-        ms = [1000 * value / steps for value in seconds]
+        ms = [1000 * value / STEPS for value in seconds]
         rows.append({"method": name, "ms": median(ms), "least": min(ms), "most": max(ms)})
     return rows
 

@@ -27,8 +27,8 @@ from torch.nn.functional import pad
 import catlog
 from catlog.distributions import gumbel_top_k
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 from .turns import median_ratio, seconds_in_turns
 
 IMPOSSIBLE = -1e30
@@ -163,7 +163,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (30, 5, 4) if args.quick else (1000, 50, 100)
-    folder = args.output or (None if args.quick else RESULTS / "subset")
+    folder = output_of(args, "subset")
     rows = speed(*sizes, repeats=2 if args.quick else args.repeats)
     show("Milliseconds", rows)
     errors = stability(*sizes)

@@ -44,8 +44,8 @@ from catlog.data import load
 from catlog.distributions import Subset
 from catlog.estimator import Function
 
-from .command_line import argument_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 TERMS = 10  # of the sum of Gamma variables, as published
 BATCH = 100
@@ -258,9 +258,8 @@ def train(training: Training, steps: int, every: int, table: Table, deadline: fl
         path.unlink(missing_ok=True)
 
 
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few steps, for the tests")
+def parsed_arguments() -> argparse.Namespace:
+    parser = table_parser(__doc__, quick="a few steps, for the tests")
     parser.add_argument("--data", default="mnist-5000", help="a name of catlog.data.load")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--names", nargs="+", default=["RLOO", "CritiCateR", "SIMPLE", "I-MLE"])
@@ -277,14 +276,17 @@ def main() -> None:
     )
     parser.add_argument("--eager", action="store_true", help="capture no step in a CUDA graph")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which to stop")
-    parser.add_argument("--output", type=Path, help="the CSV file")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parsed_arguments()
     deadline = time.perf_counter() + args.limit
     torch.set_num_threads(1)
     sizes = (16, 12, 3) if args.quick else (128, 40, 10)
     steps = 4 if args.quick else args.steps
     every = args.every or max(1, steps // 6)
-    path = args.output or (None if args.quick else RESULTS / "subset" / "autoencoder.csv")
+    path = output_of(args, "subset", "autoencoder.csv")
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     data = load(args.data)

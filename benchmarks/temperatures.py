@@ -27,8 +27,8 @@ import catlog
 from catlog.data import load
 from catlog.estimators.relaxations.sampling_layer import SlopeEstimator
 
-from .command_line import table_parser
-from .tables import RESULTS, Row, Table, show
+from .command_line import output_of, table_parser
+from .tables import Row, Table, show
 
 VARIABLES, CATEGORIES, HIDDEN = 4, 8, 256
 TEMPERATURES = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5)
@@ -160,7 +160,7 @@ def main() -> None:
     parser = table_parser(__doc__, quick="few steps, for the tests")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "temperatures.csv")
+    path = output_of(args, "quality", "temperatures.csv")
     table = Table(path, ("section", "estimator", "steps", "seed"))
     data = load("mnist-5000")
     train, test = data.train.round(), data.test.round()

@@ -15,7 +15,7 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 import measured
 from jinja2 import Environment, StrictUndefined
-from measured import ROOT, race
+from measured import ROOT, race_figures
 
 DOCS = ROOT / "docs"
 FIGURES = DOCS / "figures"
@@ -55,4 +55,4 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         print(filled(sys.argv[1]))
     else:
-        race.headline(DOCS / "images" / "race.png")
+        race_figures.headline(DOCS / "images" / "race.png")

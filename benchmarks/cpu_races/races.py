@@ -19,6 +19,7 @@ from catlog.problems.mlp import mlp
 from .racers import Racer
 
 BATCH = 100
+CPU = torch.device("cpu")
 # Both bring a good estimator to its target in half a minute, before the model has learned all
 # training images by heart.
 AUTOENCODER_RATE = 1e-3
@@ -79,6 +80,16 @@ class Autoencoder:
         return self.task.reconstruction(images, relaxed=False), q
 
 
+@dataclass(frozen=True)
+class EagerBatches:
+    """Batches of a training on a CPU, in eager mode."""
+
+    seed: int
+    batch: int = BATCH
+    compiles: bool = False
+    torch_device: torch.device = CPU
+
+
 class HardAttention:
     """A classifier that sees two of 16 patches of a digit; a policy says which.
 
@@ -96,17 +107,10 @@ class HardAttention:
         self.policy = mlp(PATCHES, 64, GLIMPSES * PATCHES)
         self.classifier = mlp(PATCHES + 784, 64, 10)
         model = nn.ModuleList([self.policy, self.classifier])
-        device = torch.device("cpu")
+        batches = EagerBatches(seed)
+        optimiser = adam(model.parameters(), ATTENTION_RATE, self.E, batches.torch_device)
         self.training = Training(
-            self.loss,
-            model,
-            self.E,
-            adam(model.parameters(), ATTENTION_RATE, self.E, device),
-            examples=len(self.labels),
-            batch=BATCH,
-            seed=seed,
-            device=device,
-            compile=False,
+            batches, self.loss, model, self.E, optimiser, examples=len(self.labels)
         )
 
     def use(self, E: Estimator) -> None:

@@ -27,8 +27,9 @@ from catlog.diagnostics.sizing import why_unsuitable
 from catlog.distributions.factors import factors
 from catlog.estimators.catlog_trick.kernel_critic import critic_means, critic_values, encoded
 
+from ..command_line import output_of
 from ..settings import Options, make_estimator, near_budget, options_text
-from ..tables import RESULTS, Row, Table
+from ..tables import Row, Table
 from .measuring import NORMAL, backward_passes, observe, train
 
 BUDGET = 40
@@ -150,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    path = args.output or (None if args.quick else RESULTS / "quality" / "contest.csv")
+    path = output_of(args, "quality", "contest.csv")
     table = Table(path, ("part", "problem", "seed", "method"))
     runs: list[tuple[problems.Size, int, str]] = [
         (size, seed, name)

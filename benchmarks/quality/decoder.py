@@ -41,7 +41,8 @@ from catlog.estimators.catlog_trick import corrections
 from catlog.functions import FirstLayerLinear
 from catlog.problems.mlp import mlp
 
-from ..tables import RESULTS, Row, Table, show
+from ..command_line import output_of
+from ..tables import Row, Table, show
 from .measuring import NORMAL, backward_passes
 
 BITS = 200
@@ -267,7 +268,7 @@ def main(args: argparse.Namespace) -> None:
     repeats = args.repeats or (40 if args.quick else 200)
     images_measured = args.images or (1 if args.quick else 10)
     training = 3 if args.quick else 30
-    folder = args.output or (None if args.quick else RESULTS / "quality")
+    folder = output_of(args, "quality")
     first = Table(folder and folder / "variance_dvae.csv", ("epochs", "method"))
     second = Table(folder and folder / "control_variates.csv", ("part", "problem", "method"))
     generator = torch.Generator().manual_seed(0)

@@ -27,6 +27,7 @@ from catlog.diagnostics.moments import Moments
 from catlog.problems.problem import Problem, bits, one_hot
 from catlog.testing.settings import supports
 
+from ..command_line import output_of
 from ..settings import (
     MOVING_AVERAGE,
     NETWORK,
@@ -35,7 +36,7 @@ from ..settings import (
     near_budget,
     options_text,
 )
-from ..tables import RESULTS, Row, Table
+from ..tables import Row, Table
 from .measuring import train
 
 BUDGET = 40
@@ -163,7 +164,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     sizes = (2, 20, 3) if args.quick else (args.rounds, 200, 200)
-    path = args.output or (None if args.quick else RESULTS / "quality" / "estimators.csv")
+    path = output_of(args, "quality", "estimators.csv")
     table = Table(path, ("estimator", "problem"))
     for name, shape in (QUICK_SHAPES if args.quick else SHAPES).items():
         problem, exact = network_problem(name, shape)

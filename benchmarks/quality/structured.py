@@ -32,7 +32,8 @@ from catlog.distributions import Ordered
 from catlog.problems import Problem
 from catlog.sampling.draw import draw
 
-from ..tables import RESULTS, Row, Table, show
+from ..command_line import output_of
+from ..tables import Row, Table, show
 from .measuring import observe, variance_ratio
 from .structured_problems import PROBLEMS
 
@@ -207,7 +208,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    folder = args.output or (None if args.quick else RESULTS / "quality")
+    folder = output_of(args, "quality")
     budgets = (1,) if args.quick else (1, 4)
     name = "criticater_settings" if args.settings else "structured_variance"
     key = ("problem", "budget", "method", "folds", "ridge")

@@ -74,7 +74,7 @@ def affordable(problem: problems.Problem, entry: Entry, seconds: float) -> int:
     """Return the number of steps that fit into ``seconds``, judged by the first step."""
     task = GradientSampler(entry.f, problem.distribution, problem.parameters)
     try:
-        E = within_budget(deepcopy(entry.E), task.q, budget(problem))
+        E = within_budget(deepcopy(entry.E), budget(problem), task.evaluations)
         return int(seconds / task.timer(E, time.perf_counter, task.generator(0))()[0])
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
         return sys.maxsize  # measure_pair reports the reason

@@ -17,8 +17,8 @@ import torch
 
 from catlog.experiments import records
 
-from ..command_line import table_parser
-from ..tables import RESULTS, Row, Table, show
+from ..command_line import output_of, table_parser
+from ..tables import Row, Table, show
 from . import memory, scaling, steps
 from .timing import Bench
 
@@ -70,7 +70,7 @@ def main() -> None:
     )
     print(f"{args.device}: {machine(args.device)}")
 
-    output = args.output or (None if args.quick else RESULTS / "speed")
+    output = output_of(args, "speed")
     for section in args.only:
         rows = SECTIONS[section](bench)
         tables = {section: rows} | (

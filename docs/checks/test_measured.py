@@ -3,7 +3,17 @@
 from statistics import median
 
 import pytest
-from measured import ROOT, compare, control_variates, estimators, idea, race, read, suite
+from measured import (
+    ROOT,
+    compare,
+    control_variates,
+    estimators,
+    idea,
+    race,
+    race_figures,
+    read,
+    suite,
+)
 
 from catlog import ESTIMATORS
 from catlog.testing import z_limit
@@ -17,7 +27,7 @@ def test_reinmax_is_first_and_slopecater_is_first_of_the_unbiased() -> None:
     methods = race.curves(read("speed/race_cuda"))
     times = {
         name: median(race.reached(run) or float("inf") for run in methods[name].values())
-        for name in race.HEADLINE
+        for name in race_figures.HEADLINE
     }
     assert min(times, key=times.__getitem__).startswith("ReinMax")
     unbiased = {name: time for name, time in times.items() if not name.startswith(("Re", "GS"))}

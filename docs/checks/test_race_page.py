@@ -4,7 +4,7 @@ from pathlib import Path
 
 import measured
 import pytest
-from measured import ROOT, race, read
+from measured import ROOT, race, race_figures, read
 from render import render
 
 from catlog.experiments import records
@@ -48,8 +48,8 @@ def write_races(folder: Path, races: tuple[str, ...]) -> None:
 
 def test_without_races_on_a_cpu_the_page_says_so(results: Path) -> None:
     text = render("race", PAGE)
-    assert text.count(race.NOT_MEASURED) == 3
-    for name, draw in race.figures().items():
+    assert text.count(measured.NOT_MEASURED) == 3
+    for name, draw in race_figures.figures().items():
         draw(results / name)
 
 
@@ -62,7 +62,7 @@ def test_the_page_says_who_is_first(results: Path) -> None:
     ]
     records.write(picks, results / "speed" / "advice_picks.csv")
     text = render("race", PAGE)
-    assert text.count(race.NOT_MEASURED) == 1  # the steps with many draws
+    assert text.count(measured.NOT_MEASURED) == 1  # the steps with many draws
     assert "with one thread on Some CPU" in " ".join(text.split())
     assert "**`ReinMax(4)` (biased) is first**, after 18.5 s (median over seeds)." in text
     assert "`SlopeCateR(4)` is next and takes 1.32 times as long." in text
@@ -89,7 +89,7 @@ def test_the_fastest_of_the_other_kind_is_named() -> None:
 
 def test_figures_are_drawn_from_any_rows(results: Path) -> None:
     write_races(results, ("one-hot",))
-    race.cpu_races(results / "cpu_races.png")
+    race_figures.cpu_races(results / "cpu_races.png")
     write_races(results, ("bits", "one-hot", "attention"))
-    race.cpu_races(results / "cpu_races.png")
+    race_figures.cpu_races(results / "cpu_races.png")
     assert (results / "cpu_races.png").stat().st_size > 10_000

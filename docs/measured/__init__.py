@@ -7,12 +7,14 @@ which returns functions that draw the page's pictures, by file name. It may have
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from catlog.experiments import records
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 Row = records.Row
+NOT_MEASURED = "*Not measured yet.*"
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
 
@@ -25,6 +27,11 @@ def read(name: str) -> list[Row]:
 def read_if_measured(name: str) -> list[Row]:
     """Return the rows of results/NAME.csv, none if there is no such file yet."""
     return read(name) if (RESULTS / f"{name}.csv").exists() else []
+
+
+def distinct(rows: Iterable[Row], column: str) -> list[Any]:
+    """Return the different values of a column, in the order in which they first occur."""
+    return list(dict.fromkeys(row[column] for row in rows))
 
 
 def table(head: Sequence[object], lines: Iterable[Sequence[object]]) -> str:

@@ -1,6 +1,6 @@
 """The tables of choose.md: dependent draws, and bias of logarithms."""
 
-from . import Row, read, short, table
+from . import Row, distinct, read, short, table
 
 SHOWN = [("RLOO", 4), ("RLOO", 16), ("IndeCateR", 4), ("IndeCateR", 16)]
 
@@ -19,7 +19,7 @@ def dependent_draws(rows: list[Row]) -> str:
     }
     lines = [
         [f"`{name}`", *(gains[name, model, *scheme] for model in MODELS for scheme in SCHEMES)]
-        for name in dict.fromkeys(row["estimator"] for row in rows)
+        for name in distinct(rows, "estimator")
     ]
     head = [f"{title}: {n} {draws}" for title in MODELS.values() for n, draws in SCHEMES]
     return table(["estimator", *head], lines)

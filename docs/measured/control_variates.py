@@ -2,7 +2,7 @@
 
 from statistics import geometric_mean
 
-from . import Row, read, table
+from . import Row, distinct, read, table
 
 
 def spread(row: Row, key: str) -> str:
@@ -10,7 +10,7 @@ def spread(row: Row, key: str) -> str:
 
 
 def residuals(rows: list[Row]) -> str:
-    stages = list(dict.fromkeys(row["problem"] for row in rows))
+    stages = distinct(rows, "problem")
     variances = {(row["problem"], *row["method"].split("; ")): row["variance"] for row in rows}
     names = list(dict.fromkeys(key[1:] for key in variances))
     lines = [
@@ -21,7 +21,7 @@ def residuals(rows: list[Row]) -> str:
 
 
 def dvae(rows: list[Row]) -> str:
-    stages = list(dict.fromkeys(row["problem"] for row in rows))
+    stages = distinct(rows, "problem")
     cells = {(row["problem"], row["method"]): row for row in rows}
     lines = []
     for row in rows[: len(rows) // len(stages)]:
@@ -42,7 +42,7 @@ def least(rows: list[Row]) -> Row | None:
 
 def grouped(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
     """Return the rows by problem and seed, in the order in which problems first occur."""
-    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    problems = distinct(rows, "problem")
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda row: problems.index(row["problem"])):
         groups.setdefault((row["problem"], row["seed"]), []).append(row)
@@ -80,9 +80,7 @@ def wins(
                 leader is None or leader["variance"] + clear * leader["variance_95"] >= margin
             ):
                 lost.add(problem)
-    return [
-        problem for problem in dict.fromkeys(row["problem"] for row in rows) if problem not in lost
-    ]
+    return [problem for problem in distinct(rows, "problem") if problem not in lost]
 
 
 def ways(rows: list[Row]) -> tuple[str, list[str]]:
@@ -126,7 +124,7 @@ def values() -> dict[str, object]:
     large = [row for row in results if row["part"] == "large"]
     comparison, best_ways = ways(results)
     both = wins(small, "MemoryCateR", "SlopeCateR")
-    problems = list(dict.fromkeys(row["problem"] for row in small))
+    problems = distinct(small, "problem")
     lost = [problem for problem in problems if problem not in both]
     return {
         "residuals": residuals([row for row in measured if row["part"] == "residuals"]),

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from catlog import ESTIMATORS
 from catlog.testing.settings import VARIANTS
 
-from . import Row, read, table
+from . import Row, distinct, read, table
 
 KINDS = {
     frozenset({"bits"}): "bits",
@@ -113,7 +113,7 @@ def problems(rows: list[Row]) -> dict[str, list[Row]]:
         problem: sorted(
             (row for row in measured if row["problem"] == problem), key=lambda row: row["variance"]
         )
-        for problem in dict.fromkeys(row["problem"] for row in measured)
+        for problem in distinct(measured, "problem")
     }
 
 

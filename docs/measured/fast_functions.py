@@ -2,7 +2,7 @@
 
 from statistics import mean
 
-from . import Row, read, short, table
+from . import Row, distinct, read, short, table
 
 
 def times(rows: list[Row]) -> str:
@@ -44,7 +44,7 @@ def parts(rows: list[Row]) -> str:
 
 def additions(rows: list[Row]) -> str:
     """Return the accuracy after the first, the second and the last epoch, over seeds."""
-    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    names = distinct(rows, "estimator")
     lines = []
     for name in names:
         runs = [row for row in rows if row["estimator"] == name]

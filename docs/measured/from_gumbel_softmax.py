@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from statistics import mean
 
-from . import Row, read, table
+from . import Row, distinct, read, table
 from .compare import executed
 
 EARLY, LATE = 100, 2000  # steps of training before the gradients were measured
@@ -29,7 +29,7 @@ def bound(rows: Iterable[Row], estimator: str) -> str:
 def temperatures(rows: list[Row]) -> str:
     gradient = [row for row in rows if row["section"] == "gradient"]
     training = [row for row in rows if row["section"] == "training"]
-    names = dict.fromkeys(row["estimator"] for row in gradient)
+    names = distinct(gradient, "estimator")
     lines = [
         [
             f"`{name}`" if "(" in name else name,

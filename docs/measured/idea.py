@@ -17,6 +17,7 @@ import catlog
 
 METHODS = {"REINFORCE": catlog.Reinforce(), "IndeCateR": catlog.IndeCateR()}
 COLOURS = {"REINFORCE": "#c2410c", "IndeCateR": "#1d4ed8"}
+AS_DRAWN, CLAMPED, REDRAWN = "#e5e7eb", "#1d4ed8", "#fde68a"  # colours of variables
 LOGITS = [round(-4 + 0.125 * i, 3) for i in range(65)]
 TABLES = 400
 
@@ -42,9 +43,8 @@ def estimates(
     x = points(len(theta))
     logits = theta.expand(x.shape).clone().requires_grad_()
     value = E(f, Independent(Bernoulli(logits=logits), 1), x=x.unsqueeze(0))
-    return torch.autograd.grad(value.sum(), logits)[0], Independent(
-        Bernoulli(logits=theta), 1
-    ).log_prob(x).exp()
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    return gradient, Independent(Bernoulli(logits=theta), 1).log_prob(x).exp()
 
 
 def variance(values: Tensor, weight: Tensor) -> Tensor:
@@ -104,16 +104,42 @@ def _clean(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
+def evaluated_points(kind: str) -> list[list[tuple[int, str]]]:
+    """Return the points of one draw, each variable with the colour of where it comes from.
+
+    Beside the draw, every variable is set to every other category, unless ``kind`` is "none". With
+    "suffix", the variables after it are drawn again.
+    """
+    x, k = [0, 2, 1, 1], 3
+    redrawn = {0: [[2, 0, 1], [0, 1, 2]], 1: [[0, 2], [2, 1]], 2: [[0], [2]], 3: [[], []]}
+    rows = [[(value, AS_DRAWN) for value in x]]
+    for i in range(len(x)) if kind != "none" else ():
+        categories = [category for category in range(k) if category != x[i]]
+        for category, suffix in zip(categories, redrawn[i], strict=True):
+            row = [(value, AS_DRAWN) for value in x]
+            row[i] = category, CLAMPED
+            if kind == "suffix":
+                row[i + 1 :] = [(value, REDRAWN) for value in suffix]
+            rows.append(row)
+    return rows
+
+
+def draw_points(axes: Axes, rows: list[list[tuple[int, str]]]) -> None:
+    """Draw a line of squares per point, the draw itself on top."""
+    for r, row in enumerate(rows):
+        below = r + (0.4 if r else 0)
+        for j, (value, face) in enumerate(row):
+            square = plt.Rectangle((j, -below), 0.92, 0.84, facecolor=face, edgecolor="none")
+            axes.add_patch(square)
+            ink = "white" if face == CLAMPED else "#111827"
+            axes.text(j + 0.46, -below + 0.4, value, ha="center", va="center", color=ink)
+    axes.text(-0.25, 0.4, "x", ha="right", va="center", style="italic")
+    axes.set(xlim=(-0.7, 4.1), ylim=(-8.7, 1.1), aspect="equal")
+    axes.axis("off")
+
+
 def which_points(path: Path) -> None:
     """Draw where each estimator evaluates f, for one draw of four variables, three categories."""
-    x, k = [0, 2, 1, 1], 3
-    redrawn = {
-        1: [[None, None, 0, 2], [None, None, 2, 1]],
-        0: [[None, 2, 0, 1], [None, 0, 1, 2]],
-        2: [[None] * 3 + [0], [None] * 3 + [2]],
-    }
-    clamps = [(i, c) for i in range(len(x)) for c in range(k) if c != x[i]]
-    grey, clamp, new = "#e5e7eb", "#1d4ed8", "#fde68a"
     figure, panels = plt.subplots(1, 3, figsize=(9, 4.1), dpi=130, layout="constrained")
     titles = (
         "REINFORCE\nthe draw, nothing else",
@@ -121,35 +147,10 @@ def which_points(path: Path) -> None:
         "IndeCateR\none variable set, the others kept",
     )
     for axes, title, kind in zip(panels, titles, ("none", "suffix", "keep"), strict=True):
-        rows = [[(value, grey) for value in x]]
-        for i, category in clamps if kind != "none" else []:
-            row = [(value, grey) for value in x]
-            row[i] = category, clamp
-            turn = [c for j, c in clamps if j == i].index(category)
-            for j in range(i + 1, len(x)) if kind == "suffix" else []:
-                row[j] = redrawn[i][turn][j], new  # type: ignore[assignment]
-            rows.append(row)
-        for r, row in enumerate(rows):
-            below = r + (0.4 if r else 0)
-            for j, (value, face) in enumerate(row):
-                axes.add_patch(
-                    plt.Rectangle((j, -below), 0.92, 0.84, facecolor=face, edgecolor="none")
-                )
-                axes.text(
-                    j + 0.46,
-                    -below + 0.4,
-                    value,
-                    ha="center",
-                    va="center",
-                    color="white" if face == clamp else "#111827",
-                )
-            axes.text(
-                -0.25, -below + 0.4, "x" if r == 0 else "", ha="right", va="center", style="italic"
-            )
-        axes.set(xlim=(-0.7, 4.1), ylim=(-8.7, 1.1), aspect="equal")
+        draw_points(axes, evaluated_points(kind))
         axes.set_title(title, fontsize=9.5)
-        axes.axis("off")
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in (grey, clamp, new)]
+    faces = (AS_DRAWN, CLAMPED, REDRAWN)
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in faces]
     figure.legend(
         handles,
         ["as drawn", "set to every other category", "resampled, given the earlier ones"],
@@ -168,10 +169,8 @@ def rao_blackwell(path: Path) -> None:
     )
     theta = torch.tensor([0.4, -0.6, 0.2, 0.9], dtype=torch.float64)
     figure, axes = plt.subplots(figsize=(7.5, 3.6), dpi=130, layout="constrained")
-    x, half = (
-        points(d),
-        2 ** (d - 1),
-    )  # the first bit is the slowest: rows r and r + half differ in it alone
+    # The first bit is the slowest: rows r and r + half differ in it alone.
+    x, half = points(d), 2 ** (d - 1)
     for name, E in METHODS.items():
         gradient, weight = estimates(E, f, theta)
         label = f"{name}: variance {variance(gradient, weight)[0]:.3f}"

@@ -12,13 +12,12 @@ from torch.distributions import Bernoulli, Independent
 from catlog.estimator import label
 from catlog.experiments.named_estimators import make_estimator
 
-from . import Row, read_if_measured, table
-from .race import clean
+from . import NOT_MEASURED, Row, read_if_measured, table
+from .race_figures import clean
 
 # isort: split
 from benchmarks import protocol as plan
 
-NOT_MEASURED = "*Not measured yet.*"
 STEPS = 10**6
 FIRST = plan.FIRST
 # Train bounds after 10^6 steps with K = 3, as published (docs/protocol.md names the sources).

@@ -1,13 +1,9 @@
-"""The numbers and the pictures of race.md, and the README's picture."""
+"""The numbers of race.md."""
 
 from math import exp, inf
-from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-
-from . import Row, read, read_if_measured, table
+from . import NOT_MEASURED, Row, read, read_if_measured, table
 
 # isort: split
 from benchmarks.cpu_races.curves import value_after
@@ -22,26 +18,6 @@ from benchmarks.cpu_races.judging import (
 from benchmarks.race import RACE, TARGET, curves, label_of, reached, summaries
 
 Curve = list[Row]
-# The colour of every estimator, whatever its settings.
-COLOURS = {
-    "SlopeCateR": "#b91c1c",
-    "ReinMax": "#f59e0b",
-    "GumbelSoftmax": "#0f766e",
-    "RLOO": "#6b7280",
-    "IndeCateR": "#1d4ed8",
-    "CritiCateR": "#7c3aed",
-    "DARN": "#78350f",
-}
-OTHER_COLOUR = "#ec4899"
-# The README's curves and their labels.
-HEADLINE = {
-    "IndeCateR": "IndeCateR, 2 draws",
-    "RLOO-14": "RLOO, 14 draws",
-    "GS-8": "Gumbel-Softmax, 8 draws (biased)",
-    "SlopeCateR-8, sizes": "SlopeCateR, 8 draws",
-    "ReinMax-8": "ReinMax, 8 draws (biased)",
-}
-HEADLINE_COLOURS = {"RLOO-F": "#111827"}  # beside RLOO-S
 TITLES = {
     "bits": "Autoencoder with 200 bits",
     "one-hot": "Autoencoder with 20 one-hot variables of 10 categories",
@@ -54,7 +30,6 @@ MEASURES = {
 }
 FRESH_SEEDS = {521, 522, 523}  # of the runs in turn
 EARLIER_SEEDS = {421, 422, 423}  # with more versions, before ReinMax's step became cheaper
-NOT_MEASURED = "*Not measured yet.*"
 
 
 def mean_time(runs: dict[int, Curve]) -> float:
@@ -368,137 +343,3 @@ def values() -> dict[str, object]:
         "loss": f"{min(losses):.2f} to {max(losses):.2f}",
         "probability": f"{exp(-max(losses)):.0%}",
     }
-
-
-def look(method: str) -> tuple[str, str]:
-    """Return colour and line of a label; lines of biased estimators are dashed."""
-    return COLOURS.get(class_of(method), OTHER_COLOUR), "-" if is_unbiased(method) else "--"
-
-
-def plot_run(axes: Axes, name: str, curve: Curve, label: str | None, width: float) -> None:
-    shown = [row for row in curve if row["seconds"] > 0]
-    seconds, bounds = [row["seconds"] for row in shown], [row["train"] for row in shown]
-    colour, line = look(label_of(name))
-    colour = HEADLINE_COLOURS.get(name, colour)
-    axes.plot(seconds, bounds, line, color=colour, linewidth=width, label=label)
-
-
-def clean(axes: Axes) -> None:
-    axes.grid(alpha=0.25)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def headline(path: Path) -> None:
-    """Draw five methods of the race, one seed each."""
-    figure, axes = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
-    methods = curves(read("speed/race_cuda"))
-    for name, label in HEADLINE.items():
-        curve = list(methods[name].values())[-1]
-        seconds = reached(curve)
-        result = "not reached" if seconds is None else f"after {seconds:.1f} s"
-        plot_run(axes, name, curve, f"{label}:\n100 {result}", 2.4)
-    axes.axhline(TARGET, color="#9ca3af", linewidth=0.8, linestyle=":")
-    axes.set(xlim=(0, 18), ylim=(99, 130), xlabel="seconds of training on one H200")
-    axes.set_ylabel("negated ELBO of the training images")
-    axes.set_title("A discrete autoencoder of MNIST with 200 bits: lower is better", fontsize=12)
-    figure.legend(loc="outside right center", frameon=False, labelspacing=1.2)
-    clean(axes)
-    figure.savefig(path, dpi=110)
-
-
-def shown_methods(methods: dict[str, dict[int, Curve]]) -> list[str]:
-    """Return the best method of every estimator, the fastest first."""
-    best: dict[str, str] = {}
-
-    def rank(name: str) -> tuple[float, float]:
-        runs = methods[name]
-        return mean_time(runs), min(curve[-1]["train"] for curve in runs.values())
-
-    for name in sorted(methods, key=rank):
-        best.setdefault(class_of(label_of(name)), name)
-    return list(best.values())
-
-
-def race(path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(7.4, 4.4), layout="constrained")
-    methods = curves(read("speed/race_cuda"))
-    for name in shown_methods(methods):
-        for i, curve in enumerate(methods[name].values()):
-            plot_run(axes, name, curve, name if i == 0 else None, 1.4)
-    axes.axhline(TARGET, color="#9ca3af", linewidth=0.8, linestyle=":")
-    axes.set(ylim=(99, 130), xlim=(0, 18), xlabel="seconds of training")
-    axes.set_ylabel("negated train bound")
-    figure.legend(ncols=3, loc="outside lower center", frameon=False)
-    clean(axes)
-    figure.savefig(path, dpi=130)
-
-
-def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> None:
-    """Draw the run of median length of every estimator at its best number of draws."""
-    target = runs[0]["target"]
-    values = []
-    for entry in best_settings(standings(runs)[race]):
-        seeds = sorted(
-            (inf if row["seconds"] is None else row["seconds"], row["seed"])
-            for row in runs
-            if row["method"] == entry.method
-        )
-        seed = seeds[len(seeds) // 2][1]
-        curve = [row for row in points if (row["method"], row["seed"]) == (entry.method, seed)]
-        colour, line = look(entry.method)
-        seconds = [row["seconds"] for row in curve]
-        values.append([row["value"] for row in curve])
-        axes.plot(seconds, values[-1], line, color=colour, linewidth=1.8, label=entry.method)
-    if values:
-        # From the value that half of the curves pass early on, so that the ends are distinct.
-        early = median(line[min(2, len(line) - 1)] for line in values if line)
-        beyond = target + 0.08 * (target - early)
-        axes.set_ylim(*sorted((early, beyond)))
-    axes.axhline(target, color="#9ca3af", linewidth=0.8, linestyle=":")
-    axes.set_title(TITLES.get(race, race), fontsize=11)
-    axes.set(xlim=(0, None), xlabel="CPU seconds of training", ylabel=MEASURES.get(race, "value"))
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    clean(axes)
-
-
-def cpu_races(path: Path) -> None:
-    """Draw a panel per race, one below the other."""
-    runs = read_if_measured("speed/cpu_races")
-    points = read_if_measured("speed/cpu_race_curves")
-    races = list(dict.fromkeys(row["race"] for row in runs))
-    size = (7.4, 3.2 * max(1, len(races)))
-    figure, panels = plt.subplots(
-        max(1, len(races)), 1, figsize=size, layout="constrained", squeeze=False
-    )
-    for race, axes in zip(races, panels[:, 0], strict=False):
-        plot_cpu_race(
-            axes,
-            race,
-            [row for row in runs if row["race"] == race],
-            [row for row in points if row["race"] == race],
-        )
-    figure.get_layout_engine().set(h_pad=0.12)  # inches, between a label and the title below it
-    if not races:
-        panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")
-        panels[0, 0].set_axis_off()
-    figure.savefig(path, dpi=130)
-
-
-def addition(path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
-    for run in addition_runs(read("paper/addition_64")):
-        colour = "#b91c1c" if run[0]["samples"] == 200 else "#1d4ed8"
-        for metric, line, name in (("digit_accuracy", "-", "digits"), ("accuracy", ":", "sums")):
-            label = f"{name}, {run[0]['samples']} draws" if run[0]["seed"] == 0 else None
-            thinned = run[::5]
-            epochs, accuracies = [row["epoch"] for row in thinned], [row[metric] for row in thinned]
-            axes.plot(epochs, accuracies, line, color=colour, linewidth=1.2, label=label)
-    axes.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 1))
-    figure.legend(ncols=4, loc="outside lower center", frameon=False)
-    clean(axes)
-    figure.savefig(path, dpi=130)
-
-
-def figures() -> dict[str, object]:
-    return {"race.png": race, "cpu_races.png": cpu_races, "addition_64.png": addition}

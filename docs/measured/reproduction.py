@@ -7,7 +7,7 @@ from catlog.experiments import records
 from catlog.report import figures as paper_figures
 from catlog.report.claims import judge
 from catlog.report.page import SECTIONS
-from catlog.report.runs import Evidence, collect, section_of
+from catlog.report.runs import Evidence, section_of
 from catlog.report.step_times import StepTimes
 from catlog.report.tables import Table
 
@@ -18,7 +18,7 @@ EXPERIMENTS = ("gradients", "optimisation", "dvae", "addition")
 
 def load() -> Evidence:
     rows = records.read_all(RESULTS / "paper" / f"{name}.csv" for name in EXPERIMENTS)
-    return Evidence(collect(rows), StepTimes.from_rows(read("speed/step_times_cuda")))
+    return Evidence.from_rows(rows, StepTimes.from_rows(read("speed/step_times_cuda")))
 
 
 def cell(text: str) -> str:

@@ -1,6 +1,6 @@
 """The tables of scaling.md, and its arithmetic for more devices."""
 
-from . import Row, measurements, read, table
+from . import Row, distinct, measurements, read, table
 
 COLUMNS = (
     "case", "processes", "evaluations", "ms", "ms_min", "ms_max", "speedup", "messages", "kib",
@@ -78,5 +78,5 @@ def expectations(rows: list[Row]) -> str:
 
 def values() -> dict[str, object]:
     rows = read("scaling/scaling")
-    names = dict.fromkeys(row["section"] for row in rows)
+    names = distinct(rows, "section")
     return {name: section(rows, name) for name in names} | {"expectations": expectations(rows)}

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, read, read_if_measured, short, table
+from . import Row, distinct, read, read_if_measured, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -22,7 +22,7 @@ def picture(path: Path) -> None:
     columns = list(
         dict.fromkeys((row["problem"], row["budget"], row["evaluations"]) for row in rows)
     )
-    names = [name for name in dict.fromkeys(row["method"] for row in rows) if name != "RLOO"]
+    names = [name for name in distinct(rows, "method") if name != "RLOO"]
     cells = {(row["method"], row["problem"], row["budget"]): row for row in rows}
     ratios = [
         [cells[name, problem, budget]["relative_to_rloo"] for problem, budget, _ in columns]
@@ -66,10 +66,10 @@ def picture(path: Path) -> None:
 def subset_times() -> str:
     rows = read("subset/speed_cpu")
     cells = {(row["what"], row["how"]): row["ms"] for row in rows}
-    names = list(dict.fromkeys(row["how"] for row in rows))
+    names = distinct(rows, "how")
     lines = [
         [what, *(short(cells.get((what, name))) for name in names)]
-        for what in dict.fromkeys(row["what"] for row in rows)
+        for what in distinct(rows, "what")
     ]
     return table(["ms", *names], lines)
 
@@ -94,7 +94,7 @@ def autoencoder_losses(rows: list[Row]) -> str:
     last = min(max(row["step"] for row in rows if row["estimator"] == name) for name in names)
     runs = [row for row in rows if row["step"] == last]
     lines = []
-    for name in dict.fromkeys(row["estimator"] for row in runs):
+    for name in distinct(runs, "estimator"):
         same = [row for row in runs if row["estimator"] == name]
         means = [
             sum(row[column] for row in same) / len(same)
@@ -118,7 +118,7 @@ def autoencoder_mnist(rows: list[Row]) -> str:
 def autoencoder_picture(path: Path) -> None:
     rows = [row for row in read("subset/autoencoder") if row["step"] > 0]
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
-    for number, name in enumerate(dict.fromkeys(row["estimator"] for row in rows)):
+    for number, name in enumerate(distinct(rows, "estimator")):
         for seed in sorted({row["seed"] for row in rows}):
             run = [row for row in rows if (row["estimator"], row["seed"]) == (name, seed)]
             for ax, column in zip(axes, ("step", "seconds"), strict=True):
@@ -136,7 +136,7 @@ def autoencoder_picture(path: Path) -> None:
 def coin_rewards(rows: list[Row]) -> str:
     """Return mean reward, its standard error, and the fraction of exact payments."""
     lines = []
-    for name in dict.fromkeys(row["estimator"] for row in rows):
+    for name in distinct(rows, "estimator"):
         runs = [row for row in rows if row["estimator"] == name]
         rewards = [row["reward"] for row in runs]
         error = stdev(rewards) / len(rewards) ** 0.5
@@ -173,8 +173,8 @@ def figures() -> dict[str, object]:
 
 def counts(rows: list[Row]) -> str:
     """Return the variance of gradients for counts, by function and estimator."""
-    names = list(dict.fromkeys(row["function"] for row in rows))
-    methods = list(dict.fromkeys(row["estimator"] for row in rows))
+    names = distinct(rows, "function")
+    methods = distinct(rows, "estimator")
     cells = {(row["function"], row["estimator"]): row for row in rows}
     return table(
         ("estimator", "evaluations", *names),

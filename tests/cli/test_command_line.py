@@ -15,7 +15,8 @@ from catlog.data.files import DataError
 from catlog.diagnostics.progress import progress_bar
 from catlog.experiments import DVAE, Addition, Gradients, Optimisation, execute, folder_for
 from catlog.experiments.run_folder import Folder
-from catlog.experiments.sweep import SweepProgress, grid, sweep
+from catlog.experiments.sweep import grid, sweep
+from catlog.experiments.sweep_progress import SweepProgress
 from catlog.files.atomic import write_atomically
 from driver import untimed
 

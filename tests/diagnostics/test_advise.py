@@ -24,11 +24,12 @@ from catlog import (
 )
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.pilot import Line, Pilot
+from catlog.diagnostics.pilot import Pilot
 from catlog.diagnostics.pilot_settings import PilotSettings
 from catlog.diagnostics.plain_draws import PlainDraws
 from catlog.diagnostics.race import least_biased, with_cheap_draws
 from catlog.diagnostics.scoring import Scoring
+from catlog.diagnostics.step_line import Line
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
 from catlog.testing.cases import normals

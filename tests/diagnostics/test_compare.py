@@ -380,9 +380,9 @@ def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
         name in ("Exact", "MAPO") and budget == 7
     ):  # 16 points; 4 remembered ones and 2 draws at least
         with pytest.raises(ValueError, match="evaluations, more than the budget of 4"):
-            within_budget(E, q, 4)
+            within_budget(E, 4, lambda E: E.evaluations(q))
         return
-    sized = within_budget(E, q, budget)
+    sized = within_budget(E, budget, lambda E: E.evaluations(q))
     assert sized.evaluations(q) <= budget
     if name == "UnorderedSet" and budget == 40:
         assert sized.samples == 10  # it takes no more

@@ -6,7 +6,7 @@ from torch.distributions import Categorical, Independent
 
 from catlog import Exact
 from catlog.experiments import Programs
-from catlog.experiments.addition import digit_logits
+from catlog.experiments.digit_readers import digit_logits
 from catlog.experiments.programs import PROGRAMS, add_numbers, shifted
 
 EXAMPLES = {

@@ -15,8 +15,9 @@ import torch
 from cutting import CutError, cut_at
 
 from catlog.experiments import Optimisation, execute, folder_for, records, run_folder
+from catlog.experiments.environment import environment
 from catlog.experiments.run_folder import LOCK, Folder
-from catlog.experiments.sweep import SweepProgress
+from catlog.experiments.sweep_progress import SweepProgress
 from catlog.files.atomic import write_atomically
 from catlog.files.cache import load_or_make
 from driver import untimed
@@ -311,7 +312,7 @@ def test_a_cache_that_cannot_be_written_warns(tmp_path: Path) -> None:
 def test_changed_versions_are_reported_and_recorded(
     name: str, now: Any, cut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = run_folder.environment()
+    before = environment()
     monkeypatch.setattr(run_folder, "environment", lambda: {**before, name: now})
     message = re.escape(f"iteration 30 with {name} {now} (before: {before[name]})")
     with pytest.warns(UserWarning, match=message):

@@ -24,7 +24,7 @@ from catlog.experiments.run_folder import Folder
 from catlog.experiments.sweep import grid, sweep
 from catlog.files.csv_cells import guarded, unguarded
 from catlog.report.page import report
-from catlog.report.runs import collect
+from catlog.report.runs import Evidence
 
 SMALL = Optimisation(iterations=20, every=10, variables=5)
 COMMANDS = [get_args(command)[0] for command in get_args(cli.Command)]
@@ -203,7 +203,7 @@ def test_an_unknown_size_is_named() -> None:
     with pytest.raises(
         ValueError, match="update of a run of optimisation with RLOO must be one of"
     ):
-        collect([row])
+        Evidence.from_rows([row])
 
 
 # --- files that are written

@@ -21,7 +21,8 @@ from catlog.cli.main import _sweep_table, main
 from catlog.experiments import Optimisation, execute, folder_for, records
 from catlog.experiments.run import record
 from catlog.experiments.run_folder import Folder
-from catlog.experiments.sweep import SweepProgress, grid, sweep
+from catlog.experiments.sweep import grid, sweep
+from catlog.experiments.sweep_progress import SweepProgress
 from driver import Driver, check_clean, until
 
 SMALL = Optimisation(iterations=20, every=10, variables=5)

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from catlog.functions import Pool
-from catlog.parallel import keeper
+from catlog.parallel import serving
 from leftovers import MARK, leftovers, marked
 
 KILLS = int(os.environ.get("KILLS", "3"))
@@ -45,7 +45,7 @@ def expected(call: int) -> list[float]:
     """Return the values of an undisturbed pool."""
     values = []
     for row in range(ROWS):
-        keeper.reseed([SEED, 0, call, row, 0])
+        serving.reseed([SEED, 0, call, row, 0])
         values.append(float(np.random.rand()))  # noqa: NPY002
     return values
 

@@ -25,7 +25,7 @@ from torch.distributions import Bernoulli, Independent
 
 import catlog
 from catlog.functions import Pool, RowError
-from catlog.parallel import keeper, processes
+from catlog.parallel import processes, serving
 from gradients import assert_same
 from leftovers import MARK, leftovers, marked
 
@@ -271,7 +271,7 @@ def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
         [1, 0, 1, 0, 1],
     ):
         state, python = torch.get_rng_state(), random.getstate()
-        keeper.reseed(streams)
+        serving.reseed(streams)
         states += [numpys(None), pythons(None), torchs(None)]
         torch.set_rng_state(state)
         random.setstate(python)
@@ -439,7 +439,7 @@ def test_import_without_the_functions_of_posix(monkeypatch: pytest.MonkeyPatch) 
         for name in missing.split():
             monkeypatch.delattr(module, name)
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    for name in ("keeper", "packing", "processes", "workers", "pool"):
+    for name in ("serving", "keeper", "packing", "processes", "workers", "pool"):
         spec = importlib.util.spec_from_file_location(
             f"catlog.parallel.{name}_again", Path(catlog.parallel.__file__).with_name(f"{name}.py")
         )

@@ -16,12 +16,12 @@ from made_up_rows import (
 
 from catlog.report.claims import CLAIMS, Claim, Verdict, addition, dvae, gradients, judge
 from catlog.report.claims import optimisation as opt
-from catlog.report.runs import Evidence, collect
+from catlog.report.runs import Evidence
 from catlog.report.step_times import NO_STEP_TIMES, StepTimes
 
 
 def decide(claim: Claim, rows: list[Row], times: StepTimes = NO_STEP_TIMES) -> Verdict:
-    return claim.judge(Evidence(collect(rows), times))
+    return claim.judge(Evidence.from_rows(rows, times))
 
 
 def sized(function: str, **changes: tuple[float, float]) -> list[Row]:
@@ -216,7 +216,7 @@ def test_variances_of_runs_of_different_lengths_are_compared_at_equal_iterations
 
 def test_small_runs_are_not_testable_and_missing_runs_are_not_run() -> None:
     small = [{**row, "data": "mnist-5000"} for row in autoencoders(data=("mnist",), epochs=2)]
-    verdicts = {claim.key: verdict for claim, verdict in judge(Evidence(collect(small)))}
+    verdicts = {claim.key: verdict for claim, verdict in judge(Evidence.from_rows(small))}
     assert verdicts["dvae-time"].outcome == UNTESTED
     assert verdicts["dvae-time"].why.startswith("at this size")
     assert verdicts["addition"].outcome == NOT_RUN

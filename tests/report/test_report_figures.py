@@ -18,12 +18,12 @@ from made_up_rows import (
 from catlog.report import figures
 from catlog.report.looks import LOOKS
 from catlog.report.panels import WIDE
-from catlog.report.runs import Evidence, collect
+from catlog.report.runs import Evidence
 from catlog.report.step_times import NO_STEP_TIMES, StepTimes
 
 
 def evidence(rows: list[Row], times: StepTimes = NO_STEP_TIMES) -> Evidence:
-    return Evidence(collect(rows), times)
+    return Evidence.from_rows(rows, times)
 
 
 def test_every_figure_has_its_panels_and_one_legend() -> None:

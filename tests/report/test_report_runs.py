@@ -7,7 +7,8 @@ from made_up_rows import addition_rows
 
 from catlog.report import published
 from catlog.report.formatting import format_number
-from catlog.report.runs import Evidence, Stat, at, collect, method_label, series, statistic
+from catlog.report.runs import Evidence, method_label
+from catlog.report.statistics import Stat, at, series, statistic
 from catlog.report.step_times import StepTimes
 
 
@@ -68,7 +69,7 @@ def test_mean_and_standard_error_are_over_seeds_at_points_that_all_reached() -> 
         *addition_rows(4, "RLOO-F", [0.5], epochs=4),
         *addition_rows(4, "RLOO-F", [0.0, 0.7], epochs=6)[7:],
     ]
-    runs = collect(rows)
+    runs = Evidence.from_rows(rows).runs
     curve = series(runs, "accuracy", "epoch")
     assert curve is not None
     assert curve.seeds == 2

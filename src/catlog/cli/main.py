@@ -36,7 +36,8 @@ from ..experiments.ranges import Checked, Count, Counted, Digits, NotNegative
 from ..experiments.run import find_shorter_run
 from ..experiments.run_folder import refuse_run_file
 from ..experiments.settings import Settings
-from ..experiments.sweep import SweepProgress, check_sweep, grid, sweep
+from ..experiments.sweep import check_sweep, grid, sweep
+from ..experiments.sweep_progress import SweepProgress
 from ..report.step_times import StepTimes
 from .compare import Advise, Compare
 

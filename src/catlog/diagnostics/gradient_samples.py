@@ -20,7 +20,9 @@ from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
+from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
+from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
 
 DistributionLike = Distribution | Callable[..., Distribution]
 Clock = Callable[[], float]
@@ -69,37 +71,16 @@ class GradientSampler:
         loss: Loss | None = None,
         penalty: Penalty | None = None,
     ) -> None:
-        self.f = f
+        check_function(f)
         self.loss: Loss = loss or _identity
         self.penalty = penalty
         self.has_loss = loss is not None
         self.rebuilds_q = not isinstance(q, Distribution)
-        check_function(f)
-        if not isinstance(q, Distribution) and not callable(q):
-            raise TypeError(
-                "q: a distribution is needed, or a callable that makes it from `parameters`, but "
-                f"{type(q).__name__} was given."
-            )
-        leaves = None if parameters is None else listed(parameters)
-        if isinstance(q, Distribution):
-            self.q = q = converted(q)
-            if leaves is None:
-                leaves = graph_leaves(_from_all_parameters(q))
-                if not leaves:
-                    leaves, self.q = detached_copy(q)
-            self.make_q: Callable[..., Distribution] = lambda *_: self.q
-        else:
-            if leaves is None:
-                raise ValueError(
-                    "parameters: q is a callable, so the tensors to call it with are needed, but "
-                    "None was given. Pass them as a list, parameters=[...]."
-                )
-            self.q = converted(q(*leaves))
-            self.make_q = q
+        self.make_q, self.q, leaves = _sources(q, parameters)
         _check_parameters(leaves, self.q)
         self.parameters = tuple(leaves)
         self.known = f if isinstance(f, Known) else None
-        self.f = self._function(self.q)
+        self.f = f if self.known is None else self.known.under(self.q)
         self.view = view(self.q)
         if self.view.batch_size == 0:
             raise ValueError(
@@ -138,9 +119,9 @@ class GradientSampler:
         if not self.vectorised:
             return torch.stack([self._gradient(E, generator) for _ in range(repeats)]), None
         value, leaves = self._batched(E, repeats, generator)
-        gradients = _gradients(self.loss(value), leaves)
+        gradients = gradients_in(self.loss(value), leaves)
         if self.own_parameter is None:
-            return _flat(gradients, 1), None
+            return flat(gradients, 1), None
         return self._back_propagated(gradients[0]), gradients[0].flatten(1)
 
     def value(
@@ -170,10 +151,10 @@ class GradientSampler:
             self.synchronise()
             start = clock()
             value = self.loss(self._estimate(E, generator))
-            gradients = _gradients(value, leaves, retain=not self.rebuilds_q)
+            gradients = gradients_in(value, leaves, retain=not self.rebuilds_q)
             self.synchronise()
             seconds = clock() - start
-            return seconds, _flat(gradients[: len(self.parameters)], 0)
+            return seconds, flat(gradients[: len(self.parameters)], 0)
 
         return step
 
@@ -209,9 +190,9 @@ class GradientSampler:
         self.synchronise()
         start = clock()
         value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
-        gradients = _gradients(value, self.parameters, retain=not self.rebuilds_q)
+        gradients = gradients_in(value, self.parameters, retain=not self.rebuilds_q)
         self.synchronise()
-        return clock() - start, _flat(gradients, 0)
+        return clock() - start, flat(gradients, 0)
 
     def replayed_gradients(
         self,
@@ -226,7 +207,7 @@ class GradientSampler:
         source = self.own_parameter
         leaf = source.detach().expand(x.shape[1], *source.shape).clone().requires_grad_()
         value = self.loss(E(lambda _: fx.clone(), rebuilt(self.q, leaf), x=x))
-        return self._back_propagated(_gradients(value, [leaf])[0])
+        return self._back_propagated(gradients_in(value, [leaf])[0])
 
     def synchronise(self) -> None:
         """Wait for the device."""
@@ -261,7 +242,7 @@ class GradientSampler:
         count = losses.numel()
         groups = min(groups, count)
         parts = [
-            _flat(_gradients(losses[m::groups], self.parameters, retain=True), 0).double()
+            flat(gradients_in(losses[m::groups], self.parameters, retain=True), 0).double()
             for m in range(groups)
         ]
         mean = torch.stack(parts).sum(0) / count
@@ -277,7 +258,7 @@ class GradientSampler:
         if self.penalty is None:
             return None
         penalties = self._penalties(self.make_q(*self.parameters))
-        return _flat(_gradients(penalties, self.parameters, retain=not self.rebuilds_q), 0)
+        return flat(gradients_in(penalties, self.parameters, retain=not self.rebuilds_q), 0)
 
     def _penalties(self, q: Distribution) -> Tensor:
         assert self.penalty is not None
@@ -300,8 +281,8 @@ class GradientSampler:
         estimates = [self._estimate(E, generator) for _ in range(repeats)]
         mean = torch.stack([estimate.detach() for estimate in estimates]).mean(0).requires_grad_()
         (slope,) = torch.autograd.grad(self.loss(mean).sum(), mean)
-        rows = [_gradients(estimate, self.parameters, slope, True) for estimate in estimates]
-        return torch.stack([_flat(row, 0) for row in rows])
+        rows = [gradients_in(estimate, self.parameters, slope, True) for estimate in estimates]
+        return torch.stack([flat(row, 0) for row in rows])
 
     def exact(self, limit: int) -> Tensor | None:
         """Return the exact gradient, or None if q has more than ``limit`` points.
@@ -324,13 +305,13 @@ class GradientSampler:
     def _gradient(self, E: Estimator, generator: torch.Generator | None = None) -> Tensor:
         """Return one estimate in the parameters."""
         value = self.loss(self._estimate(E, generator))
-        return _flat(_gradients(value, self.parameters, retain=not self.rebuilds_q), 0)
+        return flat(gradients_in(value, self.parameters, retain=not self.rebuilds_q), 0)
 
     def _batched(
         self, E: Estimator, repeats: int, generator: torch.Generator | None
     ) -> tuple[Tensor, list[Tensor]]:
         """Return estimates, and the stacked tensors to differentiate them in."""
-        f = _FoldedTable(self.f) if hasattr(self.f, "neighbours") else _RepeatsAsDraws(self.f)
+        f = TableOfRepeats(self.f) if hasattr(self.f, "neighbours") else RepeatsAsDraws(self.f)
         sources = self.parameters if self.own_parameter is None else (self.own_parameter,)
         leaves = [
             source.detach().expand(repeats, *source.shape).clone().requires_grad_()
@@ -368,15 +349,15 @@ class GradientSampler:
                 allow_unused=True,
             )
         except RuntimeError:  # an operation that torch.vmap does not support
-            rows = [_gradients(own_parameter, self.parameters, row, True) for row in by_logit]
-            return torch.stack([_flat(row, 0) for row in rows])
+            rows = [gradients_in(own_parameter, self.parameters, row, True) for row in by_logit]
+            return torch.stack([flat(row, 0) for row in rows])
         filled = [
             by_logit.new_zeros(by_logit.shape[:1] + parameter.shape)
             if gradient is None
             else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
         ]
-        return _flat(filled, 1)
+        return flat(filled, 1)
 
     def _leaves_of_f(self) -> list[Tensor]:
         """Return the leaves that f's values are computed from, other than x."""
@@ -390,6 +371,31 @@ def _identity(value: Tensor) -> Tensor:
     return value
 
 
+def _sources(
+    q: DistributionLike, parameters: Tensor | Sequence[Tensor] | None
+) -> tuple[Callable[..., Distribution], Distribution, list[Tensor]]:
+    """Return a callable that makes q, q itself and the tensors to take the gradient in."""
+    leaves = None if parameters is None else listed(parameters)
+    if isinstance(q, Distribution):
+        distribution = converted(q)
+        if leaves is None:
+            leaves = graph_leaves(_from_all_parameters(distribution))
+            if not leaves:
+                leaves, distribution = detached_copy(distribution)
+        return lambda *_: distribution, distribution, leaves
+    if not callable(q):
+        raise TypeError(
+            "q: a distribution is needed, or a callable that makes it from `parameters`, but "
+            f"{type(q).__name__} was given."
+        )
+    if leaves is None:
+        raise ValueError(
+            "parameters: q is a callable, so the tensors to call it with are needed, but "
+            "None was given. Pass them as a list, parameters=[...]."
+        )
+    return q, converted(q(*leaves)), leaves
+
+
 def _from_all_parameters(q: Distribution) -> Tensor:
     """Return a tensor that is computed from all parameters of q."""
     with torch.enable_grad():
@@ -400,27 +406,6 @@ def _is_among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return any(tensor is entry for entry in tensors)
 
 
-def listed(parameters: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """Return the parameters as a list, also if they are a single tensor."""
-    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
-
-
-def check_trainable(parameters: Sequence[object]) -> None:
-    """Raise ValueError unless there are parameters, all of them tensors with a gradient."""
-    if not parameters:
-        raise ValueError(
-            "parameters: tensors with requires_grad=True are needed, but none were given or found."
-        )
-    for number, parameter in enumerate(parameters):
-        if not isinstance(parameter, Tensor) or not parameter.requires_grad:
-            kind = type(parameter).__name__
-            lack = " without a gradient" if isinstance(parameter, Tensor) else ""
-            raise ValueError(
-                f"parameters: entry {number} must be a tensor with requires_grad=True, but it is a "
-                f"{kind}{lack}. Call requires_grad_() before q is built from it."
-            )
-
-
 def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
     """Raise ValueError unless all are leaves to differentiate in and q depends on some of them."""
     check_trainable(parameters)
@@ -429,82 +414,6 @@ def _check_parameters(parameters: Sequence[Tensor], q: Distribution) -> None:
             "parameters: q does not depend on any of them. Build q from these tensors "
             "themselves, not from copies or detached ones."
         )
-
-
-class _RepeatsAsDraws:
-    """f, with the repeats (second dimension) folded into the draws (first dimension).
-
-    Attributes:
-        f: The function.
-        expectation: Its mean for every repeat, if f knows it.
-    """
-
-    expectation: Callable[[Distribution], Tensor] | None = None
-
-    def __init__(self, f: Function) -> None:
-        self.f = f
-
-    def __call__(self, x: Tensor) -> Tensor:
-        fx = self.f(x.flatten(0, 1))
-        if isinstance(fx, Tensor) and fx.shape[:1] == (x.shape[0] * x.shape[1],):
-            return fx.unflatten(0, x.shape[:2])
-        return fx  # not what the contract asks for: the estimator raises
-
-
-class _FoldedTable(_RepeatsAsDraws):
-    """The same for a function with its own neighbour table."""
-
-    @property
-    def table_checked(self) -> bool:
-        """Whether f's table was compared with f; kept on f, which outlives this view."""
-        return getattr(self.f, "table_checked", False)
-
-    @table_checked.setter
-    def table_checked(self, checked: bool) -> None:
-        object.__setattr__(self.f, "table_checked", checked)
-
-    def neighbours(self, x: Tensor, variables: Tensor | None = None) -> Tensor:
-        chosen = () if variables is None else (variables.flatten(0, 1),)
-        table: Tensor = self.f.neighbours(x.flatten(0, 1), *chosen)  # type: ignore[attr-defined]
-        return table.unflatten(0, x.shape[:2])
-
-
-def _gradients(
-    value: Tensor, leaves: Sequence[Tensor], weight: Tensor | None = None, retain: bool = False
-) -> list[Tensor]:
-    """Return the gradients of ``value.sum()`` (or of the weighted sum), zeros if there are none."""
-    if not value.requires_grad:
-        return [torch.zeros_like(leaf) for leaf in leaves]
-    total = value.sum() if weight is None else (value * weight).sum()
-    return list(torch.autograd.grad(total, leaves, retain_graph=retain, materialize_grads=True))
-
-
-def flat_gradients(value: Tensor, leaves: Sequence[Tensor]) -> Float[Tensor, "parameters"]:
-    """Return the gradient of ``value.sum()`` in all leaves, as one vector."""
-    return _flat(_gradients(value, leaves), 0)
-
-
-def _flat(tensors: Sequence[Tensor], lead: int) -> Tensor:
-    """Concatenate tensors along one dimension that follows ``lead`` leading ones."""
-    return torch.cat(
-        [part.flatten(lead) if part.dim() > lead else part.unsqueeze(-1) for part in tensors], -1
-    )
-
-
-def graph_leaves(value: Tensor) -> list[Tensor]:
-    """Return the leaves that a tensor was computed from."""
-    if value.grad_fn is None:
-        return [value] if value.requires_grad else []
-    visited, stack, leaves = {value.grad_fn}, [value.grad_fn], []
-    while stack:
-        node = stack.pop()
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        for source, _ in node.next_functions:
-            if source is not None and source not in visited:
-                visited.add(source)
-                stack.append(source)
-    return leaves
 
 
 def _takes_batches(make_q: Callable[..., Distribution], parameters: Sequence[Tensor]) -> bool:

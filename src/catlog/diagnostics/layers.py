@@ -15,7 +15,8 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
-from .gradient_samples import Clock, check_trainable, flat_gradients, graph_leaves, listed
+from .gradient_samples import Clock
+from .gradients import check_trainable, flat_gradients, graph_leaves, listed
 from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
 from .moments import Moments
@@ -104,10 +105,8 @@ def compare_layers(
             for number, (name, E) in enumerate(named.items()):
                 advance(name, number, steps)
                 entry = Entry(copied_to(E, network.device), evaluations=1)
-                sampler = _drawing_by(entry.E, network.generator(seed + 1 + number))
                 try:
-                    for _ in range(repeats):
-                        entry.in_parameters.add(network.gradient(sampler).unsqueeze(0))
+                    network.measure(entry, repeats, seed + 1 + number)
                 except (TypeError, ValueError) as error:
                     skipped[name] = str(error).rstrip(".")
                     continue
@@ -118,12 +117,7 @@ def compare_layers(
             for number in range(rounds):
                 advance("timing", len(named) + number, steps)
                 for entry in entries.values():
-                    sampler = _drawing_by(entry.E, network.generator(seed))
-                    network.synchronise()
-                    start = clock()
-                    network.gradient(sampler)
-                    network.synchronise()
-                    entry.times.append(clock() - start)
+                    entry.times.append(network.step_seconds(entry.E, seed, clock))
             advance("reference", steps - 1, steps)
             kind = "exact" if network.outcomes <= limit else "rloo"
             truth = network.exact() if kind == "exact" else network.by_rloo(reference_runs, seed)
@@ -132,11 +126,6 @@ def compare_layers(
     rows = [entry.row(name, truth, norm) for name, entry in entries.items()]
     rows.sort(key=lambda row: row.bias**2 + row.variance)
     return Comparison(tuple(rows), skipped, kind, "One draw per layer")
-
-
-def _drawing_by(E: Estimator, generator: torch.Generator) -> Sampler:
-    """Return a sampler that draws by E; it raises if E cannot draw without f."""
-    return partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
 
 
 class _Recorder:
@@ -230,8 +219,27 @@ class _Network:
     def generator(self, seed: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(seed)
 
-    def synchronise(self) -> None:
-        """Wait for the device."""
+    def sampler(self, E: Estimator, seed: int) -> Sampler:
+        """Return a sampler that draws by E; it raises if E cannot draw without f."""
+        generator = self.generator(seed)
+        return partial(sample, estimator=cast(SlopeEstimator, E), generator=generator)
+
+    def measure(self, entry: Entry, repeats: int, seed: int) -> None:
+        """Add repeated estimates of the gradient to an entry."""
+        sampler = self.sampler(entry.E, seed)
+        for _ in range(repeats):
+            entry.in_parameters.add(self.gradient(sampler).unsqueeze(0))
+
+    def step_seconds(self, E: Estimator, seed: int, clock: Clock) -> float:
+        """Return the time of one run of the network and its gradient."""
+        sampler = self.sampler(E, seed)
+        self._synchronise()
+        start = clock()
+        self.gradient(sampler)
+        self._synchronise()
+        return clock() - start
+
+    def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -41,6 +41,7 @@ from .sizing import (
 CALL_EVALUATIONS = 2**14  # of f in one batched call, about
 CALL_NUMBERS = 2**20  # in the points of one batched call, about
 NORMAL = NormalDist().inv_cdf(0.975)
+TRAINING_RATE = 0.05  # of an estimator that learns, at the start
 
 Chosen = Sequence[str | Estimator] | Mapping[str, Estimator]
 
@@ -140,16 +141,16 @@ def compare(
                     del entries[name]
             if not entries:
                 raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
-            timers = [
-                (entry, task.timer(entry.E, clock, task.generator(seed)))
-                for entry in entries.values()
-            ]
-            for _, timer in timers:
+            timers = {
+                name: task.timer(entry.E, clock, task.generator(seed))
+                for name, entry in entries.items()
+            }
+            for timer in timers.values():
                 timer(), timer()  # to warm up
             for number in range(rounds):
                 advance("timing", steps - rounds + number, steps)
-                for entry, timer in timers:
-                    entry.times.append(timer()[0])
+                for name, timer in timers.items():
+                    entries[name].times.append(timer()[0])
             advance("done", steps, steps)
         kind, known = _reference(task, reference, limit, repeats, entries)
     mode = "As given" if budget is None else f"Equal evaluations: at most {budget}"
@@ -274,7 +275,6 @@ def train_estimator(
     steps: int,
     repeats: int,
     generator: torch.Generator,
-    rate: float = 0.05,
 ) -> None:
     """Let an estimator lower its variance (Adam, with a rate that falls to zero).
 
@@ -282,7 +282,7 @@ def train_estimator(
     """
     parameters = E.parameters() if isinstance(E, nn.Module) else []
     weights = [weight for weight in parameters if weight.requires_grad]
-    optimiser = torch.optim.Adam(weights, rate) if weights else None
+    optimiser = torch.optim.Adam(weights, TRAINING_RATE) if weights else None
     for step in range(steps):
         value = task.value(E, repeats, generator)
         if optimiser is None:
@@ -290,7 +290,7 @@ def train_estimator(
         gradients = torch.autograd.grad(value.sum(), weights, allow_unused=True)
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
-        optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
+        optimiser.param_groups[0]["lr"] = TRAINING_RATE * (1 - step / steps)
         optimiser.step()
     for weight in weights:
         weight.grad = None
@@ -373,9 +373,9 @@ def _sized(
     if samples is not None and hasattr(E, "samples"):
         E = with_samples(E, samples)
     if budget is not None:
-        if reason := why_over_budget(E, task.q, budget, task.evaluations):
+        if reason := why_over_budget(E, budget, task.evaluations):
             return reason
-        E = within_budget(E, task.q, budget, task.evaluations)
+        E = within_budget(E, budget, task.evaluations)
     if isinstance(E, Exact) and not task.knows_mean:
         most = E.limit if most_points is None else min(E.limit, most_points)
         if task.points > most:

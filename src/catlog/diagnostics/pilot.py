@@ -8,16 +8,18 @@ from itertools import product
 from math import ceil, inf, log, sqrt
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..estimator import Estimator
 from ..estimators import RLOO
+from .coefficient_fit import fit_coefficients
 from .gradient_samples import Clock, GradientSampler, Step
 from .moments import Moments
 from .pilot_settings import SETTINGS, PilotSettings
 from .plain_draws import PlainDraws
 from .scoring import Scoring
 from .sizing import fewest_draws
+from .step_line import Line
 from .structure import Structure
 from .trials import Trial
 
@@ -113,12 +115,8 @@ class Pilot:
         """
         time_left = self.time_left()
         most_seconds = self._most_seconds()
-        least_seconds = self.step_ratio * self._least_seconds(trial)
-        if least_seconds > most_seconds or _is_slower_than_skipped(trial, self.trials):
-            trial.skipped = f"its {trial.evaluations} evaluations take too long for what they gain"
-            return
-        if time_left < self.settings.reserve_steps * self.leader_seconds:
-            trial.skipped = NO_TIME
+        trial.skipped = self._why_untried(trial, time_left, most_seconds)
+        if trial.skipped is not None:
             return
         if self._shares_draws(trial):
             self.trials += self._plain_trials(trial)
@@ -126,17 +124,8 @@ class Pilot:
         trial.rest_seconds += self.rest_seconds or 0.0
         step = self._step(trial)
         gradient = self._time_step(trial, step)
-        cannot_shrink = trial.most_samples is None or trial.samples <= 2
-        if (
-            cannot_shrink
-            and not self.is_compiled
-            and trial.seconds > most_seconds
-            and not self._is_reference(trial, time_left)
-        ):
-            trial.skipped = TOO_SLOW
-            return
-        if self._further_steps(trial) * trial.seconds > self.settings.usual_share * time_left:
-            trial.skipped = NO_TIME
+        trial.skipped = self._why_given_up(trial, time_left, most_seconds)
+        if trial.skipped is not None:
             return
         for _ in range(trial.candidate.warm_up if trial.learns else 0):
             gradient = self._time_step(trial, step)  # the first was made before it learned anything
@@ -153,6 +142,27 @@ class Pilot:
             self._look_at_whole_step(trial, min(trial.times))
             trial.times = [seconds * self.step_ratio for seconds in trial.times]
             trial.rest_seconds = self.rest_seconds or 0.0
+
+    def _why_untried(self, trial: Trial, time_left: float, most_seconds: float) -> str | None:
+        """Return why not even one step of a candidate is made; None if it is tried."""
+        least_seconds = self.step_ratio * self._least_seconds(trial)
+        if least_seconds > most_seconds or _is_slower_than_skipped(trial, self.trials):
+            return f"its {trial.evaluations} evaluations take too long for what they gain"
+        has_time = time_left >= self.settings.reserve_steps * self.leader_seconds
+        return None if has_time else NO_TIME
+
+    def _why_given_up(self, trial: Trial, time_left: float, most_seconds: float) -> str | None:
+        """Return why a candidate is given up after its first step; None if it is not."""
+        cannot_shrink = trial.most_samples is None or trial.samples <= 2
+        if (
+            cannot_shrink
+            and not self.is_compiled
+            and trial.seconds > most_seconds
+            and not self._is_reference(trial, time_left)
+        ):
+            return TOO_SLOW
+        needed = self._further_steps(trial) * trial.seconds
+        return NO_TIME if needed > self.settings.usual_share * time_left else None
 
     def measure_penalty(self) -> None:
         """Compute the gradient of what is added to the loss, if anything is."""
@@ -341,7 +351,7 @@ class Pilot:
             errors = self.scoring.errors(self.measured)
             ratio = trial.error / max(errors[trial.name], 1e-9)
             with trial.given_up_on_error():
-                self._estimate_until(trial, error * max(1.0, ratio), share)
+                self._estimate(trial, trial.repeats_to_reach(error * max(1.0, ratio)), share)
 
     def confirm(self, trial: Trial, is_late: bool, is_new: bool) -> None:
         """Time further steps of the leader and, unless it is late, add cheap batches.
@@ -356,7 +366,8 @@ class Pilot:
         if not is_late and self.may_have_missed(trial):
             self.run_batched(trial, min(self.settings.rare_repeats, self._batch_limit(trial)))
         elif not self.runs_one_by_one(trial):
-            self._estimate_until(trial, self.settings.sure_error, steps * trial.seconds)
+            repeats = trial.repeats_to_reach(self.settings.sure_error)
+            self._estimate(trial, repeats, steps * trial.seconds)
 
     def is_timed(self, trial: Trial) -> bool:
         """Return whether the time of a step was measured, and not only predicted."""
@@ -410,42 +421,14 @@ class Pilot:
         trial.seconds_per_repeat = (self.clock() - start) / repeats
 
     def fit_coefficients(self, trial: Trial, repeats: int) -> None:
-        r"""Set coefficients c of :math:`g_0 + \sum_i c_i g_i` to those of the least variance.
-
-        All estimates have the same draws.
-        """
-        E, names = trial.estimator, trial.candidate.coefficients
-        assert isinstance(E, nn.Module)
-        coefficients: list[nn.Parameter] = [getattr(E, name) for name in names]
-        state, start = self.generator.get_state(), self.clock()
-
-        def assign(values: Sequence[float]) -> None:
-            with torch.no_grad():
-                for coefficient, value in zip(coefficients, values, strict=True):
-                    coefficient.fill_(value)
-
-        def gradients(values: Sequence[float]) -> Tensor:
-            self.generator.set_state(state)
-            assign(values)
-            return self.task.gradients(E, repeats, self.generator)[0].double()
-
-        base = gradients([0.0] * len(names))
-        unit_vectors = torch.eye(len(names)).tolist()
-        parts = torch.stack([gradients(values) - base for values in unit_vectors])
-        centred, noise = parts - parts.mean(1, keepdim=True), base - base.mean(0)
-        gram = torch.einsum("irp,jrp->ij", centred, centred)
-        right = -torch.einsum("irp,rp->i", centred, noise)
-        solution = torch.linalg.lstsq(gram, right.unsqueeze(-1)).solution.squeeze(-1)
-        assign(solution.tolist())
+        """Set the coefficients of a candidate to those of the least variance."""
+        names, start = trial.candidate.coefficients, self.clock()
+        gradients = fit_coefficients(trial.estimator, names, self.task, repeats, self.generator)
         trial.seconds_per_repeat = (self.clock() - start) / (repeats * (1 + len(names)))
         if repeats < self.settings.repeats_for_spread:  # few draws fit too well: draw again
             self.run_steps(trial, self._step(trial), 2)
         else:
-            self.add(trial, base + torch.einsum("i,irp->rp", solution, parts))
-
-    def _estimate_until(self, trial: Trial, error: float, time_left: float) -> None:
-        """Make estimates until the error or the time limit is reached."""
-        self._estimate(trial, trial.repeats_to_reach(error), time_left)
+            self.add(trial, gradients)
 
     def _estimate(self, trial: Trial, repeats: int, time_left: float) -> None:
         """Make this many estimates, or as many as the time allows."""
@@ -676,32 +659,6 @@ class Pilot:
     def _entries(self) -> int:
         """The number of entries of a gradient."""
         return sum(parameter.numel() for parameter in self.task.parameters)
-
-
-@dataclass(frozen=True)
-class Line:
-    """The time of a step as an affine function of the number of draws, through two points.
-
-    Attributes:
-        few: The number of draws of the first point.
-        few_seconds: Its time.
-        many: The number of draws of the second point.
-        many_seconds: Its time.
-        least_per_draw: What a further draw takes at least, however the two times are disturbed.
-    """
-
-    few: int
-    few_seconds: float
-    many: int
-    many_seconds: float
-    least_per_draw: float = 0.0
-
-    def at(self, samples: int) -> float:
-        """Return the seconds; fewer draws take at least half of their share."""
-        difference = self.many_seconds - self.few_seconds
-        per_draw = max(self.least_per_draw, difference / max(1, self.many - self.few))
-        least = self.few_seconds * min(1.0, samples / self.few / 2)
-        return max(least, self.few_seconds + (samples - self.few) * per_draw)
 
 
 def _is_slower_than_skipped(trial: Trial, trials: Sequence[Trial]) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributions import Distribution
 
 from ..checks import readable
 from ..estimator import RELAXABLE, Estimator, Kind
@@ -64,11 +63,8 @@ def learning_modules(E: Estimator) -> list[nn.Module]:
     return [part for part in parts if isinstance(part, nn.Module)]
 
 
-def why_over_budget(
-    E: Estimator, q: Distribution, budget: int, cost: Cost | None = None
-) -> str | None:
+def why_over_budget(E: Estimator, budget: int, cost: Cost) -> str | None:
     """Return why E exceeds the budget even with its fewest draws; None if it does not."""
-    cost = cost or (lambda E: E.evaluations(q))
     if not hasattr(E, "samples"):
         needed, least = cost(E), ""
     else:
@@ -79,24 +75,19 @@ def why_over_budget(
 
 
 def within_budget(
-    E: Estimator,
-    q: Distribution,
-    budget: int,
-    cost: Cost | None = None,
-    at_least_fewest: bool = False,
+    E: Estimator, budget: int, cost: Cost, at_least_fewest: bool = False
 ) -> Estimator:
-    """Return E with the most draws whose cost (by default, evaluations of f) is within the budget.
+    """Return E with the most draws whose cost is within the budget.
 
     If even the fewest draws exceed it, raise ValueError or, with `at_least_fewest`, return those.
 
     >>> from torch.distributions import Bernoulli, Independent
     >>> from catlog import IndeCateR
-    >>> import torch
-    >>> within_budget(IndeCateR(), Independent(Bernoulli(logits=torch.zeros(3)), 1), 10).samples
+    >>> q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    >>> within_budget(IndeCateR(), 10, cost=lambda E: E.evaluations(q)).samples
     2
     """
-    cost = cost or (lambda E: E.evaluations(q))
-    reason = why_over_budget(E, q, budget, cost)
+    reason = why_over_budget(E, budget, cost)
     if reason and not at_least_fewest:
         raise ValueError(reason)
     if not hasattr(E, "samples"):

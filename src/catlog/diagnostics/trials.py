@@ -199,11 +199,11 @@ def shortlist(
         E, budget = candidate.estimator, structure.budget
         try:
             reason = _why_skipped(task, structure, candidate, biased)
-            reason = reason or why_over_budget(E, task.q, budget, cost)
+            reason = reason or why_over_budget(E, budget, cost)
             if reason is None:
-                largest = within_budget(E, task.q, budget, cost)
+                largest = within_budget(E, budget, cost)
                 first = cost(E) if candidate.expensive else SETTINGS.first_evaluations
-                E = within_budget(E, task.q, min(budget, first), cost, True)
+                E = within_budget(E, min(budget, first), cost, at_least_fewest=True)
                 E = copied_to(E, task.view.device)
                 name, most = label(E), getattr(largest, "samples", None)
                 trial = Trial(name, E, task.evaluations(E), candidate)

@@ -170,20 +170,13 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
     check_outputs(outputs)
     q = converted(q)
     base = base_distribution(q)
-    kind: Kind
-    if isinstance(base, Bernoulli):
-        kind = Kind.BITS
-        dtype = base._param.dtype
-        probs, logits = _probs_and_logits(base, validate)
-    elif isinstance(base, (Categorical, OneHotCategorical, Categoricals)):
-        kind = Kind.ONE_HOT if isinstance(base, OneHotCategorical) else Kind.INDEX
-        inner: Categorical | Categoricals = (
-            base._categorical if isinstance(base, OneHotCategorical) else base
-        )
-        dtype = inner._param.dtype if kind == Kind.ONE_HOT else torch.int64
-        probs, logits = _probs_and_logits(inner, validate)
-    else:
+    inner = base._categorical if isinstance(base, OneHotCategorical) else base
+    if not isinstance(inner, (Bernoulli, Categorical, Categoricals)):
         raise TypeError(_why_not_independent(q, base))
+    kind = Kind.ONE_HOT if isinstance(base, OneHotCategorical) else Kind.INDEX
+    kind = Kind.BITS if isinstance(base, Bernoulli) else kind
+    dtype = torch.int64 if kind == Kind.INDEX else inner._param.dtype
+    probs, logits = _probs_and_logits(inner, validate)
     batch, event = q.batch_shape + (1,) * outputs, q.event_shape
     d = prod(event[:-1] if kind == Kind.ONE_HOT else event)
     k = probs.shape[-1]

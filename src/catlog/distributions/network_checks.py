@@ -30,7 +30,7 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
     known: dict[str, Tensor] = {}
     eps = 0.0
     for name, form in _forms(q).items():
-        raw = _called(name, form, x, q)
+        raw = _called(name, form, x)
         eps = max(eps, rounding({q.real, *(logits.dtype for logits in raw)}, x.device))
         known[name] = q._stacked(raw, x, validate=True)
         _check_rows(name, form, x, q, known[name], eps)
@@ -66,7 +66,7 @@ def _forms(q: "Autoregressive") -> dict[str, Form]:
     return forms
 
 
-def _called(name: str, form: Form, x: Tensor, q: "Autoregressive") -> list[Tensor]:
+def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
     """Return the logits, or raise an error that says with which shape the network failed."""
     try:
         return form(x)
@@ -113,7 +113,7 @@ def _check_rows(
 ) -> None:
     """Raise if logits depend on other rows, on their number, or on other batch elements."""
     limit = eps ** (2 / 3)
-    alone = q._stacked(_called(name, form, x[1:2], q), x[1:2], validate=False)
+    alone = q._stacked(_called(name, form, x[1:2]), x[1:2], validate=False)
     if (i := differing_variable(alone, log_probs[1:2], limit)) is not None:
         raise ValueError(
             f"q: with {name}, the network gives variable {i} of a row different logits when the "
@@ -159,7 +159,7 @@ def _check_ends(
     ended = x.flatten(0, -2).clone()
     ended[:-1, 0] = q.end  # all but the last sequence end at once
     ended = ended.view_as(x)
-    after = q._stacked(_called(name, form, ended, q), ended, validate=False).flatten(0, -3)[-1:]
+    after = q._stacked(_called(name, form, ended), ended, validate=False).flatten(0, -3)[-1:]
     before = log_probs.flatten(0, -3)[-1:]
     if (i := differing_variable(after, before, eps ** (2 / 3))) is not None:
         remedy = ""

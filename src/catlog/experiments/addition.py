@@ -1,10 +1,10 @@
 """Experiment 4 of the paper: learn to read digits from their sum."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.utils import clip_grad_norm_
 
@@ -12,10 +12,11 @@ from .. import data
 from ..functions import OfSum
 from ..logarithm import log_expectation
 from ..problems.mlp import glorot
+from .digit_readers import digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import Count, Positive
 from .settings import Labels, Settings
-from .training import Training, adam
+from .training import Training, TrainingTask, adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,58 +52,26 @@ class Addition(Settings):
         "IndeCateR-D": ("IndeCateR", {"samples": 10, "per_variable": True}),
         "IndeCateR-Latin": ("IndeCateR", {"samples": 10, "draws": "latin"}),
         "IndeCateR-D-Latin": ("IndeCateR", {"samples": 10, "per_variable": True, "draws": "latin"}),
-        "RLOO-F": ("RLOO", {}),  # 100 D draws
+        "RLOO-F": ("RLOO", {}),
         "RLOO-S": ("RLOO", {"samples": 10}),
     }
     sizes: ClassVar[tuple[str, ...]] = ("data", "digits")
+
+    @property
+    def methods(self) -> Labels:
+        return {**self.labels, "RLOO-F": ("RLOO", {"samples": 100 * self.digits})}
 
     def task(self) -> "AdditionTask":
         return AdditionTask(self)
 
 
-def lenet() -> nn.Sequential:
-    """Return the published network; its two pooling layers are in the code, not in the paper."""
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    )
-
-
-def digit_logits(network: nn.Module, images: Tensor) -> Tensor:
-    """Return the logits of the ten digits for each image."""
-    return network(images.reshape(-1, 1, 28, 28)).view(*images.shape[:-2], 10)
-
-
-@torch.no_grad()
-def read_digits(network: nn.Module, sequences: data.Sequences) -> Tensor:
-    """Return the most probable digit of every image, without dropout."""
-    network.eval()
-    rows = torch.arange(len(sequences), device=sequences.index.device)
-    parts = [digit_logits(network, sequences.batch(part)) for part in rows.split(250)]
-    network.train()
-    return torch.cat(parts).argmax(-1)
-
-
-class AdditionTask:
+class AdditionTask(TrainingTask):
     """Model, sequences and likelihood."""
 
     def __init__(self, config: Addition) -> None:
         self.config = config
         device = config.prepare()
-        samples = (
-            100 * config.digits if config.estimator == "RLOO-F" and config.samples is None else None
-        )
-        self.E = chosen_estimator(config, config.labels, device, samples=samples)
+        self.E = chosen_estimator(config, device)
         sequences = data.addition(data.load(config.data), config.digits)
         self.train, self.test = sequences.train.to(device), sequences.test.to(device)
         self.network = lenet()
@@ -116,7 +85,7 @@ class AdditionTask:
                 clip_grad_norm_(weights, max_norm)
 
             optimiser.register_step_pre_hook(clip)
-        self.training = Training.of(
+        self.training = Training(
             config, self.loss, self.network, self.E, optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch
@@ -134,9 +103,6 @@ class AdditionTask:
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -log_expectation(self.E, f, q, floor=1e-8)
 
-    def step(self, i: int) -> None:
-        self.training.step(i)
-
     @torch.no_grad()
     def measure(self, i: int) -> dict[str, float]:
         """Return the test accuracy of the most probable digits, and of their sums."""
@@ -149,9 +115,3 @@ class AdditionTask:
         if i > 0:
             metrics["train"] = self.training.mean_loss()
         return metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.training.load_state_dict(state)

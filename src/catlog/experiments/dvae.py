@@ -122,7 +122,7 @@ class DVAETask:
     def __init__(self, config: DVAE) -> None:
         self.config = config
         device = config.prepare()
-        self.E = chosen_estimator(config, config.methods, device)
+        self.E = chosen_estimator(config, device)
         self.temperature = torch.ones((), device=device)
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))
@@ -139,9 +139,7 @@ class DVAETask:
         self.train = train.to(device)
         self.test = test.to(device)
         optimiser = adam(self.model.parameters(), config.rate, self.E, device)
-        self.training = Training.of(
-            config, self.loss, self.model, self.E, optimiser, len(self.train)
-        )
+        self.training = Training(config, self.loss, self.model, self.E, optimiser, len(self.train))
         self.iterations = config.epochs * self.training.per_epoch
         self.every = config.every or self.training.per_epoch
 

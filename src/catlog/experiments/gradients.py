@@ -62,7 +62,7 @@ class GradientsTask:
     def __init__(self, config: Gradients) -> None:
         self.config = config
         device = config.prepare()
-        self.E = chosen_estimator(config, config.labels, device)
+        self.E = chosen_estimator(config, device)
         if isinstance(self.E, GumbelSoftmax):
             self.E = replace(self.E, hard=True)
         one_hot = takes_one_hot(self.E)

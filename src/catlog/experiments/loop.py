@@ -75,22 +75,13 @@ def loop(
     the states are derived from the first one. ``patience``: see :func:`interruptions`; None means
     5 seconds with several ranks, 0 with one.
     """
-    start, saved = ranks.from_first(lambda: folder.restore(notify))
-    seconds, row = 0.0, dict[str, Any]()
-    if saved is not None:
-        task.load_state_dict(saved["task"])
-        seconds = saved["seconds"]
-        states = [saved["random"], *saved.get("random_others", [])]
-        _set_random_state(states[ranks.rank if len(states) == ranks.size else 0])
-        if len(states) != ranks.size:
-            ranks.split_random_streams()
-        row = ranks.from_first(folder.last_metrics) or {}
+    start, seconds, row = _restore(task, folder, ranks, notify)
     if ranks.is_first:
         folder.begin_session(start, task.iterations, ranks.size, notify)
 
     def save(i: int) -> None:
         random, *further = ranks.gather(_random_state())
-        state = {"task": task.state_dict(), "seconds": seconds, "random": random}
+        state = {"task": task.state_dict(), "seconds": clock.seconds, "random": random}
         if ranks.is_first:
             folder.checkpoint(i, {**state, "random_others": further} if further else state)
 
@@ -98,15 +89,16 @@ def loop(
         return i % task.every == 0 or i == task.iterations
 
     def log(i: int) -> dict[str, Any]:
-        row = {"iteration": i, "seconds": round(seconds, 6), **task.measure(i)}
+        row = {"iteration": i, "seconds": round(clock.seconds, 6), **task.measure(i)}
         if ranks.is_first:
             folder.log(row)
         return row
 
+    clock = _Clock(seconds)
     if is_logged(start) and row.get("iteration") != start:
         row = log(start)
     watch(start, task.iterations, row)
-    saved_at = watched_at = stepped_at = time.perf_counter()
+    saved_at = watched_at = time.perf_counter()
     if patience is None:
         patience = 5.0 if ranks.size > 1 else 0.0
     with interruptions(patience) as asked_to_stop:
@@ -114,11 +106,9 @@ def loop(
             task.step(i)
             done = i + 1
             if i == start:
-                _synchronise()
-                stepped_at = time.perf_counter()
+                clock.start()  # the first step, which may compile, does not count
             if is_logged(done):
-                _synchronise()
-                seconds += time.perf_counter() - stepped_at
+                clock.stop()
                 is_last = done == task.iterations
                 if is_last:
                     save(done)
@@ -127,14 +117,13 @@ def loop(
                     save(done)
                     saved_at = time.perf_counter()
                 watch(done, task.iterations, row)
-                _synchronise()
-                stepped_at = time.perf_counter()
+                clock.start()
             elif time.perf_counter() - watched_at > WATCH_EVERY:
                 watched_at = time.perf_counter()
                 watch(done, task.iterations, row)
             ranks_agree_now = ranks.size == 1 or is_logged(done) or done % AGREE_EVERY == 0
             if ranks_agree_now and ranks.any(asked_to_stop()):
-                seconds += time.perf_counter() - stepped_at
+                clock.stop()
                 save(done)
                 raise KeyboardInterrupt
     if ranks.is_first:
@@ -165,6 +154,37 @@ def interruptions(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _restore(
+    task: Task, folder: Folder, ranks: Ranks, notify: Notify
+) -> tuple[int, float, dict[str, Any]]:
+    """Restore the last good checkpoint; return its iteration, seconds and last metrics."""
+    start, saved = ranks.from_first(lambda: folder.restore(notify))
+    if saved is None:
+        return start, 0.0, {}
+    task.load_state_dict(saved["task"])
+    states = [saved["random"], *saved.get("random_others", [])]
+    _set_random_state(states[ranks.rank if len(states) == ranks.size else 0])
+    if len(states) != ranks.size:
+        ranks.split_random_streams()
+    return start, saved["seconds"], ranks.from_first(folder.last_metrics) or {}
+
+
+class _Clock:
+    """The seconds spent in steps, until the device has finished them."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.start()
+
+    def start(self) -> None:
+        _synchronise()
+        self._started_at = time.perf_counter()
+
+    def stop(self) -> None:
+        _synchronise()
+        self.seconds += time.perf_counter() - self._started_at
 
 
 def _synchronise() -> None:

@@ -81,11 +81,9 @@ def check_fits(E: Estimator, config: Settings) -> None:
         )
 
 
-def chosen_estimator(
-    config: Settings, labels: Labels, device: torch.device, *, samples: int | None = None
-) -> Estimator:
+def chosen_estimator(config: Settings, device: torch.device) -> Estimator:
     """Return the estimator of a configuration on its device."""
-    E = make_estimator(config.estimator, samples or config.samples, config.options, labels)
+    E = make_estimator(config.estimator, config.samples, config.options, config.methods)
     check_fits(E, config)
     return E.to(device) if isinstance(E, nn.Module) else E
 

@@ -61,7 +61,7 @@ class OptimisationTask:
         self.iterations = config.iterations
         self.every = config.every
         device = config.prepare()
-        self.E = chosen_estimator(config, config.labels, device)
+        self.E = chosen_estimator(config, device)
         self.temperature = torch.tensor(0.1, device=device)
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))

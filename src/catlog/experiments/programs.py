@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical, Independent
 from torch.nn.functional import pad
 
@@ -16,11 +16,11 @@ from ..estimators import RLOO
 from ..functions import DigitsOfSum, OfSum
 from ..logarithm import log_expectation
 from ..problems.mlp import glorot
-from .addition import digit_logits, lenet, read_digits
+from .digit_readers import conv, digit_logits, lenet, read_digits
 from .named_estimators import chosen_estimator
 from .ranges import AtLeastTwo, Count, Counted, Positive
 from .settings import Labels, Settings
-from .training import Training, adam
+from .training import Training, TrainingTask, adam
 
 Digits = Int64[Tensor, "*lead d"]
 Results = Int64[Tensor, "*lead outputs"]
@@ -155,23 +155,6 @@ class Programs(Settings):
             )
 
 
-def conv() -> nn.Sequential:
-    """Return the network of the MNIST-R experiments: 5 x 5 convolutions and dropout."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1024, 1024),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(1024, 10),
-    )
-
-
 def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*lead 28 28"]:
     """Return the images, each moved by up to ``most`` pixels in both directions, at random."""
     lead, size = images.shape[:-2], images.shape[-1]
@@ -182,13 +165,13 @@ def shifted(images: Float[Tensor, "*lead 28 28"], most: int) -> Float[Tensor, "*
     return padded.gather(-1, columns.unsqueeze(-2).expand(*lead, size, size))
 
 
-class ProgramsTask:
+class ProgramsTask(TrainingTask):
     """Model, examples and likelihood."""
 
     def __init__(self, config: Programs) -> None:
         self.config = config
         device = config.prepare()
-        self.E = chosen_estimator(config, config.labels, device)
+        self.E = chosen_estimator(config, device)
         self.value = None if config.value_samples is None else RLOO(config.value_samples)
         self.program = PROGRAMS[config.program]
         digits = self.program.digits or config.digits * (2 if config.program == "numbers" else 1)
@@ -205,7 +188,7 @@ class ProgramsTask:
         # A tensor, which a captured step reads at every replay.
         self.rate = torch.tensor(config.learning_rate, device=device)
         self.optimiser.param_groups[0]["lr"] = self.rate
-        self.training = Training.of(
+        self.training = Training(
             config, self.loss, self.network, self.E, self.optimiser, len(self.train)
         )
         self.iterations = config.epochs * self.training.per_epoch
@@ -248,7 +231,7 @@ class ProgramsTask:
         period = (self.config.restart or 0) * self.training.per_epoch
         if period and i > 0 and i % period == 0 and self.recent_loss > 0.5:
             self.start_again()
-        self.training.step(i)
+        super().step(i)
 
     @torch.no_grad()
     def start_again(self) -> None:
@@ -276,9 +259,9 @@ class ProgramsTask:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.training.state_dict(), "recent_loss": self.recent_loss}
+        return {**super().state_dict(), "recent_loss": self.recent_loss}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.recent_loss = state["recent_loss"]
-        self.training.load_state_dict(state)
+        super().load_state_dict(state)
         self.optimiser.param_groups[0]["lr"] = self.rate

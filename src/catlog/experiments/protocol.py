@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log, pi
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -34,7 +34,7 @@ from ..data import load
 from ..estimators import Exact
 from .named_estimators import chosen_estimator
 from .stacked import StackedMLP, glorot_by_seed, stack_estimator
-from .training import Training, adam
+from .training import Training, TrainingTask, adam
 
 if TYPE_CHECKING:
     from .dvae import DVAE
@@ -109,14 +109,14 @@ class StackedAutoencoders(nn.Module):
         return softplus(self.spread).clamp(min=LEAST_VARIANCE)
 
 
-class ProtocolTask:
+class ProtocolTask(TrainingTask):
     """A stack of autoencoders, their data and their bounds."""
 
     def __init__(self, config: "DVAE") -> None:
         self.config = config
         self.likelihood = LIKELIHOODS[config.protocol]
         device = config.prepare()
-        E = chosen_estimator(config, config.methods, device)
+        E = chosen_estimator(config, device)
         E = stack_estimator(E, config.models, config.variables)
         self.E = E.to(device) if isinstance(E, nn.Module) else E
         self.model = StackedAutoencoders(config).to(device)
@@ -129,7 +129,7 @@ class ProtocolTask:
         self.train = train.to(device)
         self.test = test.to(device)
         optimiser = adam(self.model.parameters(), config.rate, self.E, device)
-        self.training = Training.of(
+        self.training = Training(
             config, self.loss, self.model, self.E, optimiser, len(self.train), models=config.models
         )
         self.iterations = config.epochs * self.training.per_epoch
@@ -190,9 +190,6 @@ class ProtocolTask:
         f, q = self.negated_bound(x, logits), self.distribution(logits)
         return (self.E(f, q) + self.divergence(logits)) * self.config.models
 
-    def step(self, i: int) -> None:
-        self.training.step(i)
-
     def measure(self, i: int) -> dict[str, float]:
         few = min(FEW, self.test_samples)
         bounds = {
@@ -230,12 +227,14 @@ class ProtocolTask:
                 b = self.distribution(logits).sample((samples,))
                 values = self.negated_bound(x, logits)(b) + self.divergence(logits)
                 for row, n in zip(totals, counts, strict=True):
-                    if self.config.protocol == "categorical":
-                        bound = values[:n].mean(0)
-                    else:
-                        bound = log(n) - (-values[:n]).logsumexp(0)
-                    row += bound.sum(-1)
+                    row += self._bound(values[:n]).sum(-1)
         return [[float(value) / len(images) for value in row] for row in totals.cpu()]
+
+    def _bound(self, values: Float[Tensor, "n models batch"]) -> Float[Tensor, "models batch"]:
+        """Return the negated bound of n draws; see :meth:`bounds`."""
+        if self.config.protocol == "categorical":
+            return values.mean(0)
+        return log(len(values)) - (-values).logsumexp(0)
 
     def _has_few_points(self) -> bool:
         points = self.config.categories**self.config.variables
@@ -274,9 +273,3 @@ class ProtocolTask:
             "relative_bias2": float((bias2 / norm2).mean()),
             "relative_variance": float((variance / norm2).mean()),
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.training.load_state_dict(state)

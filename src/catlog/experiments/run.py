@@ -21,8 +21,8 @@ from .settings import Settings
 
 
 def record(config: Settings) -> dict[str, Any]:
-    """Return the configuration as it is written to config.json."""
-    return {"experiment": config.name, **asdict(config)}
+    """Return the configuration as it is read from config.json, where tuples are lists."""
+    return json.loads(json.dumps({"experiment": config.name, **asdict(config)}))
 
 
 def folder_for(config: Settings, root: Path | str = "runs") -> Path:
@@ -128,10 +128,10 @@ def execute(
         )
 
 
-def find_shorter_run(config: Settings, root: Path | str = "runs") -> Path | None:
+def find_shorter_run(config: Settings) -> Path | None:
     """Return the folder of the longest run that :func:`execute` can extend to ``config``."""
     content, best = record(config), None
-    for path in sorted((Path(root) / config.name).glob("*")):
+    for path in sorted(folder_for(config).parent.glob("*")):
         if (length := Folder(path, config.length).shorter_length(content)) is not None:
             best = max(best or (0, path), (length, path))
     return None if best is None else best[1]

@@ -16,14 +16,10 @@ import io
 import json
 import math
 import os
-import platform
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +27,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from ..files.atomic import unfinished, write_atomically
+from .environment import environment, provenance
 
 KEPT = 2  # checkpoints, so that one is left if the newest is damaged
 LOCK = "run.lock"
@@ -101,22 +98,22 @@ class Folder:
         """
         if not self.has_progress():
             return
-        recorded, wanted = self.recorded_config(), json.loads(json.dumps(config))
+        recorded = self.recorded_config()
         if recorded is None:
             raise ValueError(
                 f"{self.path} holds a run, but its config.json is lost or damaged, so it is "
                 "unknown which run. Pass another --folder, or remove this one."
             )
-        if not self._is_same_run(recorded, wanted):
-            keys = {key for key in {*recorded, *wanted} if recorded.get(key) != wanted.get(key)}
+        if not self._is_same_run(recorded, config):
+            keys = {key for key in {*recorded, *config} if recorded.get(key) != config.get(key)}
             raise ValueError(
                 f"{self.path} holds another run (its {', '.join(sorted(keys))} differ). "
                 "Pass another --folder."
             )
-        if recorded != wanted and recorded[self.length] > wanted[self.length]:
+        if recorded != config and recorded[self.length] > config[self.length]:
             raise ValueError(
                 f"{self.path} holds this run with --{self.length} {recorded[self.length]}, which "
-                f"cannot be shortened to {wanted[self.length]}. Pass another --folder."
+                f"cannot be shortened to {config[self.length]}. Pass another --folder."
             )
         if not resume:
             raise ValueError(
@@ -131,7 +128,7 @@ class Folder:
     def shorter_length(self, config: Mapping[str, Any]) -> int | None:
         """Return the length of this run in the folder, if it has progress and is shorter."""
         recorded = self.recorded_config() if self.has_progress() else None
-        if recorded is None or not self._is_same_run(recorded, json.loads(json.dumps(config))):
+        if recorded is None or not self._is_same_run(recorded, config):
             return None
         length: int = recorded[self.length]
         return length if length < config[self.length] else None
@@ -162,7 +159,7 @@ class Folder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.json and provenance.json, unless this configuration is there already."""
-        if _json(self.config_path) == json.loads(json.dumps(config)):
+        if _json(self.config_path) == config:
             return
         with explained_when_full(self.path):
             if not self.has_progress() or _json(self.path / "provenance.json") is None:
@@ -330,16 +327,14 @@ class Folder:
                 iteration, state, lines = saved["iteration"], saved["state"], saved["lines"]
                 self._intact = [path]
                 break
-        self._rewrite_metrics(rows[:lines])
+        if self.metrics_path.exists() or rows[:lines]:
+            content = "".join(json.dumps(row) + "\n" for row in rows[:lines])
+            with explained_when_full(self.path):
+                write_atomically(self.metrics_path, content)
         if skipped:
             what = f"resumes from iteration {iteration}" if iteration else "starts from scratch"
             notify(f"{self.path} {what}: {', '.join(skipped)}.")
         return iteration, state
-
-    def _rewrite_metrics(self, rows: list[dict[str, Any]]) -> None:
-        if self.metrics_path.exists() or rows:
-            with explained_when_full(self.path):
-                write_atomically(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, row: Mapping[str, float]) -> None:
         """Write the summary."""
@@ -355,8 +350,7 @@ class Folder:
 
     def completed(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the last metrics if the run is complete with this configuration, else None."""
-        is_same = self.recorded_config() == json.loads(json.dumps(config))
-        return self.summary() if is_same else None
+        return self.summary() if self.recorded_config() == config else None
 
     def finished(self) -> bool:
         """Return True if the run is complete."""
@@ -436,44 +430,3 @@ def explained_when_full(path: Path) -> Iterator[None]:
             f"The disk is full: {path} could not be written to. Earlier files are intact. "
             "Free some space and run the same command with --resume.",
         ) from error
-
-
-def provenance() -> dict[str, Any]:
-    """Return the versions, the machine, the command and the time of a run."""
-    return {
-        **environment(),
-        "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "command": " ".join(["catlog", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def environment() -> dict[str, Any]:
-    """Return what the last bits of a run's numbers depend on."""
-    from .. import __version__
-
-    on_gpu = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU"
-    return {
-        "catlog": __version__,
-        "commit": _commit(),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "device": device,
-        "threads": torch.get_num_threads(),
-    }
-
-
-@cache
-def _commit() -> str:
-    """Return the commit of the source tree, or "" if catlog was not imported from one."""
-    source = Path(__file__).resolve().parents[3]
-    if not (source / ".git").exists():
-        return ""
-    try:
-        command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return result.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -1,7 +1,7 @@
 """Training of a model: shuffled batches, the compiled step, and their state."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -49,47 +49,6 @@ class Training:
 
     def __init__(
         self,
-        loss: Callable[[Tensor], Tensor],
-        model: nn.Module,
-        E: Estimator,
-        optimiser: torch.optim.Optimizer,
-        *,
-        examples: int,
-        batch: int,
-        seed: int,
-        device: torch.device,
-        compile: bool | None = None,
-        models: int | None = None,
-    ) -> None:
-        if not 1 <= batch <= examples:
-            raise ValueError(
-                f"--batch must be between 1 and the {examples} examples, but {batch} was given."
-            )
-        self.model = model
-        self.E = E
-        self.optimiser = optimiser
-        self.examples = examples
-        self.batch = batch
-        self.seed = seed
-        self.device = device
-        self.models = models
-        self.per_epoch = examples // batch
-        self.group = training_group()
-        self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
-        if batch % self.ranks:
-            raise ValueError(
-                f"--batch must be a multiple of the number of ranks, {self.ranks}, "
-                f"but {batch} was given."
-            )
-        self.compiled = compiled_step(loss, optimiser, compile=compile, group=self.group)
-        self.total = torch.zeros((), device=device)
-        self.steps = 0
-        self._epoch = -1
-        self._order = torch.empty(0)
-
-    @classmethod
-    def of(
-        cls,
         config: Batches,
         loss: Callable[[Tensor], Tensor],
         model: nn.Module,
@@ -97,20 +56,33 @@ class Training:
         optimiser: torch.optim.Optimizer,
         examples: int,
         models: int | None = None,
-    ) -> Self:
-        """Return the training that the settings of an experiment ask for."""
-        return cls(
-            loss,
-            model,
-            E,
-            optimiser,
-            examples=examples,
-            batch=config.batch,
-            seed=config.seed,
-            device=config.torch_device,
-            compile=config.compiles,
-            models=models,
-        )
+    ) -> None:
+        if not 1 <= config.batch <= examples:
+            raise ValueError(
+                f"--batch must be between 1 and the {examples} examples, "
+                f"but {config.batch} was given."
+            )
+        self.model = model
+        self.E = E
+        self.optimiser = optimiser
+        self.examples = examples
+        self.batch = config.batch
+        self.seed = config.seed
+        self.device = config.torch_device
+        self.models = models
+        self.per_epoch = examples // self.batch
+        self.group = training_group()
+        self.ranks, self.rank = (dist.get_world_size(), dist.get_rank()) if self.group else (1, 0)
+        if self.batch % self.ranks:
+            raise ValueError(
+                f"--batch must be a multiple of the number of ranks, {self.ranks}, "
+                f"but {self.batch} was given."
+            )
+        self.compiled = compiled_step(loss, optimiser, compile=config.compiles, group=self.group)
+        self.total = torch.zeros((), device=self.device)
+        self.steps = 0
+        self._epoch = -1
+        self._order = torch.empty(0)
 
     def step(self, i: int) -> None:
         """Train on the batch of iteration i."""
@@ -162,6 +134,21 @@ class Training:
         self.optimiser.load_state_dict(state["optimiser"])
         self.total.copy_(state["total"])
         self.steps = state["steps"]
+
+
+class TrainingTask:
+    """A task whose steps and state are those of a training over epochs."""
+
+    training: Training
+
+    def step(self, i: int) -> None:
+        self.training.step(i)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.training.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.training.load_state_dict(state)
 
 
 def gradient_statistics(

@@ -8,15 +8,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf, prod
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_count
-from .keeper import READY, STARTED, Answer
 from .processes import Lost
+from .serving import READY, STARTED, Answer
 from .workers import ProcessWorker, RayWorker
 
 Engine = Literal["processes", "ray"]
@@ -177,12 +176,7 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from itertools import count
 from multiprocessing import spawn
 from typing import Any, Protocol, runtime_checkable
 
-from . import keeper
+from . import keeper, serving
 
 
 class Lost(Exception):  # noqa: N818
@@ -157,4 +157,4 @@ class Spawner:
 
 def _serve(pipe: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
-    keeper.serve(pipe)
+    serving.serve(pipe)

@@ -10,9 +10,9 @@ from math import inf
 from multiprocessing.connection import wait as wait_for
 from typing import Any
 
-from .keeper import READY, STARTED, Answer, answer
 from .packing import pack
 from .processes import Lost, starter
+from .serving import READY, STARTED, Answer, answer
 
 
 class Worker:

@@ -20,9 +20,8 @@ def max_coverage(size: Size, seed: int) -> Problem:
     logits, weights = normal(seed, (d,), (elements,))
     weights = weights.abs()
     generator = torch.Generator().manual_seed(seed)
-    covers = torch.rand(elements, d, generator=generator).argsort(-1)[
-        :, :4
-    ]  # four sets per element
+    # Every element is in four sets.
+    covers = torch.rand(elements, d, generator=generator).argsort(-1)[:, :4]
 
     def f(x: Tensor) -> Tensor:
         return (1 - (1 - x[..., covers]).prod(-1)) @ weights

@@ -16,16 +16,8 @@ from ..estimator import Estimator, Kind
 from ..estimators import IndeCateR
 from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
 from .sites import GuideSites, Layout, form_of, independent, layout, table
-from .structure import (
-    OWNER,
-    ChangedSiteError,
-    Group,
-    Structure,
-    check_estimator,
-    discover,
-    discrete_sites,
-    signature,
-)
+from .structure import Group, Structure, check_estimator, discover, discrete_sites, signature
+from .vectorisation import OWNER, ChangedSiteError
 
 
 class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]

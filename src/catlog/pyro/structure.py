@@ -5,32 +5,17 @@ A site depends on a group of discrete sites if its log-probability has the rows 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
 
 from ..distributions.factors import base_distribution, factors
 from ..estimator import Estimator, Kind
 from ..estimators import Exact
 from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
 from .sites import SUPPORTED, is_discrete
-
-OWNER = "catlog.pyro.ELBO"
-
-
-class ChangedSiteError(NotImplementedError):
-    """A program has other sites, or other dependences, than in an earlier run."""
-
-    def __init__(self, program: str, name: str) -> None:
-        super().__init__(
-            f"{OWNER}: the {program}'s site {name!r} comes and goes, or changes what it depends "
-            "on, between runs of one step. All runs of a step must have the same sites: replace "
-            "control flow that is random, or that looks at values of discrete sites, by "
-            "torch.where or pyro.poutine.mask."
-        )
+from .vectorisation import OWNER, check_names, check_rows, run_with_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,29 +160,25 @@ def discover(
         name: _pair(programs, nodes[name], first[name], second[name], level)
         for name, level in position.items()
     }
-    guide = _with_rows("guide", programs.run_guide, programs.nesting, rows)
+    guide = run_with_rows(programs, "guide", rows)
     batches = {name: node["fn"].batch_shape for name, node in guide.items()}
     in_guide = _levels("guide", batches, programs.nesting)
     free = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
-    model = _with_rows("model", programs.run_model, programs.nesting, free, guide)
-    _check_names(model, nodes)
+    model = run_with_rows(programs, "model", free, guide)
+    check_names(model, nodes)
     shapes = {name: log_prob(node).shape for name, node in model.items()}
     in_model = _levels("model", shapes, programs.nesting)
     coupled = frozenset(name for name in in_guide if in_guide[name] and name not in position)
     if validate:
-        _check_rows(programs.coupling(coupled), nodes, first, second, rows, coupled)
-    reach = {
-        name: in_guide[name] | ({position[name]} if name in position else set())
-        for name in in_guide
-    }
-    chains = _chains(len(members), [*reach.values(), *in_model.values()])
+        check_rows(programs.coupling(coupled), nodes, first, second, rows, coupled)
+    found = _Dependences(
+        nodes, guide, model, in_guide, in_model, position, parents, members, default
+    )
+    chains = _chains(len(members), [*found.reach.values(), *in_model.values()])
     return Structure(
-        chains=tuple(
-            _kept(chain, members, nodes, guide, model, reach, in_guide, in_model, parents, default)
-            for chain in chains
-        ),
+        chains=tuple(_kept(chain, found) for chain in chains),
         coupled=coupled,
-        guide_sites=frozenset(name for name in guide if not reach[name]),
+        guide_sites=frozenset(name for name in guide if not found.reach[name]),
         model_sites=frozenset(name for name in model if not in_model[name]),
         all_model_sites=frozenset(model),
     )
@@ -253,9 +234,7 @@ def _parents(
     """
     parents: dict[str, set[str]] = {name: set() for name in names}
     for name in names[:-1]:
-        nodes = _with_rows(
-            "guide", programs.run_guide, programs.nesting, first | {name: pairs[name]}
-        )
+        nodes = run_with_rows(programs, "guide", first | {name: pairs[name]})
         batches = {child: nodes[child]["fn"].batch_shape for child in names}
         for child, levels in _levels("guide", batches, programs.nesting).items():
             if levels:
@@ -301,150 +280,6 @@ def _grouped(
     return [groups[g] for g in order]
 
 
-def _with_rows(
-    program: str,
-    run: Any,
-    nesting: int,
-    values: Mapping[str, Tensor],
-    guide: Mapping[str, Node] = MappingProxyType({}),
-) -> dict[str, Node]:
-    """Run a program with rows, or raise an error that says where it cannot have them.
-
-    The model also gets the sites of the ``guide``, whose categories it must have.
-    """
-    try:
-        nodes: dict[str, Node] = run(values)
-        _check_categories(nodes, guide)
-        for name, node in nodes.items():
-            _check_shape(program, name, node, nesting)
-        return nodes
-    except Exception as error:
-        if OWNER in str(error):
-            raise
-        last = getattr(error, "last_site", None)
-        place = "before its first site" if last is None else f"after its site {last!r}"
-        raise NotImplementedError(
-            f"{OWNER}: the {program} cannot be vectorised: it runs with one value per discrete "
-            f"site, but fails {place} when values have rows, one more dimension to the left of all "
-            f"plates ({type(error).__name__}: {error}). Index from the right (x[..., 0]), keep "
-            "leading dimensions in reshapes, and replace `if x:` by torch.where; or use "
-            "pyro.infer.TraceGraph_ELBO, which draws one value at a time."
-        ) from error
-
-
-def _check_shape(program: str, name: str, node: Node, nesting: int) -> None:
-    """Raise if the batch dimensions of a site are not those of its plates, rows apart."""
-    shape = log_prob(node).shape
-    expected = {dim: size for (_, dim), size in plates(node).items()}
-    if min(expected, default=0) < -nesting:
-        raise ValueError(
-            f"{OWNER}: `max_plate_nesting` is {nesting}, but the {program}'s site {name!r} has a "
-            f"plate at dimension {min(expected)}. Pass max_plate_nesting={-min(expected)}."
-        )
-    right = shape[max(0, len(shape) - nesting) :]
-    for dim in range(-nesting, 0):
-        size = right[dim] if len(right) >= -dim else 1
-        if size != expected.get(dim, 1) and expected.get(dim, 1) != -1:
-            raise NotImplementedError(
-                f"{OWNER}: the {program} cannot be vectorised: when discrete values have rows, to "
-                f"the left of {nesting} dimensions for plates, the log-probability of its site "
-                f"{name!r} has shape {tuple(shape)}, which does not fit its plates {expected} "
-                "(size by dimension). Keep dimensions where a plate is summed "
-                "(x.sum(-1, keepdim=True)), index from the right (x[..., 0]), and keep leading "
-                "dimensions in reshapes; or use pyro.infer.TraceGraph_ELBO, which draws one value "
-                "at a time."
-            )
-
-
-def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> None:
-    """Raise if a site has more categories in the guide than in the model."""
-    for name in model.keys() & guide.keys():
-        sizes = []
-        for node in (guide[name], model[name]):
-            base = base_distribution(node["fn"])
-            sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
-        in_guide, in_model = sizes
-        if in_guide is not None and in_model is not None and in_guide > in_model:
-            raise ValueError(
-                f"{OWNER}: site {name!r} has {in_guide} categories in the guide, but {in_model} in "
-                "the model. Give it the same number in both."
-            )
-
-
-def _check_names(model: Mapping[str, Node], guide: Mapping[str, Node]) -> None:
-    """Raise if the model draws a site that the guide does not have."""
-    for name, node in model.items():
-        if node["is_observed"] or name in guide:
-            continue
-        if node["infer"].get("enumerate"):
-            raise NotImplementedError(
-                f"{OWNER}: the model's site {name!r} is marked for enumeration, but the guide does "
-                "not have it. Sites are enumerated in the guide: add it there, with "
-                'infer={"enumerate": "parallel"}; or sum it out by hand in `pyro.factor`; or use '
-                "pyro.infer.TraceEnum_ELBO."
-            )
-        raise ValueError(
-            f"{OWNER}: the model's site {name!r} is neither observed nor in the guide. Add it to "
-            "the guide."
-        )
-
-
-def _check_rows(
-    programs: Programs,
-    nodes: Mapping[str, Node],
-    first: dict[str, Tensor],
-    second: dict[str, Tensor],
-    rows: dict[str, Tensor],
-    coupled: frozenset[str],
-) -> None:
-    """Raise if a site has another log-probability in rows than in a separate run."""
-    fixed = {
-        name: node["value"]
-        for name, node in nodes.items()
-        if name not in first and name not in coupled and not node["is_observed"]
-    }
-    together = _log_probs(programs, fixed | rows)
-    for row, values in enumerate((first, second)):
-        by_itself = _log_probs(programs, fixed | values)
-        for program, name in sorted(by_itself.keys() ^ together.keys()):
-            raise ChangedSiteError(program, name)
-        for site, alone in by_itself.items():
-            levels = max(0, together[site].dim() - programs.nesting)
-            index = tuple(min(row, size - 1) for size in together[site].shape[:levels])
-            in_row = together[site][index]
-            if not _is_close(in_row, alone):
-                raise NotImplementedError(
-                    f"{OWNER}: the {site[0]} cannot be vectorised: the log-probability of its site "
-                    f"{site[1]!r} differs when several rows are computed at once. Reduce and index "
-                    "from the right (x.sum(-1), x[..., 0]), so that rows do not mix. A network "
-                    "with dropout, or with batch normalisation in training mode, needs eval(). "
-                    "pyro.enable_validation(False) turns this check off."
-                )
-
-
-def _log_probs(programs: Programs, values: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
-    """Return the log-probabilities of all sites of the guide and of the model."""
-    guide = programs.run_guide(values)
-    drawn = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
-    model = programs.run_model(drawn)
-    return {
-        (program, name): log_prob(node)
-        for program, sites in (("guide", guide), ("model", model))
-        for name, node in sites.items()
-    }
-
-
-def _is_close(together: Tensor, alone: Tensor) -> bool:
-    """Return whether numbers differ by rounding only: far less than a row's influence."""
-    together, alone = torch.broadcast_tensors(together, alone)
-    eps = torch.finfo(together.dtype).eps
-    if together.device.type == "cuda" and together.dtype != torch.float64:
-        eps = torch.finfo(torch.bfloat16).eps  # matrix products may be in TensorFloat32
-    size = torch.where(alone.isfinite(), alone, 0.0).abs().amax().clamp(min=1.0)
-    close = (together - alone).abs() <= eps ** (2 / 3) * size
-    return bool((close | (together == alone) | (together.isnan() & alone.isnan())).all())
-
-
 def _chains(count: int, together: list[set[int]]) -> list[list[int]]:
     """Return the groups in connected components: groups in one set are connected."""
     chains = [{g} for g in range(count)]
@@ -456,33 +291,61 @@ def _chains(count: int, together: list[set[int]]) -> list[list[int]]:
     return [sorted(chain) for chain in chains]
 
 
-def _kept(
-    chain: list[int],
-    members: list[list[str]],
-    nodes: Mapping[str, Node],
-    guide: Mapping[str, Node],
-    model: Mapping[str, Node],
-    reach: dict[str, set[int]],
-    in_guide: dict[str, set[int]],
-    in_model: dict[str, set[int]],
-    parents: dict[str, set[str]],
-    default: Estimator,
-) -> tuple[Group, ...]:
+@dataclass(frozen=True, eq=False)
+class _Dependences:
+    """What the runs with rows have shown. Groups are known by their numbers.
+
+    Attributes:
+        nodes: the guide's sites, without rows.
+        guide: the guide's sites, with rows.
+        model: the model's sites, with rows.
+        in_guide: the groups that the distribution of each guide site depends on.
+        in_model: the groups that the log-probability of each model site depends on.
+        position: the group of every discrete site.
+        parents: the earlier discrete sites that each one depends on.
+        members: the discrete sites of each group.
+        default: the estimator of sites without one of their own.
+    """
+
+    nodes: Mapping[str, Node]
+    guide: Mapping[str, Node]
+    model: Mapping[str, Node]
+    in_guide: dict[str, set[int]]
+    in_model: dict[str, set[int]]
+    position: dict[str, int]
+    parents: dict[str, set[str]]
+    members: list[list[str]]
+    default: Estimator
+
+    @property
+    def reach(self) -> dict[str, set[int]]:
+        """The groups that the log-probability of each guide site depends on, its own included."""
+        return {
+            name: groups | ({self.position[name]} if name in self.position else set())
+            for name, groups in self.in_guide.items()
+        }
+
+
+def _kept(chain: list[int], found: _Dependences) -> tuple[Group, ...]:
     """Return the groups of a chain, with the plates that each can keep.
 
     A plate is kept if all sites that depend on the group, or on later ones, stand in it.
     """
     groups: list[Group] = []
     kept: frozenset[Plate] | None = None
+    parents = found.parents
     for g in reversed(chain):
-        names = members[g]
-        guide_sites = frozenset(name for name in guide if max(reach[name], default=-1) == g)
-        model_sites = frozenset(name for name in model if max(in_model[name], default=-1) == g)
-        own_plates = frozenset(plates(nodes[names[0]]))
+        names = found.members[g]
+        first = found.nodes[names[0]]
+        guide_sites = _last_at(g, found.reach)
+        model_sites = _last_at(g, found.in_model)
+        dependent = [found.guide[name] for name in guide_sites]
+        dependent += [found.model[name] for name in model_sites]
+        own_plates = frozenset(plates(first))
         kept = own_plates if kept is None else kept & own_plates
-        for node in [guide[name] for name in guide_sites] + [model[name] for name in model_sites]:
+        for node in dependent:
             kept &= frozenset(plates(node))
-        estimator = estimator_of(names[0], nodes[names[0]], default)
+        estimator = estimator_of(names[0], first, found.default)
         group = Group(
             estimator=estimator,
             sites=tuple(names),
@@ -494,7 +357,7 @@ def _kept(
             joint=tuple(sorted(own_plates - kept)),
             guide_sites=guide_sites,
             model_sites=model_sites,
-            is_parent=any(g in levels for levels in in_guide.values()),
+            is_parent=any(g in levels for levels in found.in_guide.values()),
         )
         if group.is_ordered and Kind.STRUCTURED not in estimator.supports:
             child = next(name for name in names if parents[name] & set(names))
@@ -507,3 +370,8 @@ def _kept(
             )
         groups.append(group)
     return tuple(reversed(groups))
+
+
+def _last_at(g: int, levels: Mapping[str, set[int]]) -> frozenset[str]:
+    """Return the sites that depend on group g and on no later one."""
+    return frozenset(name for name, groups in levels.items() if max(groups, default=-1) == g)

@@ -16,7 +16,7 @@ from ..experiments.records import Row
 from . import published
 from .looks import DATA, METRICS, STYLE
 from .panels import draw_curves, draw_dots, draw_legend, place_legend
-from .runs import Evidence, by_method, collect, pick, section_of, values
+from .runs import Evidence, by_method, pick, section_of, values
 from .step_times import NO_STEP_TIMES, StepTimes
 
 
@@ -284,7 +284,7 @@ def save_all(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for picture in pictures(Evidence(collect(rows), step_times)):
+    for picture in pictures(Evidence.from_rows(rows, step_times)):
         paths.append(folder / f"{picture.name}.png")
         picture.figure.savefig(paths[-1], dpi=150)
     return paths

@@ -12,7 +12,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from .looks import AXES, METRICS, PUBLISHED, look
 from .published import Bar, Curve
-from .runs import Run, Series, Stat, by_method, final, series, statistic
+from .runs import Run, by_method
+from .statistics import Series, Stat, final, series, statistic
 
 # A variance below this share of the largest in its panel is zero up to rounding.
 ROUNDING = 1e-10

@@ -12,19 +12,8 @@ from .claims.gradients import estimate_time, work
 from .claims.optimisation import covered, iterations_to
 from .formatting import format_number
 from .looks import DATA, METRICS
-from .runs import (
-    Evidence,
-    Run,
-    at,
-    at_common_end,
-    end,
-    final,
-    late,
-    milliseconds,
-    pick,
-    statistic,
-    values,
-)
+from .runs import Evidence, Run, pick, values
+from .statistics import at, at_common_end, end, final, late, milliseconds, statistic
 
 Cells = dict[str, str]  # a row of a table, by column
 

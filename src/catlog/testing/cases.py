@@ -90,7 +90,7 @@ def _flat(x: Tensor) -> Tensor:
     return x.flatten(-2)
 
 
-_POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _masked
+POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _masked
 
 # Bits, integers and one-hot vectors, by logits and by probabilities, two event dimensions, a
 # single variable, masked categories, different numbers of categories.
@@ -134,7 +134,7 @@ CASES = {
             lambda x: one_hot(x, 3).double() @ normals(3, 6, seed=6),
         ),
         Case("one-hot", normals(2, 3), _one_hot, torch.eye(3).double()[grid(3, 3)], _flat),
-        Case("masked", normals(2, 3), _masked, _POSSIBLE, _from_index),
+        Case("masked", normals(2, 3), _masked, POSSIBLE, _from_index),
         Case(
             "mixed cardinalities",
             normals(2, 3),
@@ -144,34 +144,6 @@ CASES = {
         ),
     )
 }
-
-# Further cases, for tests of single estimators: more categories, and impossible ones.
-MORE_CATEGORIES = {
-    case.name: case
-    for case in (
-        Case(
-            "one integer of five",
-            torch.tensor([0.3, -1.2, 0.8, 0.1, -0.4], dtype=torch.float64),
-            lambda logits: Categorical(logits=logits),
-            torch.arange(5),
-            lambda x: one_hot(x, 6).double(),
-        ),
-        Case(
-            "integers of four",
-            torch.tensor([[0.3, -1.2, 0.8, 0.1], [1.5, -0.5, 0.0, 0.6]], dtype=torch.float64),
-            lambda logits: Independent(Categorical(logits=logits), 1),
-            grid(4, 4),
-            lambda x: one_hot(x, 4).flatten(-2).double() @ normals(8, 6, seed=3),
-        ),
-    )
-}
-MASKED_ONE_HOT = Case(
-    "one-hot, masked",
-    torch.tensor([[0.3, -0.8, -torch.inf], [-torch.inf, 0.5, 0.1]], dtype=torch.float64),
-    _one_hot,
-    torch.eye(3).double()[_POSSIBLE],
-    _flat,
-)
 
 PARAMETER = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
 _WEIGHTS = normals(6, seed=1)

@@ -17,7 +17,7 @@ from catlog.estimators.catlog_trick.corrections import (
 )
 from catlog.estimators.catlog_trick.slope_pairs import make_pairs
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
-from catlog.testing.cases import MASKED_ONE_HOT
+from more_cases import MASKED_ONE_HOT
 
 
 def bits(logits: Tensor) -> Distribution:

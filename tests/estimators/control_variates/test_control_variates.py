@@ -10,10 +10,10 @@ from torch.distributions import Bernoulli, Independent
 
 from catlog import BBVI, NVIL, REBAR, RELAX, RODEO, DoubleCV, MuProp
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
-from catlog.testing.cases import MASKED_ONE_HOT
 from compiling import assert_compiles
 from enumerated import EventNetwork, function_of, gradients, network, train, variances
 from gradients import assert_same
+from more_cases import MASKED_ONE_HOT
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
 LEARNERS: dict[str, tuple[Callable[[], nn.Module], Case]] = {

@@ -21,7 +21,7 @@ from catlog.distributions.factors import factors
 from catlog.estimators.coupled_draws.carms import _sticks, _summed_pairs, _weights
 from catlog.estimators.coupled_draws.coupling import pair_probability
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
-from catlog.testing.cases import MORE_CATEGORIES
+from more_cases import MORE_CATEGORIES
 from simplex import Cells, cells
 
 BITS = ("bits", "bits by probs", "bits, two event dims")

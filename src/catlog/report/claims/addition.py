@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..runs import Evidence, Run, common_end, end, final
+from ..runs import Evidence, Run
+from ..statistics import common_end, end, final
 from .verdicts import Verdict, all_of, claim, clearly_lower, decided, listing
 
 METHODS = ("IndeCateR", "IndeCateR-D", "RLOO-F", "RLOO-S")

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..formatting import format_number
-from ..runs import (
-    Evidence,
-    Run,
+from ..runs import Evidence, Run
+from ..statistics import (
     Stat,
     at,
     at_common_end,

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from ..formatting import format_number
-from ..runs import Evidence, Run, Stat, final, setting, statistic
+from ..runs import Evidence, Run, setting
+from ..statistics import Stat, final, statistic
 from .verdicts import Verdict, all_of, claim, decided, listing, trivially, within_factor
 
 RIVALS = ("REINFORCE", "RLOO", "GS")

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..runs import Array, Evidence, Run, Stat, milliseconds, statistic
+from ..runs import Array, Evidence, Run
+from ..statistics import Stat, milliseconds, statistic
 from .verdicts import (
     Verdict,
     claim,

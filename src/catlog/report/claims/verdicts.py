@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..formatting import format_number
-from ..runs import Evidence, Stat
+from ..runs import Evidence
+from ..statistics import Stat
 
 Outcome = Literal["holds", "does not hold", "not testable", "not run"]
 

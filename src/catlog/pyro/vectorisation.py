@@ -1,0 +1,170 @@
+"""Runs of a model and a guide with rows, and errors that say why a program cannot have them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from ..distributions.factors import base_distribution
+from .runs import Node, Programs, log_prob, plates
+
+OWNER = "catlog.pyro.ELBO"
+
+
+class ChangedSiteError(NotImplementedError):
+    """A program has other sites, or other dependences, than in an earlier run."""
+
+    def __init__(self, program: str, name: str) -> None:
+        super().__init__(
+            f"{OWNER}: the {program}'s site {name!r} comes and goes, or changes what it depends "
+            "on, between runs of one step. All runs of a step must have the same sites: replace "
+            "control flow that is random, or that looks at values of discrete sites, by "
+            "torch.where or pyro.poutine.mask."
+        )
+
+
+def run_with_rows(
+    programs: Programs,
+    program: Literal["guide", "model"],
+    values: Mapping[str, Tensor],
+    guide: Mapping[str, Node] = MappingProxyType({}),
+) -> dict[str, Node]:
+    """Run a program with rows, or raise an error that says where it cannot have them.
+
+    The model also gets the sites of the ``guide``, whose categories it must have.
+    """
+    run = programs.run_guide if program == "guide" else programs.run_model
+    try:
+        nodes = run(values)
+        _check_categories(nodes, guide)
+        for name, node in nodes.items():
+            _check_shape(program, name, node, programs.nesting)
+        return nodes
+    except Exception as error:
+        if OWNER in str(error):
+            raise
+        last = getattr(error, "last_site", None)
+        place = "before its first site" if last is None else f"after its site {last!r}"
+        raise NotImplementedError(
+            f"{OWNER}: the {program} cannot be vectorised: it runs with one value per discrete "
+            f"site, but fails {place} when values have rows, one more dimension to the left of all "
+            f"plates ({type(error).__name__}: {error}). Index from the right (x[..., 0]), keep "
+            "leading dimensions in reshapes, and replace `if x:` by torch.where; or use "
+            "pyro.infer.TraceGraph_ELBO, which draws one value at a time."
+        ) from error
+
+
+def _check_shape(program: str, name: str, node: Node, nesting: int) -> None:
+    """Raise if the batch dimensions of a site are not those of its plates, rows apart."""
+    shape = log_prob(node).shape
+    expected = {dim: size for (_, dim), size in plates(node).items()}
+    if min(expected, default=0) < -nesting:
+        raise ValueError(
+            f"{OWNER}: `max_plate_nesting` is {nesting}, but the {program}'s site {name!r} has a "
+            f"plate at dimension {min(expected)}. Pass max_plate_nesting={-min(expected)}."
+        )
+    right = shape[max(0, len(shape) - nesting) :]
+    for dim in range(-nesting, 0):
+        size = right[dim] if len(right) >= -dim else 1
+        if size != expected.get(dim, 1) and expected.get(dim, 1) != -1:
+            raise NotImplementedError(
+                f"{OWNER}: the {program} cannot be vectorised: when discrete values have rows, to "
+                f"the left of {nesting} dimensions for plates, the log-probability of its site "
+                f"{name!r} has shape {tuple(shape)}, which does not fit its plates {expected} "
+                "(size by dimension). Keep dimensions where a plate is summed "
+                "(x.sum(-1, keepdim=True)), index from the right (x[..., 0]), and keep leading "
+                "dimensions in reshapes; or use pyro.infer.TraceGraph_ELBO, which draws one value "
+                "at a time."
+            )
+
+
+def _check_categories(model: Mapping[str, Node], guide: Mapping[str, Node]) -> None:
+    """Raise if a site has more categories in the guide than in the model."""
+    for name in model.keys() & guide.keys():
+        sizes = []
+        for node in (guide[name], model[name]):
+            base = base_distribution(node["fn"])
+            sizes.append(base.logits.shape[-1] if isinstance(base, Categorical) else None)
+        in_guide, in_model = sizes
+        if in_guide is not None and in_model is not None and in_guide > in_model:
+            raise ValueError(
+                f"{OWNER}: site {name!r} has {in_guide} categories in the guide, but {in_model} in "
+                "the model. Give it the same number in both."
+            )
+
+
+def check_names(model: Mapping[str, Node], guide: Mapping[str, Node]) -> None:
+    """Raise if the model draws a site that the guide does not have."""
+    for name, node in model.items():
+        if node["is_observed"] or name in guide:
+            continue
+        if node["infer"].get("enumerate"):
+            raise NotImplementedError(
+                f"{OWNER}: the model's site {name!r} is marked for enumeration, but the guide does "
+                "not have it. Sites are enumerated in the guide: add it there, with "
+                'infer={"enumerate": "parallel"}; or sum it out by hand in `pyro.factor`; or use '
+                "pyro.infer.TraceEnum_ELBO."
+            )
+        raise ValueError(
+            f"{OWNER}: the model's site {name!r} is neither observed nor in the guide. Add it to "
+            "the guide."
+        )
+
+
+def check_rows(
+    programs: Programs,
+    nodes: Mapping[str, Node],
+    first: dict[str, Tensor],
+    second: dict[str, Tensor],
+    rows: dict[str, Tensor],
+    coupled: frozenset[str],
+) -> None:
+    """Raise if a site has another log-probability in rows than in a separate run."""
+    fixed = {
+        name: node["value"]
+        for name, node in nodes.items()
+        if name not in first and name not in coupled and not node["is_observed"]
+    }
+    together = _log_probs(programs, fixed | rows)
+    for row, values in enumerate((first, second)):
+        by_itself = _log_probs(programs, fixed | values)
+        for program, name in sorted(by_itself.keys() ^ together.keys()):
+            raise ChangedSiteError(program, name)
+        for site, alone in by_itself.items():
+            levels = max(0, together[site].dim() - programs.nesting)
+            index = tuple(min(row, size - 1) for size in together[site].shape[:levels])
+            in_row = together[site][index]
+            if not _is_close(in_row, alone):
+                raise NotImplementedError(
+                    f"{OWNER}: the {site[0]} cannot be vectorised: the log-probability of its site "
+                    f"{site[1]!r} differs when several rows are computed at once. Reduce and index "
+                    "from the right (x.sum(-1), x[..., 0]), so that rows do not mix. A network "
+                    "with dropout, or with batch normalisation in training mode, needs eval(). "
+                    "pyro.enable_validation(False) turns this check off."
+                )
+
+
+def _log_probs(programs: Programs, values: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
+    """Return the log-probabilities of all sites of the guide and of the model."""
+    guide = programs.run_guide(values)
+    drawn = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
+    model = programs.run_model(drawn)
+    return {
+        (program, name): log_prob(node)
+        for program, sites in (("guide", guide), ("model", model))
+        for name, node in sites.items()
+    }
+
+
+def _is_close(together: Tensor, alone: Tensor) -> bool:
+    """Return whether numbers differ by rounding only: far less than a row's influence."""
+    together, alone = torch.broadcast_tensors(together, alone)
+    eps = torch.finfo(together.dtype).eps
+    if together.device.type == "cuda" and together.dtype != torch.float64:
+        eps = torch.finfo(torch.bfloat16).eps  # matrix products may be in TensorFloat32
+    size = torch.where(alone.isfinite(), alone, 0.0).abs().amax().clamp(min=1.0)
+    close = (together - alone).abs() <= eps ** (2 / 3) * size
+    return bool((close | (together == alone) | (together.isnan() & alone.isnan())).all())
