@@ -15,7 +15,7 @@ from .enumeration import expected
 from .settings import chosen_per_draw, supports
 
 FALSE_ALARMS = 1e-6  # probability that a z-test rejects an unbiased estimator
-MOST_OUTCOMES = 100_000  # of a sampler that is enumerated
+MOST_OUTCOMES = 300_000  # of a sampler that is enumerated
 
 
 def z_limit(numbers: int) -> float:
