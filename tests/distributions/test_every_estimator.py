@@ -116,11 +116,15 @@ def prepared(E: catlog.Estimator, every: Outcomes) -> catlog.Estimator:
 
 
 @cache
+def distribution_of(name: str) -> Distribution:
+    case = STRUCTURED_CASES[name]
+    return case.distribution(case.theta)
+
+
+@cache
 def outcomes_of(label: str, name: str) -> float:
-    E, case = ESTIMATORS[label], STRUCTURED_CASES[name]
-    if not E.randomness:
-        return 1
-    return count(E, case.distribution(case.theta), len(case.points))
+    E, points = ESTIMATORS[label], len(STRUCTURED_CASES[name].points)
+    return count(E, distribution_of(name), points) if E.randomness else 1
 
 
 PAIRS = [

@@ -1,16 +1,32 @@
 """The examples run, and print what they promise."""
 
 import re
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib
 import pytest
+import torch
 
-from scripts import run
+from scripts import ROOT
+
+Run = Callable[..., str]
 
 
-@pytest.fixture(autouse=True)
-def warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONWARNINGS", "error")
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a script with arguments and returns what it prints."""
+    matplotlib.use("Agg")
+
+    def run(script: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        with torch.random.fork_rng(), matplotlib.rc_context():
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 def table(text: str, *names: str) -> dict[str, list[float]]:
@@ -26,7 +42,7 @@ def table(text: str, *names: str) -> dict[str, list[float]]:
     return numbers
 
 
-def test_quickstart_learns() -> None:
+def test_quickstart_learns(run: Run) -> None:
     text = run("examples/quickstart.py", "--steps", 200)
     losses = [float(value) for value in re.findall(r"with z, step +\d+ .*: ([\d.]+)", text)]
     without_z = float(re.findall(r"without z .*: ([\d.]+)", text)[0])
@@ -35,7 +51,7 @@ def test_quickstart_learns() -> None:
     assert losses[2] < without_z < losses[0]
 
 
-def test_bias_variance(tmp_path: Path) -> None:
+def test_bias_variance(run: Run, tmp_path: Path) -> None:
     text = run("examples/bias_variance.py", "--repeats", 2000, "--output", tmp_path)
     for block in re.split(r"\n(?=weak|strong)", text)[1:]:
         unbiased = table(block, "Reinforce", "RLOO", "IndeCateR", "IndeCateR, Latin draws")
@@ -51,7 +67,7 @@ def test_bias_variance(tmp_path: Path) -> None:
     assert (tmp_path / "bias_variance.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_sequence_reward(tmp_path: Path) -> None:
+def test_sequence_reward(run: Run, tmp_path: Path) -> None:
     text = run("examples/sequence_reward.py", "--steps", 50, "--seeds", 1, "--output", tmp_path)
     measured = table(text, "Reinforce", "RLOO", "SCateR", "CritiCateR")
     assert text.startswith("41 evaluations of f per step")  # 1 + 8 letters x 5 other ones
@@ -64,7 +80,7 @@ def test_sequence_reward(tmp_path: Path) -> None:
     assert (tmp_path / "sequence_reward.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_machine_replacement(tmp_path: Path) -> None:
+def test_machine_replacement(run: Run, tmp_path: Path) -> None:
     text = run(
         "examples/machine_replacement.py", "--steps", 30, "--repeats", 300, "--output", tmp_path
     )

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,28 +54,39 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of an uninterrupted run, which runs once for all tests."""
+
+    @cache
+    def folder(name: str) -> Path:
+        path: Path = tmp_path_factory.mktemp(name)
+        execute(SMALL[name], path)
+        return path
+
+    return folder
+
+
 @pytest.mark.parametrize("name", SMALL)
-def test_the_same_seed_gives_the_same_metrics(name: str, tmp_path: Path) -> None:
-    config = SMALL[name]
-    for folder in ("a", "b"):
-        execute(config, tmp_path / folder)
-    rows = untimed(Folder(tmp_path / "a"))
-    assert untimed(Folder(tmp_path / "b")) == rows
+def test_the_same_seed_gives_the_same_metrics(
+    name: str, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    rows = untimed(Folder(whole(name)))
     assert len(rows) >= 2
-    execute(replace(config, seed=1), tmp_path / "c")
-    assert untimed(Folder(tmp_path / "c")) != rows
+    execute(SMALL[name], tmp_path / "same")
+    assert untimed(Folder(tmp_path / "same")) == rows
+    execute(replace(SMALL[name], seed=1), tmp_path / "other")
+    assert untimed(Folder(tmp_path / "other")) != rows
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_cut_run_resumes_exactly(name: str, tmp_path: Path) -> None:
-    config = SMALL[name]
-    execute(config, tmp_path / "whole")
-    whole = untimed(Folder(tmp_path / "whole"))
-    middle = whole[-1]["iteration"] // 2 if name != "gradients" else 4
+def test_a_cut_run_resumes_exactly(name: str, whole: Callable[[str], Path], tmp_path: Path) -> None:
+    rows = untimed(Folder(whole(name)))
+    middle = rows[-1]["iteration"] // 2 if name != "gradients" else 4
     with pytest.raises(CutError):
-        execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(middle))
-    execute(config, tmp_path / "cut", resume=True)
-    assert untimed(Folder(tmp_path / "cut")) == whole
+        execute(SMALL[name], tmp_path, checkpoint_every=0, watch=cut_at(middle))
+    execute(SMALL[name], tmp_path, resume=True)
+    assert untimed(Folder(tmp_path)) == rows
 
 
 def test_an_estimator_that_learns_resumes_exactly() -> None:
@@ -95,7 +108,7 @@ def test_an_estimator_that_learns_resumes_exactly() -> None:
 
 KILLED = {
     "optimisation": ["--iterations", "1500", "--every", "20", "--variables", "50"],
-    "addition": ["--digits", "2", "--epochs", "1", "--every", "10", "--samples", "2"],
+    "addition": ["--digits", "2", "--epochs", "1", "--every", "25", "--samples", "2"],
 }
 
 
@@ -123,10 +136,11 @@ def test_kill_9_then_resume_is_bit_identical(name: str, tmp_path: Path) -> None:
     assert whole[-1]["iteration"] > 100
 
 
-def test_ctrl_c_leaves_a_run_that_resumes_exactly(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_run_that_resumes_exactly(
+    whole: Callable[[str], Path], tmp_path: Path
+) -> None:
     """The signal comes between two logged points."""
     config = SMALL["optimisation"]
-    execute(config, tmp_path / "whole")
     task_step = type(config.task()).step
 
     def interrupted(task: Any, i: int) -> None:
@@ -137,21 +151,19 @@ def test_ctrl_c_leaves_a_run_that_resumes_exactly(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("catlog.experiments.optimisation.OptimisationTask.step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            execute(config, tmp_path / "cut")
-    assert [path.name for path in (tmp_path / "cut").glob("*.pt")] == ["checkpoint-000000018.pt"]
-    execute(config, tmp_path / "cut", resume=True)
-    assert untimed(Folder(tmp_path / "cut")) == untimed(Folder(tmp_path / "whole"))
+            execute(config, tmp_path)
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-000000018.pt"]
+    execute(config, tmp_path, resume=True)
+    assert untimed(Folder(tmp_path)) == untimed(Folder(whole("optimisation")))
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+def broken(whole: Callable[[str], Path], tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     """A run that was cut after several checkpoints, and the metrics of an uninterrupted one."""
-    config = SMALL["optimisation"]
-    execute(config, tmp_path / "whole")
     with pytest.raises(CutError):
-        execute(config, tmp_path / "cut", checkpoint_every=0, watch=cut_at(30))
-    assert len(list((tmp_path / "cut").glob("*.pt"))) == 2
-    return tmp_path / "cut", untimed(Folder(tmp_path / "whole"))
+        execute(SMALL["optimisation"], tmp_path, checkpoint_every=0, watch=cut_at(30))
+    assert len(list(tmp_path.glob("*.pt"))) == 2
+    return tmp_path, untimed(Folder(whole("optimisation")))
 
 
 @pytest.mark.parametrize(
@@ -241,15 +253,15 @@ def test_another_run_in_the_folder_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_config_and_provenance_are_written(tmp_path: Path) -> None:
-    execute(SMALL["addition"], tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+def test_config_and_provenance_are_written(whole: Callable[[str], Path], tmp_path: Path) -> None:
+    run = whole("addition")
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     assert config["experiment"] == "addition"
     assert config["digits"] == 2
-    provenance = json.loads((tmp_path / "provenance.json").read_text(encoding="utf-8"))
+    provenance = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     assert provenance["torch"] == torch.__version__
     assert provenance.keys() >= {"catlog", "python", "device", "commit", "command", "started"}
-    rows = records.read(tmp_path)
+    rows = records.read(run)
     records.write(rows, tmp_path / "rows.csv")
     rows_of_csv = records.read(tmp_path / "rows.csv")
     assert len(rows_of_csv) == len(rows)

@@ -16,7 +16,8 @@ import catlog
 from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.testing.settings import continuous, estimators, supports
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
 
 LAWS = {
     "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0], validate_args=False), 1),

@@ -7,10 +7,10 @@ from catlog.data.images import Images
 from catlog.experiments import DVAE, protocol
 from catlog.experiments.protocol import ProtocolTask
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.filterwarnings("ignore"),  # raised by the compiler
-]
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # raised by the compiler
 
 METHODS = [
     ("SlopeCateR", 2, ("corrections=1",)),

@@ -12,7 +12,8 @@ from catlog.estimators import ESTIMATORS
 from catlog.testing.settings import supports
 from real_sizes import BATCH, BITS, settings_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
 
 
 def training_step(

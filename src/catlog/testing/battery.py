@@ -1,6 +1,6 @@
 """What the battery measures: where an estimator applies, its z-scores, its injected randomness."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import NormalDist
 
 import torch
@@ -35,12 +35,28 @@ def home(E: Estimator) -> Case:
     return CASES["one-hot" if supports(E, "one-hot") else "bits"]
 
 
-def applies(E: Estimator, case: Case) -> bool:
-    """Return whether E takes the case, and its sampler has few enough outcomes."""
-    q = case.distribution(case.theta)
-    if not supports(E, case.kind) or factors(q).d < chosen_per_draw(E):
-        return False
-    return not E.randomness or len(case.points) ** min(E.rows(q), 12) <= MOST_OUTCOMES
+def takes(E: Estimator, case: Case) -> bool:
+    """Return whether E takes the distribution of the case."""
+    d = factors(case.distribution(case.theta)).d
+    return supports(E, case.kind) and chosen_per_draw(E) <= d
+
+
+def pairs(selected: Mapping[str, Estimator], names: Iterable[str] = CASES) -> list[object]:
+    """Return each estimator with each of the cases that it takes, as parameters for pytest."""
+    import pytest  # needed only where tests are collected
+
+    return [
+        pytest.param(E, CASES[name], id=f"{label}-{name}")
+        for label, E in selected.items()
+        for name in names
+        if takes(E, CASES[name])
+    ]
+
+
+def few_outcomes(E: Estimator, case: Case) -> bool:
+    """Return whether E's sampler has few enough outcomes to enumerate them."""
+    rows = E.rows(case.distribution(case.theta)) if E.randomness else 0
+    return len(case.points) ** min(rows, 12) <= MOST_OUTCOMES
 
 
 def z_scores(
@@ -50,6 +66,13 @@ def z_scores(
 
     One score per number: the value, then the gradient in theta.
     """
+    return scores(*estimates(E, case, f, repeats), case, f)
+
+
+def estimates(
+    E: Callable[..., Tensor], case: Case, f: FeatureFunction, repeats: int = 20_000
+) -> tuple[Tensor, Tensor]:
+    """Return many independent estimates of the value and of the gradient in theta."""
     theta = case.theta.expand(repeats, *case.theta.shape).clone().requires_grad_()
     value = E(
         lambda x: f(case.features(x), PARAMETER),
@@ -57,14 +80,19 @@ def z_scores(
         generator=torch.Generator().manual_seed(0),
     )
     (gradient,) = torch.autograd.grad(value.sum(), theta)
+    return value.detach(), gradient
+
+
+def scores(value: Tensor, gradient: Tensor, case: Case, f: FeatureFunction) -> Tensor:
+    """Return the z-scores of these estimates, as :func:`z_scores` does."""
     exact_value, exact_gradient, _ = expected(case, f, PARAMETER)
-    scores = []
-    for estimates, exact in ((value.detach(), exact_value), (gradient, exact_gradient)):
+    result = []
+    for rows, exact in ((value, exact_value), (gradient, exact_gradient)):
         rounding = 1e-12  # allowed where the estimate does not vary
-        error = ((estimates.mean(0) - exact).abs() - rounding).clamp(min=0)
-        standard_error = (estimates.std(0) / repeats**0.5).clamp(min=1e-300)
-        scores.append((error / standard_error).flatten())
-    return torch.cat(scores)
+        error = ((rows.mean(0) - exact).abs() - rounding).clamp(min=0)
+        standard_error = (rows.std(0) / len(rows) ** 0.5).clamp(min=1e-300)
+        result.append((error / standard_error).flatten())
+    return torch.cat(result)
 
 
 def draw_randomness(E: Estimator, q: Distribution) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ back-propagated once, the estimates add up to the estimator's expectation, which
 the sum over the sample space. Nothing here uses the library's own enumeration.
 """
 
-from itertools import permutations, product
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ def expected(case: Case, f: FeatureFunction, c: Tensor) -> Moments:
 
 def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
     """Return every x [rows, outcomes, *event] of independent draws, and its probability."""
-    choice = torch.tensor(list(product(range(len(case.points)), repeat=rows))).T
+    choice = torch.cartesian_prod(*[torch.arange(len(case.points))] * rows).view(-1, rows).T
     return case.points[choice], case.probabilities(case.theta)[choice].prod(0)
 
 

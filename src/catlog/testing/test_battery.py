@@ -1,7 +1,7 @@
 """The battery: every estimator of the registry is judged by being listed there."""
 
 from copy import deepcopy
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError
 from inspect import signature
 from typing import Any, Literal
 
@@ -16,54 +16,52 @@ from catlog.estimator import Estimator, Function, attach
 from catlog.estimators import ESTIMATORS
 from catlog.sampling.draw import categories
 
-from .battery import applies, draw_randomness, home, z_limit, z_scores
+from .battery import (
+    draw_randomness,
+    estimates,
+    few_outcomes,
+    home,
+    pairs,
+    scores,
+    z_limit,
+    z_scores,
+)
 from .cases import CASES, FUNCTIONS, PARAMETER, Case
 from .enumeration import expectation, expected
-from .settings import NOISY_ON_CONSTANTS, chosen_per_draw, continuous, estimators, supports
+from .settings import NOISY_ON_CONSTANTS, continuous, estimators, select
 
-each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-each_kind = pytest.mark.parametrize("kind", ["bits", "one-hot"])
+KINDS = ("bits", "one-hot")
 LIMIT = z_limit(3 * 7)  # three functions; a value and at most six derivatives
 
 
-@each_case
-@pytest.mark.parametrize("E", estimators(unbiased=True, target="expectation"))
+@pytest.mark.parametrize(
+    ("E", "case"), pairs(select(unbiased=True, target="expectation", continuous=False))
+)
 def test_unbiased(E: Estimator, case: Case) -> None:
     """Value and gradient, in the parameters of q and f, by enumeration of all outcomes."""
-    if continuous(E) or not applies(E, case):
-        pytest.skip("not for this distribution, too many outcomes, or continuous noise")
+    if not few_outcomes(E, case):
+        pytest.skip("too many outcomes")
     for f in FUNCTIONS.values():
         got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
 
 
-@each_kind
-@pytest.mark.parametrize("E", estimators(unbiased=True, continuous=True))
-def test_unbiased_by_z_test(E: Estimator, kind: str) -> None:
+@pytest.mark.parametrize(("E", "case"), pairs(select(unbiased=True, continuous=True), KINDS))
+def test_unbiased_by_z_test(E: Estimator, case: Case) -> None:
     """Where the noise is continuous: a z-test.
 
     The second assertion shows that it detects a gradient that is 10 % too long.
     """
-    if not supports(E, kind):
-        pytest.skip("not for this distribution")
     is_detected = []
     for f in FUNCTIONS.values():
-        assert z_scores(E, CASES[kind], f).max() < LIMIT
-        is_detected.append(z_scores(_Longer(E), CASES[kind], f).max() > LIMIT)
+        value, gradient = estimates(E, case, f)
+        assert scores(value, gradient, case, f).max() < LIMIT
+        is_detected.append(scores(value, 1.1 * gradient, case, f).max() > LIMIT)
     assert any(is_detected), "the test has no power"
 
 
-@dataclass(frozen=True)
-class _Longer:
-    E: Estimator
-
-    def __call__(self, f: Function, q: Distribution, **options: Any) -> Tensor:
-        value = self.E(f, q, **options)
-        return attach(value, 1.1 * value)
-
-
 @pytest.mark.parametrize("draws", ["antithetic", "latin"])
-@each_kind
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"variables": 1}])
 def test_unbiased_with_dependent_draws(
     draws: Literal["antithetic", "latin"], kind: str, options: dict[str, Any]
@@ -111,13 +109,10 @@ def test_unbiased_with_dependent_draws(
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
-@each_kind
-@pytest.mark.parametrize("E", estimators(unbiased=False))
-def test_biased(E: Estimator, kind: str) -> None:
+@pytest.mark.parametrize(("E", "case"), pairs(select(unbiased=False), KINDS))
+def test_biased(E: Estimator, case: Case) -> None:
     """Shown by enumeration, or by 30 standard errors where the noise is continuous."""
-    if not supports(E, kind):
-        pytest.skip("not for this distribution")
-    case, f = CASES[kind], FUNCTIONS["network"]
+    f = FUNCTIONS["network"]
     exact = expected(case, f, PARAMETER)[1]
     if continuous(E):
         assert z_scores(E, case, f).max() > 30
@@ -162,13 +157,9 @@ def test_the_judge_catches_a_planted_bug(E: Estimator) -> None:
     assert (got - exact).norm() > 0.01 * exact.norm()
 
 
-@each_case
-@pytest.mark.parametrize("E", estimators())
+@pytest.mark.parametrize(("E", "case"), pairs(select()))
 def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
     q = case.distribution(case.theta.expand(4, *case.theta.shape))
-    law = factors(q)
-    if not supports(E, case.kind) or chosen_per_draw(E) > law.d:
-        pytest.skip("not for this distribution")
     evaluations = 0
 
     def f(x: Tensor) -> Tensor:
@@ -180,13 +171,9 @@ def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
     assert evaluations == E.evaluations(q)
 
 
-@each_kind
-@pytest.mark.parametrize("E", estimators())
-def test_batch_equals_loop(E: Estimator, kind: str) -> None:
-    """Separate expectations in one call do not influence each other."""
-    if continuous(E) or not supports(E, kind):
-        pytest.skip("not for this distribution, or its draws cannot be injected")
-    case = CASES[kind]
+@pytest.mark.parametrize(("E", "case"), pairs(select(continuous=False), KINDS))
+def test_batch_equals_loop(E: Estimator, case: Case) -> None:
+    """Separate expectations in one call do not influence each other; their draws are injected."""
     theta = (
         case.theta
         + torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())

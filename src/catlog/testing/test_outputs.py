@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 import catlog
-from catlog.distributions.factors import factors
 from catlog.estimator import Estimator
 
-from .battery import applies
+from .battery import few_outcomes, pairs
 from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction
 from .enumeration import all_outcomes, outcomes
-from .settings import chosen_per_draw, continuous, estimators, supports
+from .settings import estimators, select
 
-each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
 
 
@@ -38,14 +36,11 @@ def weights(shape: tuple[int, ...]) -> Tensor:
 
 
 @each_shape
-@each_case
-@pytest.mark.parametrize("E", estimators(many_outputs=True))
+@pytest.mark.parametrize(("E", "case"), pairs(select(many_outputs=True)))
 def test_every_output_equals_a_call_of_its_own(
     E: Estimator, case: Case, shape: tuple[int, ...]
 ) -> None:
     """With the same draws: the value, and the gradient of any combination of outputs."""
-    if not supports(E, case.kind) or chosen_per_draw(E) > factors(case.distribution(case.theta)).d:
-        pytest.skip("not for this distribution")
     f, dims = with_outputs(shape), len(shape)
     theta = case.theta.expand(2, *case.theta.shape).clone().requires_grad_()
     c = PARAMETER.clone().requires_grad_()
@@ -70,13 +65,16 @@ def test_every_output_equals_a_call_of_its_own(
 
 
 @each_shape
-@pytest.mark.parametrize("kind", ["bits", "one-hot"])
-@pytest.mark.parametrize("E", estimators(many_outputs=True, unbiased=True))
-def test_unbiased_for_a_mixture_of_outputs(E: Estimator, kind: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("E", "case"),
+    pairs(select(many_outputs=True, unbiased=True, continuous=False), ("bits", "one-hot")),
+)
+def test_unbiased_for_a_mixture_of_outputs(
+    E: Estimator, case: Case, shape: tuple[int, ...]
+) -> None:
     """Value and gradient of (w * E).sum(), by enumeration of all outcomes."""
-    case = CASES[kind]
-    if continuous(E) or not applies(E, case):
-        pytest.skip("not for this distribution, too many outcomes, or continuous noise")
+    if not few_outcomes(E, case):
+        pytest.skip("too many outcomes")
     f, w = with_outputs(shape), weights(shape)
 
     def gradients(value: Tensor, theta: Tensor, c: Tensor) -> tuple[Tensor, ...]:

@@ -47,4 +47,4 @@ class StraightThrough(MeanThroughDraws):
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
     ) -> Float[Tensor, "#n *batch d k"]:
-        return law.probs
+        return law.probs.unsqueeze(0)
