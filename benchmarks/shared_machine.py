@@ -33,7 +33,7 @@ from .tables import RESULTS, Row, Table, show
 from .turns import median_ratio, seconds_in_turns
 
 LITERAL = "literal formula"
-METHODS: dict[str, int | None] = {"default": None, "1024": 1024, "4096": 4096, "16384": 16384}
+METHODS: dict[str, int | None] = {"default": None, "1024": 1024, "8192": 8192, "16384": 16384}
 
 
 def step(batch: int, variables: int) -> dict[str, Callable[[], None]]:

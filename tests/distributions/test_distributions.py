@@ -654,7 +654,7 @@ def test_no_rows_are_no_chunks():
     assert chunks(0, law, torch.sum, None) == []
 
 
-@pytest.mark.parametrize(("d", "size"), [(2, 8192), (200, 8192), (1024, 2048), (20_000, 1024)])
+@pytest.mark.parametrize(("d", "size"), [(2, 4096), (200, 4096), (512, 2048), (20_000, 1024)])
 def test_points_of_many_variables_are_evaluated_in_smaller_chunks(d, size):
     law = factors(Independent(Bernoulli(logits=torch.zeros(16, d)), 1))
     parts = chunks(10_000, law, torch.sum, None)
