@@ -24,7 +24,7 @@ import catlog
 from catlog import ESTIMATORS
 from catlog.estimator import Kind
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
-from catlog.testing.battery import applies, z_limit, z_scores
+from catlog.testing.battery import few_outcomes, takes, z_limit, z_scores
 from catlog.testing.settings import VARIANTS, continuous
 
 from .command_line import output_of, table_parser
@@ -82,7 +82,9 @@ class Reseeded:
 def judge(name: str, options: Options, case: Case) -> Row | None:
     """Return the row of one setting on one case; None where the setting does not apply."""
     E = make_estimator(name, options, case.distribution(case.theta), torch.float64)
-    if not applies(E, case) or (continuous(E) and case.kind == Kind.INDEX):  # noise as for one-hot
+    if not takes(E, case) or not few_outcomes(E, case):
+        return None
+    if continuous(E) and case.kind == Kind.INDEX:  # noise as for one-hot
         return None
     row: Row = {
         "estimator": name,

@@ -54,8 +54,9 @@ BEST = ("SlopeCateR(8)", "ReinMax(8)", "RLOO(14)", "IndeCateR(2)", "RELAX(3)", "
 # Categories x variables, in the published order.
 SIZES = ((8, 4), (4, 24), (8, 16), (16, 12), (64, 8), (10, 30))
 CATEGORICAL = (
-    "SlopeCateR(1, corrections=1)", "ReinMax(1)", "ReinMax(1, temperature=1.5)",
-    "GappedStraightThrough(1)", "GumbelSoftmax(1, hard=True)", "RLOO(4)", "IndeCateR(1)",
+    "SlopeCateR(1)", "SlopeCateR(1, corrections=1, pairs=False)", "ReinMax(1)",
+    "ReinMax(1, temperature=1.5)", "GappedStraightThrough(1)", "GumbelSoftmax(1, hard=True)",
+    "RLOO(4)", "IndeCateR(1)",
 )  # fmt: skip
 KEY = (
     "protocol", "data", "variables", "categories", "estimator", "samples", "options", "seed",

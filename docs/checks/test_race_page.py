@@ -1,6 +1,8 @@
 """The page of races renders from whatever its files hold, and says who is first."""
 
+from itertools import product
 from pathlib import Path
+from statistics import median
 
 import measured
 import pytest
@@ -48,7 +50,7 @@ def write_races(folder: Path, races: tuple[str, ...]) -> None:
 
 def test_without_races_on_a_cpu_the_page_says_so(results: Path) -> None:
     text = render("race", PAGE)
-    assert text.count(measured.NOT_MEASURED) == 3
+    assert text.count(measured.NOT_MEASURED) == 4
     for name, draw in race_figures.figures().items():
         draw(results / name)
 
@@ -62,7 +64,7 @@ def test_the_page_says_who_is_first(results: Path) -> None:
     ]
     records.write(picks, results / "speed" / "advice_picks.csv")
     text = render("race", PAGE)
-    assert text.count(measured.NOT_MEASURED) == 1  # the steps with many draws
+    assert text.count(measured.NOT_MEASURED) == 2  # steps with many draws, and Latin draws
     assert "with one thread on Some CPU" in " ".join(text.split())
     assert "**`ReinMax(4)` (biased) is first**, after 18.5 s (median over seeds)." in text
     assert "`SlopeCateR(4)` is next and takes 1.32 times as long." in text
@@ -85,6 +87,21 @@ def test_the_fastest_of_the_other_kind_is_named() -> None:
     assert race.winner(race.standings(rows[:1])["bits"]).endswith("s (one seed).")
     late = [{**rows[0], "seconds": None}]
     assert race.winner(race.standings(late)["bits"]) == "No estimator reached the target."
+
+
+def test_what_the_page_says_of_latin_draws_and_pairs() -> None:
+    rows = measured.read("speed/cpu_race_versions")
+
+    def typical(kind: str, method: str, column: str) -> float:
+        return median(row[column] for row in rows if (row["race"], row["method"]) == (kind, method))
+
+    for kind, name in product(("bits", "one-hot"), ("ReinMax(2", "ReinMax(4")):
+        latin = typical(kind, f"{name}, draws=latin)", "steps")
+        assert 0.85 < latin / typical(kind, f"{name})", "steps") < 1
+    pairs = typical("one-hot", "SlopeCateR(1)", "seconds")
+    assert pairs < 0.5 * typical("one-hot", "SlopeCateR(1, pairs=False)", "seconds")
+    assert typical("one-hot", "ReinMax(2)", "seconds") < pairs
+    assert pairs < 0.75 * typical("one-hot", "RLOO(4)", "seconds")
 
 
 def test_figures_are_drawn_from_any_rows(results: Path) -> None:

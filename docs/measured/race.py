@@ -1,7 +1,7 @@
 """The numbers of race.md."""
 
 from math import exp, inf
-from statistics import mean
+from statistics import mean, median
 
 from . import NOT_MEASURED, Row, read, read_if_measured, table
 
@@ -310,6 +310,31 @@ def addition_runs(rows: list[Row]) -> list[Curve]:
     return list(runs.values())
 
 
+def versions(rows: list[Row]) -> str:
+    """Return steps and CPU seconds to the target, with Latin draws and with pairs."""
+    if not rows:
+        return NOT_MEASURED
+    races, lines = ("bits", "one-hot"), []
+    for method in sorted({row["method"] for row in rows}, key=by_estimator):
+        line = [f"`{method}`" + ("" if is_unbiased(method) else " (biased)")]
+        for race in races:
+            runs = [row for row in rows if (row["race"], row["method"]) == (race, method)]
+            if not runs:
+                line += ["", ""]
+                continue
+            seconds = median(row["seconds"] or inf for row in runs)
+            line += [f"{median(row['steps'] for row in runs):,.0f}", f"{seconds:.1f}"]
+        lines.append(line)
+    head = [f"{race}: {measure}" for race in races for measure in ("steps", "CPU s")]
+    return table(["estimator", *head], lines)
+
+
+def by_estimator(method: str) -> tuple[str, int, str]:
+    """Return what sorts labels: the class, the number of draws, and the other settings."""
+    name, _, settings = method.partition("(")
+    return name, int(settings.split(",")[0].rstrip(")")), settings
+
+
 def values() -> dict[str, object]:
     rows, addition = read("speed/race_cuda"), read("paper/addition_64")
     methods, runs = curves(rows), addition_runs(addition)
@@ -336,6 +361,7 @@ def values() -> dict[str, object]:
         "processor": ", ".join(processors) or "a CPU",
         "target_seconds": f"{targets[0]['seconds'] if targets else 25:g}",
         "cpu_races": cpu_section(runs_on_cpu),
+        "versions": versions(read_if_measured("speed/cpu_race_versions")),
         "advice": advice_section(ranking_of_all, read_if_measured("speed/advice_picks")),
         "accuracy": f"{min(accuracies):.0%} to {max(accuracies):.0%}",
         "best_accuracy": f"{max(row['accuracy'] for row in addition):.0%}",
