@@ -60,7 +60,8 @@ def every_start(E: Estimator, case: Case) -> tuple[Tensor, Tensor]:
     axes = [intervals(turns * selection_probabilities(size)[1])]
     if E.uses_pairs(law.k):
         rest = law.probs.unsqueeze(-2) * (1 - torch.eye(law.k))  # [d, drawn, k]
-        ends = rest.cumsum(-1) / rest.sum(-1, keepdim=True)
+        total = rest.sum(-1, keepdim=True)  # 0 if the drawn category is certain
+        ends = rest.cumsum(-1) / torch.where(total > 0, total, 1.0)
         shift = torch.arange(turns) / turns
         axes.append(intervals((ends.flatten() - shift.unsqueeze(-1)).flatten()))
     middles = torch.cartesian_prod(*(middle for middle, _ in axes)).view(-1, len(axes)).T
