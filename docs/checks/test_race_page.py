@@ -103,6 +103,12 @@ def test_what_the_page_says_of_latin_draws_and_pairs() -> None:
     assert typical("one-hot", "ReinMax(2)", "seconds") < pairs
     assert pairs < 0.75 * typical("one-hot", "RLOO(4)", "seconds")
 
+    picks = measured.read("speed/cpu_race_version_picks")
+    picks = [row for row in picks if row["race"] in ("bits", "one-hot")]
+    assert {row["pick"] for row in picks if not row["biased"]} == {"SlopeCateR(1)"}
+    biased = {row["pick"] for row in picks if row["biased"]}
+    assert biased == {"ReinMax(1, draws=latin)", "DARN(1, draws=latin)"}
+
 
 def test_figures_are_drawn_from_any_rows(results: Path) -> None:
     write_races(results, ("one-hot",))

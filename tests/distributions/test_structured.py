@@ -359,7 +359,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: BayesianNetwork([Node([], torch.zeros(2))]),
         r"BayesianNetwork: `nodes` must be a dict .* but list was given",
     ),
-    "node that is a table": (
+    "node that is a tensor": (
         lambda: BayesianNetwork({"a": torch.zeros(2)}),
         r"BayesianNetwork: `nodes` must be a dict .* but Tensor was given",
     ),

@@ -91,8 +91,8 @@ class OneHotPairs:
 
 
 def reinmax(
-    x: Float[Tensor, "*shape k"], p: Float[Tensor, "*shape k"], slope: Float[Tensor, "*shape k"]
-) -> Float[Tensor, "*shape k"]:
+    x: Float[Tensor, "n *shape k"], p: Float[Tensor, "*shape k"], slope: Float[Tensor, "n *shape k"]
+) -> Float[Tensor, "n *shape k"]:
     """Return the gradient in the logits that ReinMax predicts from f's slope at one-hot x."""
     above = slope - (p * slope).sum(-1, keepdim=True)
     return (p * above + (x - p) * (x * above).sum(-1, keepdim=True)) / 2
