@@ -85,9 +85,10 @@ class Estimator(Protocol):
         randomness: the keyword arguments through which a call takes its randomness, in the order in
             which they are drawn. A call that is given all of them is deterministic. ``()``: nothing
             is random. ``x``: points, as above; ``chosen``: the variables that are summed out in
-            each draw, ``[n, *batch, m]``; ``start``: uniforms ``[1, *batch]``; ``noise``: further
-            uniforms, of a shape that the class states. This holds for independent variables. SCateR
-            and RAM take ``noise`` as well, which matters for structured distributions only.
+            each draw, ``[n, *batch, m]``; ``start``: uniforms ``[1, *batch]``, with SlopeCateR's
+            pairs ``[2, *batch]``; ``noise``: further uniforms, of a shape that the class states.
+            This holds for independent variables. SCateR and RAM take ``noise`` as well, which
+            matters for structured distributions only.
         many_outputs: whether f may have output dimensions, which needs an estimate that is linear
             in f. An estimator without this attribute takes none, and no argument ``outputs``.
         reference: who proposed it.
