@@ -76,8 +76,8 @@ class OneHotPairs:
     def predicted(self, slopes: Float[Tensor, "rows *batch d k"]) -> tuple[Pair, Three]:
         n, p, (a, b) = len(self.x), self.corrected_p, self.pair
         index = self.variable[..., None, None].expand(*self.variable.shape, 1, p.shape[-1])
-        at_pair = torch.stack([slopes[:n][self.row], slopes[n:]])
-        at_pair = at_pair.gather(-2, index.expand(2, *index.shape)).squeeze(-2)
+        at_draw, at_change = slopes[:n][self.row].gather(-2, index), slopes[n:].gather(-2, index)
+        at_pair = torch.stack([at_draw, at_change]).squeeze(-2)
         weight = self.weights()[1].unsqueeze(-1)
         change = (at_pair.mean(0) * (a - b)).sum(-1, keepdim=True)
         predicted = weight * change * (a - b)
