@@ -1,6 +1,7 @@
 """The page of races renders from whatever its files hold, and says who is first."""
 
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 
@@ -102,6 +103,11 @@ def test_what_the_page_says_of_latin_draws_and_pairs() -> None:
     assert pairs < 0.5 * typical("one-hot", "SlopeCateR(1, pairs=False)", "seconds")
     assert typical("one-hot", "ReinMax(2)", "seconds") < pairs
     assert pairs < 0.75 * typical("one-hot", "RLOO(4)", "seconds")
+
+    attention = [row for row in rows if row["race"] == "attention"]
+    steps = [row["steps"] for row in attention]
+    assert max(steps) < 1.15 * min(steps)
+    assert min(attention, key=itemgetter("seconds"))["method"] == "RLOO(2)"
 
     picks = measured.read("speed/cpu_race_version_picks")
     picks = [row for row in picks if row["race"] in ("bits", "one-hot")]

@@ -314,7 +314,7 @@ def versions(rows: list[Row]) -> str:
     """Return steps and CPU seconds to the target, with Latin draws and with pairs."""
     if not rows:
         return NOT_MEASURED
-    races, lines = ("bits", "one-hot"), []
+    races, lines = ("bits", "one-hot", "attention"), []
     for method in sorted({row["method"] for row in rows}, key=by_estimator):
         line = [f"`{method}`" + ("" if is_unbiased(method) else " (biased)")]
         for race in races:
