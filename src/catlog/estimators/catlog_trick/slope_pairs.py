@@ -48,7 +48,7 @@ class OneHotPairs:
         return predicted, torch.zeros_like(predicted)
 
     def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
-        return (self.p * (slope - (self.p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
+        return mean_squared_slope(self.p, slope)
 
     def corrected_points(self) -> Float[Tensor, "m *batch d k"]:
         """Return the draws with the other category of the corrected variable."""
@@ -88,6 +88,13 @@ class OneHotPairs:
 
     def in_log_probs(self, gradient: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
         return centred(gradient, self.p > 0)
+
+
+def mean_squared_slope(
+    p: Float[Tensor, "*batch d k"], slope: Float[Tensor, "n *batch d k"]
+) -> Float[Tensor, "*batch d"]:
+    """Return the mean squared norm of the straight prediction over the draws."""
+    return (p * (slope - (p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
 
 
 def reinmax(

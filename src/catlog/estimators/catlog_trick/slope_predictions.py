@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..logit_gradients import centred
 from .corrections import corrected_variables, rows_in_turn, shares_of_points
-from .slope_pairs import OneHotPairs, Pair, Three, make_pairs
+from .slope_pairs import OneHotPairs, Pair, Three, make_pairs, mean_squared_slope
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class OneHots:
         return straight, (((self.x - self.p) * above).mean(0) - straight) / 2
 
     def size2(self, slope: Float[Tensor, "n *batch d k"]) -> Float[Tensor, "*batch d"]:
-        return (self.p * (slope - (self.p * slope).sum(-1, keepdim=True))).square().sum(-1).mean(0)
+        return mean_squared_slope(self.p, slope)
 
     def corrected_points(self) -> Float[Tensor, "km *batch d k"]:
         """Return the draws with every other possible category of the corrected variable."""
