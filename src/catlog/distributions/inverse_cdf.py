@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .ordered import Ordered
 
 
-def inverse_cdf(probs: Tensor, u: Tensor) -> Tensor:
+def inverse_cdf(probs: Tensor, u: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
     """Return the category whose interval of the CDF contains u.
 
     It is never an impossible one, even for u = 1. ``probs`` has the categories last; the dimensions
@@ -21,10 +21,10 @@ def inverse_cdf(probs: Tensor, u: Tensor) -> Tensor:
     """
     if probs.shape[-1] == 2:
         first, second = probs.unbind(-1)
-        return (u >= torch.where(first + second > first, first, torch.inf)).long()
+        return (u >= torch.where(first + second > first, first, torch.inf)).to(dtype)
     cdf = probs.cumsum(-1)
     steps = cdf.masked_fill(cdf >= cdf[..., -1:], torch.inf)[..., :-1]
-    return (u.unsqueeze(-1) >= steps).sum(-1)
+    return (u.unsqueeze(-1) >= steps).sum(-1, dtype=dtype)
 
 
 def ancestral(

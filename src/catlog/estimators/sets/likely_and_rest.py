@@ -38,43 +38,53 @@ def beam_search(
     for block, variables in enumerate(q.blocks):
         raw = q.raw_logits(points)[block] if q.incremental else q.conditional(points, block)
         log_probs = q.block_log_probs(raw, block, points.shape[:-1], law.validate)
-        k = log_probs.shape[-1]
-        best, favourite = log_probs.max(-1)
-        slots = min(count - 1, len(variables))
-        if slots == len(variables):
-            open_to_change = torch.arange(slots, device=q.device).expand(best.shape)
-        elif slots == 0:
-            open_to_change = favourite[..., :0]
+        if count == 1:
+            best, chosen = log_probs.max(-1)
             score = score + best.sum(-1)
         else:
-            second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
-            open_to_change = (second - best).topk(slots, -1).indices
-            score = score + best.scatter(-1, open_to_change, 0.0).sum(-1)
-        origin = row_numbers(score).expand(score.shape)
-        steps = []
-        for slot in range(slots):
-            variable = open_to_change[..., slot, None, None]
-            local = log_probs.gather(-2, variable.expand(*variable.shape[:-1], k)).squeeze(-2)
-            local = local.gather(0, origin.unsqueeze(-1).expand(*origin.shape, k))
-            total = (score.unsqueeze(-1) + local).movedim(-1, 1).flatten(0, 1)
-            score, leading = total.topk(min(count, len(total)), 0)
-            parent = torch.where(score > -torch.inf, leading, leading[:1])
-            steps.append((parent // k, parent % k))
-            origin = origin.gather(0, parent // k)
-        points, chosen, open_to_change = (
-            table.gather(0, origin.unsqueeze(-1).expand(*origin.shape, table.shape[-1]))
-            for table in (points, favourite, open_to_change)
-        )
-        row = row_numbers(score).expand(score.shape)
-        changes = []
-        for parent, category in reversed(steps):
-            changes.append(category.gather(0, row))
-            row = parent.gather(0, row)
-        if changes:
-            chosen = chosen.scatter(-1, open_to_change, torch.stack(changes[::-1], -1))
+            score, origin, chosen = _extend(log_probs, score, count)
+            points = _rows(points, origin)
         points = points + torch.zeros_like(chosen[..., :1])  # mapped where q is
         points[..., as_index(variables)] = chosen
     return points, score > -torch.inf
+
+
+def _extend(
+    log_probs: Float[Tensor, "rows *batch v k"], score: Float[Tensor, "rows *batch"], count: int
+) -> tuple[Float[Tensor, "m *batch"], Int64[Tensor, "m *batch"], Int64[Tensor, "m *batch v"]]:
+    """Return the best extensions by a block: their scores, rows they extend, and categories."""
+    k = log_probs.shape[-1]
+    best, favourite = log_probs.max(-1)
+    slots = min(count - 1, favourite.shape[-1])
+    if slots == favourite.shape[-1]:
+        open_to_change = torch.arange(slots, device=best.device).expand(best.shape)
+    else:
+        second = log_probs.scatter(-1, favourite.unsqueeze(-1), -torch.inf).amax(-1)
+        open_to_change = (second - best).topk(slots, -1).indices
+        score = score + best.scatter(-1, open_to_change, 0.0).sum(-1)
+    origin = row_numbers(score).expand(score.shape)
+    steps = []
+    for slot in range(slots):
+        variable = open_to_change[..., slot, None, None]
+        local = log_probs.gather(-2, variable.expand(*variable.shape[:-1], k)).squeeze(-2)
+        total = (score.unsqueeze(-1) + _rows(local, origin)).movedim(-1, 1).flatten(0, 1)
+        score, leading = total.topk(min(count, len(total)), 0)
+        parent = torch.where(score > -torch.inf, leading, leading[:1])
+        steps.append((parent // k, parent % k))
+        origin = origin.gather(0, parent // k)
+    row = row_numbers(score).expand(score.shape)
+    changes = []
+    for parent, category in reversed(steps):
+        changes.append(category.gather(0, row))
+        row = parent.gather(0, row)
+    change = torch.stack(changes[::-1], -1)
+    chosen = _rows(favourite, origin).scatter(-1, _rows(open_to_change, origin), change)
+    return score, origin, chosen
+
+
+def _rows(table: Tensor, row: Int64[Tensor, "m *batch"]) -> Tensor:
+    """Return rows of a table ``[rows, *batch, columns]``, other ones for every batch element."""
+    return table.gather(0, row.unsqueeze(-1).expand(*row.shape, table.shape[-1]))
 
 
 @torch.no_grad()
@@ -195,7 +205,8 @@ def sum_and_sample(
         drawn = law.index(base_draws(law, x, samples, generator=generator))
         inside = is_member(drawn, members, valid)
     n = len(drawn)
-    log_prob = law.log_prob(torch.cat([members, drawn]))
+    points = torch.cat([members, drawn])
+    log_prob = law.log_prob(points)
     mass = torch.where(valid, log_prob[:m].exp(), 0.0)
     total = mass.detach().sum(0)
     if x is not None and can_inspect(law.validate, x) and bool((inside & (remaining > 0)).any()):
@@ -210,7 +221,7 @@ def sum_and_sample(
     remaining = torch.where((total > 0) & (total < least), 1 - least, remaining)
     rest = torch.where(inside, 0.0, remaining) / n
 
-    values = evaluate(f, law.point(torch.cat([members, drawn])), law)
+    values = evaluate(f, law.point(points), law)
     mean = (torch.cat([mass.detach(), rest]) * values).sum(0)
     fm, fx = values[:m].detach(), values[m:].detach()
     summed = (mass.detach() * fm).sum(0)

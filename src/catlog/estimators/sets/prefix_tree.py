@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...distributions.inverse_cdf import inverse_cdf
+from ...tracing import inside_functorch
 
 FEW = 16  # members; pairs of more take longer than a loop over the variables
 
@@ -53,7 +54,8 @@ class PrefixTree:
         default."""
         m = len(self.members)
         table = values.new_full((self.k * m, *values.shape[1:]), default)
-        return table.scatter(0, self.branch, values).unflatten(0, (self.k, m))
+        put = table.scatter if inside_functorch() else table.scatter_
+        return put(0, self.branch, values).unflatten(0, (self.k, m))
 
     def remaining(
         self, probs: Float[Tensor, "rows *batch d k"]
@@ -65,8 +67,8 @@ class PrefixTree:
         """
         p = probs.movedim(-1, 0).contiguous()
         leaders = self.leaders[..., :-1]
-        free = self.by_branch(1.0, (~self.valid).expand(leaders.shape).to(p.dtype))
-        free = (p * free).sum(0)
+        is_free = self.by_branch(True, (~self.valid).expand(leaders.shape))
+        free = torch.where(is_free, p, 0.0).sum(0)
         counts = self.valid & self.is_leader[..., :-1]
         members = self.members.unsqueeze(0)
         step = p.expand(self.k, *members.shape[1:]).gather(0, members).squeeze(0)
@@ -100,7 +102,7 @@ def prefix_tree(
     k = max(cardinalities)
     find = _leaders_by_pairs if len(members) <= FEW else _leaders_by_steps
     leaders = find(members, valid, k)
-    branch = members * len(members) + leaders[..., :-1]
+    branch = leaders[..., :-1].add(members, alpha=len(members))
     return PrefixTree(members, valid.unsqueeze(-1), leaders, branch, k)
 
 
@@ -114,15 +116,20 @@ def _leaders_by_pairs(
     members: Int64[Tensor, "m *batch d"], valid: Bool[Tensor, "m *batch"], k: int
 ) -> Int64[Tensor, "m *batch depths"]:
     """Return the leaders from the comparison of every member with the earlier ones."""
-    number = row_numbers(members)
+    number = row_numbers(members).to(torch.int8)
     invalid = ~valid.unsqueeze(-1)
     shape = (*members.shape[1:-1], members.shape[-1] + 1)
-    leaders = [torch.zeros(shape, dtype=torch.int64, device=members.device)]
+    leaders = [torch.zeros(shape, dtype=torch.int8, device=members.device)]
     for m in range(1, len(members)):
-        differs = (members[m] != members[:m]).cumsum(-1, dtype=torch.int32)
-        is_other = (pad(differs, (1, 0)) > 0) | invalid[:m] | invalid[m]
-        leaders.append(reduce(torch.minimum, torch.where(is_other, m, number[:m])))
-    return torch.stack(leaders)
+        agrees = pad(_prefixes_agree(members[m], members[:m]), (1, 0), value=True)
+        is_other = ~agrees | invalid[:m] | invalid[m]
+        leaders.append(reduce(torch.minimum, torch.where(is_other, number[m], number[:m])))
+    return torch.stack(leaders).long()
+
+
+def _prefixes_agree(a: Tensor, b: Tensor) -> Bool[Tensor, "*rows d"]:
+    """Return whether a and b agree in the variables up to each one."""
+    return (a == b).cumprod(-1, dtype=torch.int8).bool()
 
 
 def _leaders_by_steps(
@@ -160,13 +167,14 @@ def suffix_sums(
     return term
 
 
-def _choices(probs: Float[Tensor, "k *shape"], share: Tensor, u: Tensor) -> Tensor:
+def _choices(
+    probs: Float[Tensor, "k *shape"], share: Tensor, u: Tensor, dtype: torch.dtype = torch.int64
+) -> Tensor:
     """Return categories by their share outside the set; by all of it if nothing is outside."""
     outside = probs * share
     total = outside.sum(0)
-    is_outside = total > 0
-    outside = torch.where(is_outside, outside, probs)
-    return inverse_cdf(outside.movedim(0, -1), u * torch.where(is_outside, total, 1.0))
+    outside = torch.where(total > 0, outside / total, probs)
+    return inverse_cdf(outside.movedim(0, -1), u, dtype)
 
 
 class Walk:
@@ -180,7 +188,9 @@ class Walk:
     def __init__(self, tree: PrefixTree, share: Float[Tensor, "k m *batch d"], draws: int) -> None:
         row = tree.leaders[..., :-1].unsqueeze(0)
         self.share = share.gather(1, row.expand(share.shape))
-        self.members = tree.members
+        # Small integers: pages of memory cost more here than arithmetic.
+        self.dtype = torch.int8 if tree.k <= 128 else torch.int32
+        self.members = tree.members.to(self.dtype)
         self.stays = tree.valid.expand(draws, *tree.valid.shape)
         self.depth = 0
 
@@ -197,9 +207,8 @@ class Walk:
         self.depth = block.stop
         p = probs.movedim(-1, 0).contiguous()
         share = self.share[: len(p), ..., block].unsqueeze(1)
-        along = _choices(p.unsqueeze(2), share, u.unsqueeze(1))  # [n, m, *batch, v]
-        differs = (along != self.members[..., block]).cumsum(-1, dtype=torch.int32) > 0
-        after = self.stays & ~differs
+        along = _choices(p.unsqueeze(2), share, u.unsqueeze(1), self.dtype)  # [n, m, *batch, v]
+        after = self.stays & _prefixes_agree(along, self.members[..., block])
         stays = torch.cat([self.stays.expand(after[..., :1].shape), after[..., :-1]], -1)
         self.stays = after[..., -1:]
         followed = reduce(torch.maximum, torch.where(stays, along, -1).unbind(1))
