@@ -38,7 +38,7 @@ class RODEO(FromDraws, nn.Module):
     paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
 
     Cost: ``samples`` evaluations, forward and backward; N d numbers without a network, and with one
-    :math:`N^2 (d + 1)` evaluations of it, in memory at once. Needs: f differentiable; a Bernoulli
+    :math:`N (N - 1) (d + 1)` evaluations of it, in memory at once. Needs: f differentiable; a Bernoulli
     q; at least two draws; an optimiser for ``parameters()``.
     Reference: Shi et al., "Gradient estimation with discrete Stein operators", 2022.
 
@@ -126,11 +126,12 @@ class RODEO(FromDraws, nn.Module):
             offset = leave_one_out((slope * x).sum(-1, keepdim=True))
             at_x = (other_slope * x).sum(-1, keepdim=True) - offset
             return at_x.unsqueeze(0), (at_x + other_slope * flip).unsqueeze(0)
-        n = x.shape[0]
-        at_x = (slope * (x.unsqueeze(1) - x)).sum(-1, keepdim=True)  # [n, m, *batch, 1]
-        linear = torch.cat([at_x, at_x + slope * flip.unsqueeze(1)], -1)
-        pairs = torch.stack([fx.unsqueeze(-1).expand(linear.shape), linear], -1)
-        pairs = call_network("RODEO", self.network, pairs, pairs.shape)
-        other_mean = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
-        h = (other_mean.view(n, n, *[1] * (pairs.dim() - 2)) * pairs).sum(1).movedim(-1, 0)
+        others = range(1, x.shape[0])
+        x_m, fx_m, slope_m = (
+            torch.stack([table.roll(-shift, 0) for shift in others]) for table in (x, fx, slope)
+        )  # [n - 1, n, ...]: the other draws of every draw
+        at_x = (slope_m * (x - x_m)).sum(-1, keepdim=True)
+        linear = torch.cat([at_x, at_x + slope_m * flip], -1)
+        pairs = torch.stack([fx_m.unsqueeze(-1).expand(linear.shape), linear], -1)
+        h = call_network("RODEO", self.network, pairs, pairs.shape).mean(0).movedim(-1, 0)
         return h[..., :1], h[..., 1:]
