@@ -1,12 +1,14 @@
 """Does black-box IndeCateR keep its lead where other programs use the cores?
 
-    python -m benchmarks.shared_machine      # two minutes; writes results/speed/shared_machine.csv
+    python -m benchmarks.shared_machine      # five minutes; writes results/speed/shared_machine.csv
 
 One step of the paper's autoencoder at its decoder, batch 50: value and gradient of IndeCateR with
 two draws, f a black box, beside the paper's literal formula. The rows are the numbers of
 evaluations at once (`chunk_size`; "default" is the library's choice), with as many threads as cores
-and with one. `busy` says how many endless loops run beside it, in processes of their own. In every
-round all rows take turns; `ms` is the median, `ratio` the median over the rounds of the literal
+and with one. `busy` says how many endless loops run beside it, in processes of their own. `waiting`
+says what a thread does that waits for the others: it spins for a while (torch's default), or it
+sleeps (OMP_WAIT_POLICY=passive; a process has to be started with it). In every round all rows of a
+process take turns; `ms` is the median, `ratio` the median over the rounds of the literal
 formula's time over this one's, with as many threads. `load` is the machine's load average before
 the loops start. With other work on the machine the rows are busier than they say.
 """
@@ -33,6 +35,7 @@ from .tables import RESULTS, Row, Table, show
 from .turns import median_ratio, seconds_in_turns
 
 LITERAL = "literal formula"
+WAITING = {"spins": {}, "sleeps": {"OMP_WAIT_POLICY": "passive"}}
 METHODS: dict[str, int | None] = {"default": None, "1024": 1024, "8192": 8192, "16384": 16384}
 
 
@@ -75,8 +78,8 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def measure(busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
-    """Return a row per number of threads and method."""
+def measure(waiting: str, busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
+    """Return a row per number of threads and method, in a process with this way of waiting."""
     cores = os.cpu_count() or 1
     steps = step(batch, variables)
     keys = [(threads, name) for threads in sorted({1, cores}) for name in steps]
@@ -91,7 +94,8 @@ def measure(busy: int, rounds: int, batch: int, variables: int) -> list[Row]:
     rows = []
     for threads, name in keys:
         ratio = median_ratio(times[threads, LITERAL], times[threads, name])
-        row: Row = {"busy": busy, "cores": cores, "threads": threads, "method": name}
+        row: Row = {"waiting": waiting, "busy": busy, "cores": cores}
+        row |= {"threads": threads, "method": name}
         row["ms"] = 1000 * median(times[threads, name])
         rows.append(row | {"ratio": ratio, "rounds": rounds, "load": load})
     return rows
@@ -103,12 +107,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--variables", type=int, default=200)
+    parser.add_argument("--waiting", choices=list(WAITING), help="only this, in this process")
     options = parser.parse_args()
-    table = Table(options.output, ("busy", "threads", "method"))
+    if options.waiting is None:
+        command = [sys.executable, "-m", "benchmarks.shared_machine", *sys.argv[1:]]
+        for name, settings in WAITING.items():
+            environment = os.environ | settings
+            subprocess.run([*command, "--waiting", name], env=environment, check=True)
+        return
+    table = Table(options.output, ("waiting", "busy", "threads", "method"))
     for busy in options.busy:
-        rows = measure(busy, options.rounds, options.batch, options.variables)
+        rows = measure(options.waiting, busy, options.rounds, options.batch, options.variables)
         table.add(rows)
-        show(f"{busy} busy loops", rows)
+        show(f"{busy} busy loops, a waiting thread {options.waiting}", rows)
 
 
 if __name__ == "__main__":

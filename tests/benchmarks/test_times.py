@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from benchmarks.estimator_times import SETTINGS
+from benchmarks.shared_machine import WAITING
 
 from catlog.experiments import records
 from scripts import ROOT, run
@@ -23,5 +24,7 @@ def test_shared_machine(tmp_path: Path) -> None:
     options = ["--rounds", 2, "--batch", 2, "--variables", 5, "--output", path]
     run("benchmarks.shared_machine", *options)
     rows = records.read(path)
-    assert {row["busy"] for row in rows} == {0, 1}
+    assert {(row["waiting"], row["busy"]) for row in rows} == {
+        (waiting, busy) for waiting in WAITING for busy in (0, 1)
+    }
     assert all(row["ratio"] == 1 for row in rows if row["method"] == "literal formula")

@@ -17,6 +17,9 @@ def gradient_scale(probs: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch 
     It is the square root of :math:`\sum_k p_k^2 (1 - 2 p_k + \sum_j p_j^2)`, and 2 p (1 - p) for a
     bit.
     """
+    if probs.shape[-1] == 2:
+        zero, one = probs.unbind(-1)
+        return 2 * zero * one
     square = probs.square()
     return (square * (1 - 2 * probs + square.sum(-1, keepdim=True))).sum(-1).clamp(min=0).sqrt()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...evaluation.evaluate import check_finite
 from ...evaluation.learning import write
-from .corrections import add_at, gradient_scale
+from .corrections import add_at
 from .slope_predictions import make_predictions
 from .slope_statistics import fit_updates, scale_updates
 
@@ -23,6 +23,7 @@ class Plan(NamedTuple):
         other: the categories that they change to; None: all others.
         weight: one over how often each of them is corrected in expectation.
         shares: the weights of all points in the value.
+        undecided: the :func:`gradient_scale` of the probabilities.
         coefficients: alpha and beta, the same for all batch elements or for each of them.
     """
 
@@ -32,7 +33,11 @@ class Plan(NamedTuple):
     other: Int64[Tensor, "m *batch"] | None
     weight: Float[Tensor, "m *batch 1"]
     shares: Float[Tensor, "rows *batch"]
+    undecided: Float[Tensor, "*batch d"]
     coefficients: Float[Tensor, "2 *batch_or_1"]
+
+
+TENSORS = len(Plan._fields)
 
 
 class SlopePoints(torch.autograd.Function):
@@ -53,7 +58,7 @@ class SlopePoints(torch.autograd.Function):
     def forward(
         log_p: Tensor, corrected_points: Tensor, rate: float, validate: bool, *tensors: Any
     ) -> tuple[Tensor, Tensor]:
-        plan = Plan(*tensors[:7])
+        plan = Plan(*tensors[:TENSORS])
         width = 1 if plan.x.dim() == log_p.dim() else log_p.shape[-1]
         marks = plan.weight.new_zeros((*plan.weight.shape[:-1], width))
         return torch.cat([plan.x, corrected_points]), marks
@@ -61,8 +66,8 @@ class SlopePoints(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         _, _, ctx.rate, ctx.validate, *tensors = inputs
-        ctx.save_for_backward(*tensors[:7])
-        ctx.buffers = tensors[7:]
+        ctx.save_for_backward(*tensors[:TENSORS])
+        ctx.buffers = tensors[TENSORS:]
 
     @staticmethod
     def backward(
@@ -85,11 +90,13 @@ class SlopePoints(torch.autograd.Function):
         if ctx.rate > 0:
             gram, excess, size2, spread2 = ctx.buffers
             terms, scale = (exact, straight, curved), plan.weight.squeeze(-1) / n
-            spread = gradient_scale(plan.probs).square()
-            sizes = [(size2, predictions.size2(slopes[:n])), (spread2, spread)]
+            sizes = [
+                (size2, predictions.size2(slopes[:n])),
+                (spread2, plan.undecided.square()),
+            ]
             write(
                 fit_updates(gram, excess, terms, noise, scale, ctx.rate)
                 + scale_updates(sizes, ctx.rate)
             )
-        rest = [None] * (3 + len(plan) + len(ctx.buffers))
+        rest = [None] * (3 + TENSORS + len(ctx.buffers))
         return predictions.in_log_probs(gradient), *rest

@@ -20,12 +20,16 @@ class Bits:
         p: the probabilities of 1.
         variable: the variables that are corrected.
         row: the draws in which they are corrected.
+        is_one: whether the corrected bits were drawn as 1.
+        corrected_p: their probabilities of 1.
     """
 
     x: Float[Tensor, "n *batch d"]
     p: Float[Tensor, "*batch d"]
     variable: Int64[Tensor, "m *batch"]
     row: Int64[Tensor, " m"]
+    is_one: Bool[Tensor, "m *batch"]
+    corrected_p: Float[Tensor, "m *batch"]
 
     def first_and_second_order(self, slope: Float[Tensor, "n *batch d"]) -> Pair:
         """Return what alpha and beta multiply, averaged over the draws, ``[*batch, d, 1]``."""
@@ -44,29 +48,22 @@ class Bits:
         is_possible = torch.where(x > 0, 1 - self.p, self.p) > 0
         return torch.where(is_corrected & is_possible, 1 - x, x)
 
-    def corrected(self) -> tuple[Bool[Tensor, "m *batch"], Float[Tensor, "m *batch"]]:
-        """Return whether the corrected bits were drawn as 1, and their probabilities of 1."""
-        variable = self.variable.unsqueeze(-1)
-        is_one = self.x[self.row].gather(-1, variable).squeeze(-1) > 0
-        p = self.p.expand(len(self.row), *self.p.shape).gather(-1, variable).squeeze(-1)
-        return is_one, p
-
     def shares(self) -> Float[Tensor, "rows *batch"]:
         """Return the weights of all points in the value, in which corrected bits are summed out."""
-        is_one, p = self.corrected()
-        return shares_of_points(
-            torch.where(is_one, p, 1 - p), torch.where(is_one, 1 - p, p)[None], len(self.x)
+        one, zero = self.corrected_p, 1 - self.corrected_p
+        drawn, flipped = (
+            torch.where(self.is_one, *chances) for chances in ((one, zero), (zero, one))
         )
+        return shares_of_points(drawn, flipped[None], len(self.x))
 
     def exact(self, values: Float[Tensor, "rows *batch"]) -> Float[Tensor, "m *batch 1"]:
         """Return the gradient of f in the logit of the corrected bit.
 
         ``values`` are those at the draws and, after them, at :meth:`corrected_points`.
         """
-        is_one, p = self.corrected()
-        n = len(self.x)
+        n, p = len(self.x), self.corrected_p
         change = (values[n:] - values[:n][self.row]).to(p.dtype)
-        return (p * (1 - p) * torch.where(is_one, -change, change)).unsqueeze(-1)
+        return (p * (1 - p) * torch.where(self.is_one, -change, change)).unsqueeze(-1)
 
     def predicted(self, slopes: Float[Tensor, "rows *batch d"]) -> tuple[Pair, Three]:
         """Return the predicted gradients in the logit of the corrected bit, and their noise.
@@ -77,7 +74,7 @@ class Bits:
         both, and the variance of the second.
         """
         n, variable = len(self.x), self.variable.unsqueeze(-1)
-        is_one, p = self.corrected()
+        is_one, p = self.is_one, self.corrected_p
         at_draw = slopes[:n][self.row].gather(-1, variable).squeeze(-1)
         at_flip = slopes[n:].gather(-1, variable).squeeze(-1)
         at_0 = torch.where(is_one, at_flip, at_draw)
@@ -192,7 +189,10 @@ def make_predictions(
         return make_pairs(x, probs, variable, other)
     row = rows_in_turn(variable, len(x))
     if x.dim() == probs.dim():
-        return Bits(x, probs[..., 1], variable, row)
+        p, index = probs[..., 1], variable.unsqueeze(-1)
+        is_one = x[row].gather(-1, index).squeeze(-1) > 0
+        corrected_p = p.expand(len(row), *p.shape).gather(-1, index).squeeze(-1)
+        return Bits(x, p, variable, row, is_one, corrected_p)
     drawn, corrected_p = corrected_variables(x, probs, variable)
     number = torch.arange(probs.shape[-1], device=x.device).view(-1, *[1] * variable.dim())
     category = (drawn.argmax(-1) + number) % len(number)

@@ -177,7 +177,14 @@ class SlopeCateR(FromDraws, nn.Module):
         chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
         weight = 1 / (m * chosen)
         plan = Plan(
-            draws, probs, variable, other, weight, predictions.shares(), coefficients.movedim(-1, 0)
+            draws,
+            probs,
+            variable,
+            other,
+            weight,
+            predictions.shares(),
+            undecided,
+            coefficients.movedim(-1, 0),
         )
         rate = 1 - self.decay if learns(self, x) else 0.0
         corrected = predictions.corrected_points()

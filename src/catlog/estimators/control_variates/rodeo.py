@@ -38,8 +38,8 @@ class RODEO(FromDraws, nn.Module):
     paper has :math:`A / d`; here :math:`\alpha, \beta` hold the d.)
 
     Cost: ``samples`` evaluations, forward and backward; N d numbers without a network, and with one
-    :math:`N (N - 1) (d + 1)` evaluations of it, in memory at once. Needs: f differentiable; a Bernoulli
-    q; at least two draws; an optimiser for ``parameters()``.
+    :math:`N (N - 1) (d + 1)` evaluations of it, in memory at once. Needs: f differentiable; a
+    Bernoulli q; at least two draws; an optimiser for ``parameters()``.
     Reference: Shi et al., "Gradient estimation with discrete Stein operators", 2022.
 
     Args:
