@@ -193,6 +193,7 @@ def test_dependent_draws_keep_the_expectation(
     if scheme == "latin, sorted":  # as for more draws than can be enumerated
         scheme = "latin"
         monkeypatch.setattr(draw, "MOST_COUNTED", 0)
+        monkeypatch.setattr(draw, "MOST_INSERTED", 0)
     options: dict[str, Any] = {"noise_samples": 2} if "Rao" in name or name == "ReinMaxCV" else {}
     if name == "GumbelSoftmax":
         options = {"hard": True, "temperature": 0.7}
@@ -207,3 +208,12 @@ def test_dependent_draws_keep_the_expectation(
     if name != "GumbelSoftmax":
         q = Independent(OneHotCategorical(theta) if theta.dim() == 2 else Bernoulli(theta), 1)
         torch.testing.assert_close(got[0], catlog.Exact()(wave, q), rtol=0, atol=1e-12)
+
+
+def test_inserted_ranks_are_all_permutations_once() -> None:
+    """Every rank that can be inserted, in the middle of its interval of the key."""
+    ranks = [(torch.arange(size) + 0.5) / size for size in range(1, 6)]
+    orders = draw._insertions(torch.cartesian_prod(*ranks).T).T
+    assert sorted(orders.tolist()) == [list(order) for order in permutations(range(5))]
+    largest = torch.full((200,), 1 - 2**-24)  # the largest uniform of float32
+    assert draw._insertions(largest).tolist() == list(range(200))

@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int, Int16, Int64
 from torch import Tensor
 
 from ..checks import check_device, check_generator
@@ -22,7 +22,7 @@ from .randomness import rand
 
 Draws = Literal["independent", "antithetic", "latin"]
 DRAWS: tuple[str, ...] = get_args(Draws)
-MOST_COUNTED = 8  # keys; more of them are sorted
+MOST_COUNTED, MOST_INSERTED = 8, 128  # keys; more of them take longer than sorting
 
 
 def uniforms(
@@ -63,15 +63,31 @@ def uniforms_for(
 
 
 def _permutations(keys: Float[Tensor, "n *shape"]) -> Int[Tensor, "n *shape"]:
-    """Return a random order of 0, ..., n - 1 for every element.
+    """Return a random order of 0, ..., n - 1 for every element, made from uniforms.
 
     Few keys are ranked by counting, which is faster than sorting and, compiled, fuses with later
     operations. Two equal keys would share a rank, but two uniforms are equal with a probability of
-    about their rounding error.
+    about their rounding error. On a CPU, some more of them are inserted one by one.
     """
-    if len(keys) > MOST_COUNTED:
-        return keys.argsort(0)
-    return (keys < keys.unsqueeze(1)).sum(1, dtype=torch.int16)  # int64 takes twice as long
+    if len(keys) <= MOST_COUNTED:
+        return (keys < keys.unsqueeze(1)).sum(1, dtype=torch.int16)  # int64 takes twice as long
+    is_eager = keys.device.type == "cpu" and not torch.compiler.is_compiling()
+    return _insertions(keys) if is_eager and len(keys) <= MOST_INSERTED else keys.argsort(0)
+
+
+def _insertions(keys: Float[Tensor, "n *shape"]) -> Int16[Tensor, "n *shape"]:
+    """Return a random order: the i-th of n takes a uniform rank among the first i, and the ranks
+    from there on move up by one.
+
+    >>> _insertions(torch.tensor([0.9, 0.1, 0.5])).tolist()  # ranks 0; then 1, 0; then 2, 0, 1
+    [2, 0, 1]
+    """
+    sizes = torch.arange(1, len(keys) + 1, device=keys.device)
+    inserted = (keys * sizes.view(-1, *[1] * (keys.dim() - 1))).to(torch.int16)
+    ranks = inserted.clone()
+    for i in range(1, len(keys)):
+        ranks[:i] += ranks[:i] >= inserted[i]
+    return ranks
 
 
 def categories(
