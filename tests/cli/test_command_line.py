@@ -1,7 +1,9 @@
 """The command line at 80 columns: early checks, extended runs, tables and reports that say it."""
 
+import re
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +263,22 @@ def test_help_fits_80_columns_and_has_no_markup(command: str, capsys: Capture) -
     assert usage.startswith("usage: catlog ")
     assert max(map(len, text.splitlines())) <= 80
     assert not any(mark in text for mark in (":math:", "``", "\\sum", ":func:", "$"))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", ["compare", "advise", "run dvae", "run programs"])
+def test_help_breaks_lines_where_the_next_word_does_not_fit(
+    command: str, columns: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.replace("│", " ").splitlines()  # with a frame or without
+    texts = [(line, after) for line, after in pairwise(lines) if re.match(r" {20,}\S", after)]
+    texts = [(line, after) for line, after in texts if re.search(r"\S {2,}\S|^ {20,}", line)]
+    assert texts
+    for line, after in texts:
+        assert len(line.rstrip()) + 1 + len(after.split()[0]) > columns - 2
 
 
 def test_the_list_uses_the_words_of_the_pages(capsys: Capture) -> None:

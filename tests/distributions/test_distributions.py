@@ -704,3 +704,20 @@ def test_one_variable(E):
         assert value.shape == (5,)
         assert value.isfinite().all()
         assert torch.autograd.grad(value.sum(), theta)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("q", "text"),
+    [
+        (catlog.Subset(torch.zeros(2, 4), 2), "Subset(batch_shape=(2,), event_shape=(4,))"),
+        (catlog.PlackettLuce(torch.zeros(3)), "PlackettLuce(batch_shape=(), event_shape=(3,))"),
+        (Categoricals(torch.zeros(2, 3), [2, 3]), "Categoricals(batch_shape=(), event_shape=(2,))"),
+        (
+            Independent(catlog.MarkovChain(torch.zeros(2, 2), torch.zeros(2, 2), length=3), 1),
+            "Independent(MarkovChain(batch_shape=(2,), event_shape=(3,)), 1)",
+        ),
+    ],
+    ids=["subset", "ranking", "categoricals", "chains"],
+)
+def test_distributions_print_their_shapes(q, text):
+    assert repr(q) == text

@@ -1,9 +1,11 @@
 """Estimators inside the transforms of torch.func give the same gradients as ``backward``."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Independent
+from torch.distributions import Bernoulli, Distribution, Independent
 from torch.func import functional_call, grad, jvp, vmap
 
 import catlog
@@ -12,12 +14,6 @@ from catlog.testing.settings import VARIANTS, continuous, select
 
 COUPLING = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
 LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
-
-# Estimators that torch.func cannot map, and why.
-NOT_MAPPED = {
-    "SCateR": "the sweep over clamped variables writes into one tensor",
-    "RAM": "the sweep over clamped variables writes into one tensor",
-}
 
 
 def f(x: Tensor) -> Tensor:
@@ -49,7 +45,7 @@ def test_grad(name: str) -> None:
 INJECTABLE = {type(E).__name__ for E in select().values() if E.randomness and not continuous(E)}
 
 
-@pytest.mark.parametrize("name", sorted(INJECTABLE - set(NOT_MAPPED)))
+@pytest.mark.parametrize("name", sorted(INJECTABLE))
 def test_vmap_of_grad_at_injected_points(name: str) -> None:
     for settings in VARIANTS[name]:
         E = ESTIMATORS[name](**settings)
@@ -86,12 +82,66 @@ def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) 
         assert torch.equal(E.memory, before)
 
 
-@pytest.mark.parametrize("name", sorted(NOT_MAPPED))
-def test_estimators_that_cannot_be_mapped_raise(name: str) -> None:
-    """If this fails since one of them works now, remove it from the list."""
+SWEEPS = {
+    "independent": catlog.SCateR(2, chunk_size=3),
+    "common": catlog.SCateR(2, suffix="common"),
+    "gumbel": catlog.RAM(2),
+    "variables": catlog.SCateR(2, variables=2),
+    "categories": catlog.SCateR(2, categories=1),
+}
+
+
+def chain(parameters: Tensor) -> Distribution:
+    """Return a Markov chain of 4 categories."""
+    initial, transition = parameters.split([1, 4], -2)
+    return catlog.MarkovChain(initial.squeeze(-2), transition, length=3, validate_args=False)
+
+
+def network(parameters: Tensor) -> Distribution:
+    """Return a network whose logits depend on the sum of the earlier variables."""
+
+    def logits(x: Tensor, i: int) -> Tensor:
+        total = x[..., :i].sum(-1, keepdim=True).double()
+        return parameters[..., i, :] + (1 + total) * parameters[..., 3, :]
+
+    shape = parameters.shape[:-2]
+    return catlog.Autoregressive(logits, [4, 4, 4], shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("law", [chain, network])
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_vmap_of_grad_of_sweeps(sweep: str, law: Callable[[Tensor], Distribution]) -> None:
+    """Mapped over the batch, a sweep gives the gradients of one call for all batch elements."""
+    E = SWEEPS[sweep]
+    generator = torch.Generator().manual_seed(0)
+    parameters = torch.randn(6, 5, 4, dtype=torch.float64, generator=generator)
+    groups = {"independent": 10, "variables": 7, "categories": 8}.get(sweep, 1)
+    shape = (groups, 2, 6, 3, *([4] if sweep == "gumbel" else []))
+    more = {"noise": torch.rand(shape, dtype=torch.float64, generator=generator)}
+    if sweep == "variables":
+        more["chosen"] = torch.rand(2, 6, 3, generator=generator).argsort(-1)[..., :2]
+
+    def expectation(parameters: Tensor, more: dict[str, Tensor]) -> Tensor:
+        return E(lambda x: f(x.double()), law(parameters), **more)
+
+    leaf = parameters.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(expectation(leaf, more).sum(), leaf)
+    dims = {name: 2 if name == "noise" else 1 for name in more}
+    mapped = vmap(grad(expectation), in_dims=(0, dims))(parameters, more)
+    torch.testing.assert_close(mapped, expected, rtol=1e-12, atol=1e-12)
+    # Without a batch in the parameters, the noise alone is mapped.
+    shared = vmap(grad(expectation), in_dims=(None, dims))(parameters[0], more)
+    leaf = parameters[:1].expand(6, 5, 4).clone().requires_grad_()
+    (expected,) = torch.autograd.grad(expectation(leaf, more).sum(), leaf)
+    torch.testing.assert_close(shared, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["RAM", "SCateR"])
+def test_sweeps_draw_in_vmap(name: str) -> None:
     E = ESTIMATORS[name](samples=2)
-    with pytest.raises(RuntimeError, match="vmap"):
-        vmap(grad(lambda logits: loss(E, logits)), randomness="different")(LOGITS)
+    for randomness in ("same", "different"):
+        gradient = vmap(grad(lambda logits: loss(E, logits)), randomness=randomness)(LOGITS)
+        assert bool((gradient != 0).any(-1).all())
 
 
 def test_mapped_draws_differ() -> None:

@@ -1,5 +1,6 @@
 """Functions with their own table: the same numbers as brute force, in fewer operations."""
 
+import re
 from itertools import pairwise, product
 
 import pytest
@@ -467,6 +468,10 @@ BAD_ARGUMENTS = {
         lambda: BernoulliCrossEntropy([1.0]),
         r"BernoulliCrossEntropy: `targets` must be a tensor .* list",
     ),
+    "targets without pixels": (
+        lambda: BernoulliCrossEntropy(torch.tensor(1.0)),
+        r"BernoulliCrossEntropy: `targets` must have shape \[\*batch, pixels\], but \(\)",
+    ),
     "g": (lambda: OfSum(3, 2), r"OfSum: `g` must be a function of sums, but it is 3"),
     "weights": (lambda: OfSum(wave, 2, [1, 2]), r"OfSum: `weights` must be a tensor .* list"),
     "weights per batch element": (
@@ -493,6 +498,67 @@ def test_arguments_that_do_not_fit_are_named(name):
     call, message = BAD_ARGUMENTS[name]
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+WITH_A_BATCH = {  # functions of two numbers of d / 2 digits, with numbers per batch element
+    "costs": lambda batch, d: Additive(normals(*batch, d, 2)),
+    "target": lambda batch, d: DigitsOfSum((normals(*batch, d // 2 + 1) > 0).long(), base=2),
+    "targets": lambda batch, d: FirstLayerLinear(
+        network(d, out=4), BernoulliCrossEntropy(normals(*batch, 4).sigmoid())
+    ),
+    "targets, hidden units": lambda batch, d: FirstLayerLinear(
+        nn.Sequential(nn.Linear(d, 8), nn.ReLU(), nn.Linear(8, 4)).double(),
+        BernoulliCrossEntropy(normals(*batch, 4).sigmoid()),
+    ),
+    "targets, head with a hook": lambda batch, d: FirstLayerLinear(
+        network(d, out=4), _with_hook(BernoulliCrossEntropy(normals(*batch, 4).sigmoid()))
+    ),
+}
+
+
+def _with_hook(module):
+    module.register_forward_hook(lambda module, inputs, output: output)
+    return module
+
+
+@pytest.mark.parametrize("d", [4, 300])
+@pytest.mark.parametrize("call", ["values", "table"])
+@pytest.mark.parametrize("name", WITH_A_BATCH)
+def test_a_batch_that_q_does_not_have_is_named(name, call, d):
+    """A batch of the size of n would be paired with the draws, with values of the right shape."""
+    for own, batch in [((3,), ()), ((2, 3), (3,)), ((3,), (1,)), ((3,), (2,))]:
+        f = WITH_A_BATCH[name](own, d)
+        x = (normals(own[0], *batch, d) > 0).double()
+        argument = name.split(",")[0]
+        message = rf"`{argument}` must have a batch .*{re.escape(str(batch))}, but .* Give q"
+        with torch.no_grad(), pytest.raises(ValueError, match=message):
+            f(x) if call == "values" else f.neighbours(x)
+
+
+@pytest.mark.parametrize("d", [4, 300])
+@pytest.mark.parametrize("name", WITH_A_BATCH)
+def test_a_smaller_batch_serves_all_batch_elements(name, d):
+    x = (normals(2, 3, 5, d) > 0).double()
+    for own in [(), (5,), (1, 5), (3, 1)]:
+        torch.manual_seed(0)
+        f = WITH_A_BATCH[name](own, d)
+        torch.manual_seed(0)
+        full = WITH_A_BATCH[name](own, d)
+        held = full.head if name.startswith("targets") else full
+        numbers = getattr(held, name.split(",")[0])
+        dims = 2 if name == "costs" else 1
+        event = numbers.shape[numbers.dim() - dims :]
+        setattr(held, name.split(",")[0], numbers.expand(3, 5, *event).clone())
+        with torch.no_grad():
+            assert_same(f(x).double(), full(x).double())
+            assert_same(f.neighbours(x).double(), full.neighbours(x).double())
+
+
+def test_targets_of_another_number_of_pixels_are_named():
+    f = FirstLayerLinear(network(3, out=4), BernoulliCrossEntropy(torch.rand(1).double()))
+    for call in (f, f.neighbours):
+        with pytest.raises(ValueError, match=r"`targets` must have one number per logit, 4, .*1"):
+            call(torch.zeros(2, 3).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64], ids=str)

@@ -162,6 +162,47 @@ def test_a_model_without_a_cache() -> None:
         catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
 
 
+class Frozen(nn.Module):
+    """Bigrams without parameters: a table in a buffer, or one that is no part of the module."""
+
+    def __init__(self, kind: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        table = torch.randn(TOKENS, TOKENS, dtype=torch.float64).to(dtype)
+        if kind == "buffer":
+            self.register_buffer("table", table)
+        else:
+            self.__dict__["table"] = table
+        self.config = SimpleNamespace(vocab_size=TOKENS)
+
+    def forward(self, input_ids: Tensor, **arguments: Any) -> Any:
+        return SimpleNamespace(logits=self.table[input_ids])
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "real"),
+    [
+        ("buffer", torch.float64, torch.float64),
+        ("buffer", torch.bfloat16, torch.float32),
+        ("formula", torch.float32, torch.float32),
+    ],
+)
+def test_a_model_without_parameters(kind: str, dtype: torch.dtype, real: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Frozen(kind, dtype)
+    q = catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END, use_cache=False)
+    q.check()
+    assert (q.device, q.real) == (PROMPTS.device, real)
+    log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
+    model.table = model.table.double()
+    known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
+    torch.testing.assert_close(
+        log_probs[:, 0].double(), torch.stack(known), rtol=0, atol=8 * torch.finfo(real).eps
+    )
+    value = catlog.SCateR(2)(lambda x: x.sum(-1).to(real), q)
+    assert value.shape == (2,)
+    assert not value.requires_grad
+
+
 @pytest.mark.parametrize("kind", ["sliding", "recurrent"])
 def test_caches_that_do_not_grow_by_a_token(kind: str) -> None:
     """They are refused, and without the cache the model is a distribution."""

@@ -6,7 +6,9 @@ import sys
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from .. import problems
 from ..diagnostics import advise, compare
@@ -31,10 +33,15 @@ Size = Literal["small", "large"]
 class Compare(Checked):
     """Measure estimators side by side: bias, variance, time, and variance x time."""
 
-    problem: str
-    """A problem of the suite (`catlog list problems` shows them), or your own as module:function.
-    The function takes no arguments and returns (f, q), a Problem, or (f, make_q, parameters),
-    where make_q(*parameters) is q."""
+    # The help keeps the line breaks of docstrings, so texts of several lines are arguments.
+    problem: Annotated[
+        str,
+        tyro.conf.arg(
+            help="A problem of the suite (`catlog list problems` shows them), or your own as "
+            "module:function. The function takes no arguments and returns (f, q), a Problem, or "
+            "(f, make_q, parameters), where make_q(*parameters) is q."
+        ),
+    ]
     estimators: str = ""
     """Estimators, such as RLOO,IndeCateR(draws=latin),IndeCateR(4,variables=2); default: all."""
     budget: Count | None = None
@@ -90,9 +97,13 @@ class Advise(Checked):
 
     problem: str
     """As for `catlog compare`."""
-    budget: Count | None = None
-    """The most evaluations of f per step.
-    Default: as many as two draws of IndeCateR need, at least 64, or all outcomes, up to 4096."""
+    budget: Annotated[
+        Count | None,
+        tyro.conf.arg(
+            help="The most evaluations of f per step. Default: as many as two draws of IndeCateR "
+            "need, at least 64, or all outcomes, up to 4096."
+        ),
+    ] = None
     biased: bool = False
     """Allow biased estimators, such as ReinMax."""
     step_seconds: NotNegative = 0.0

@@ -100,6 +100,10 @@ class Categoricals(Distribution):
             constraints.integer_interval(0, max(self.cardinalities) - 1), 1
         )
 
+    def __repr__(self) -> str:
+        sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
+        return f"{type(self).__name__}({sizes})"
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
         new = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
         new.cardinalities = self.cardinalities

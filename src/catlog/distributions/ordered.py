@@ -61,6 +61,10 @@ class Ordered(Distribution):
     end: int | None = None
     form: PointForm | None = None
 
+    def __repr__(self) -> str:
+        sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
+        return f"{type(self).__name__}({sizes})"
+
     @abstractmethod
     def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
         """Return the block's logits given x of earlier blocks; later entries must be ignored."""

@@ -54,13 +54,11 @@ class DVAE(Settings):
     every: Count | None = None
     """Log every N steps; None: once per epoch."""
     test_samples: Count | None = None
-    """Draws per image for the test bound; None: 10 (the published code: 1000), or the
-    protocol's."""
+    """Draws per image for the test bound; None: 10 (published code: 1000), or the protocol's."""
     gradient_repeats: Counted = 5
     """Gradient estimates of one minibatch at each logged point, for the variance; below 2: none."""
     protocol: Literal["paper", "bernoulli", "gaussian", "categorical"] = "paper"
-    """The paper's model, or a benchmark of the literature: binary autoencoders with a Bernoulli or
-    Gaussian likelihood, categorical autoencoders."""
+    """The paper's model, or a benchmark of binary (two likelihoods) or categorical autoencoders."""
     models: Count = 1
     """Models that train in one step, with the seeds seed, seed + 1, ... (not with the paper's)."""
 

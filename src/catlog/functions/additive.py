@@ -9,6 +9,7 @@ from .tables import (
     Variables,
     as_one_hot,
     changes_from_current,
+    check_batch,
     check_own,
     padded_probs,
     register_tensors,
@@ -26,6 +27,7 @@ class Additive(nn.Module):
 
     Args:
         costs: ``[*batch, d, k]`` (or ``[d, k]`` for all batch elements), a parameter or a tensor.
+            Their batch must broadcast to that of q.
         one_hot: x is one-hot.
 
     >>> import torch
@@ -49,6 +51,7 @@ class Additive(nn.Module):
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         points = as_one_hot(self, x, self.costs.shape[-2:], self.one_hot)
+        check_batch(self, "costs", self.costs, 2, points.shape[:-2])
         return (points * widened(self.costs)).sum((-1, -2))
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:

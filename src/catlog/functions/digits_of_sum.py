@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 from ..checks import check_count, check_is_tensor
 from ..tracing import full_precision
 from .convolution import by_products
-from .tables import Variables, check_own, padded_probs, register_tensors
+from .tables import Variables, check_batch, check_own, padded_probs, register_tensors
 
 
 class DigitsOfSum(nn.Module):
@@ -29,7 +29,8 @@ class DigitsOfSum(nn.Module):
     Mean under independent digits: O(N k^2) in all, by a sum over the carries.
 
     Args:
-        target: the digits t of the sums, ``[*batch, N + 1]``.
+        target: the digits t of the sums, ``[*batch, N + 1]`` (or ``[N + 1]`` for all batch
+            elements). Their batch must broadcast to that of q.
         base: the number of categories k of every digit, at least 2.
         one_hot: x is one-hot.
 
@@ -72,6 +73,7 @@ class DigitsOfSum(nn.Module):
                 f"DigitsOfSum: sums of {places + 1} digits need points of 2 * {places} digits, but "
                 f"{index.shape[-1]} were given."
             )
+        check_batch(self, "target", self.target, 1, index.shape[:-1])
         digits = index.unflatten(-1, (2, places)).flip(-1)
         return digits, digits.sum(-2)
 

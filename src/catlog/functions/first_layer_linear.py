@@ -13,6 +13,7 @@ from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
 from .tables import (
     Variables,
+    check_batch,
     check_own,
     how_it_differs,
     is_exactly,
@@ -32,7 +33,8 @@ class BernoulliCrossEntropy(nn.Module):
     :math:`h \cdot W^\top t + t \cdot b`, so that the logits are read once, by the softplus.
 
     Args:
-        targets: ``[*batch, pixels]``.
+        targets: ``[*batch, pixels]`` (or ``[pixels]`` for all batch elements). Their batch must
+            broadcast to that of q.
 
     >>> BernoulliCrossEntropy(torch.tensor([1.0, 0.0]))(torch.tensor([[0.0, 0.0]]))
     tensor([1.3863])
@@ -41,14 +43,31 @@ class BernoulliCrossEntropy(nn.Module):
     def __init__(self, targets: Float[Tensor, "*batch pixels"]) -> None:
         super().__init__()
         check_is_tensor("BernoulliCrossEntropy", "targets", targets, "[*batch, pixels]")
+        if targets.dim() < 1:
+            raise ValueError(
+                "BernoulliCrossEntropy: `targets` must have shape [*batch, pixels], but () was "
+                "given."
+            )
         if not targets.is_floating_point():  # a binary image may come as bools or integers
             targets = targets.to(torch.get_default_dtype())
         self.targets: Tensor
         register_tensors(self, targets=targets)
 
     def forward(self, logits: Float[Tensor, "n *batch pixels"]) -> Float[Tensor, "n *batch"]:
+        self.check_logits(logits.shape)
         logits = widened(logits)
         return (nn.functional.softplus(logits) - logits * self.targets).sum(-1)
+
+    def check_logits(self, shape: tuple[int, ...]) -> None:
+        """Raise unless the targets fit logits of this shape, ``[n, *batch, pixels]``."""
+        pixels = self.targets.shape[-1]
+        if shape[-1] != pixels:
+            raise ValueError(
+                f"BernoulliCrossEntropy: `targets` must have one number per logit, {shape[-1]}, "
+                f"but their shape is {tuple(self.targets.shape)}. Change them or the network's "
+                "last layer."
+            )
+        check_batch(self, "targets", self.targets, 1, shape[:-1])
 
     def after(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
         """Return this head as a function of the last layer's input.
@@ -246,10 +265,16 @@ class FirstLayerLinear(nn.Module):
         check_own("neighbours", self, FirstLayerLinear)
         self._check_network()
         self._check_rows()
-        first, rest = cast(nn.Linear, self.network[0]), self._rest()
+        first = cast(nn.Linear, self.network[0])
         flat = self._input(x)
+        last = self.network[-1]
+        if is_exactly(self.head, BernoulliCrossEntropy) and isinstance(last, nn.Linear):
+            cast(BernoulliCrossEntropy, self.head).check_logits(
+                (*flat.shape[:-1], last.out_features)
+            )
         if self._fits_kernel(flat, variables):
             return self._by_kernel(flat, variables)
+        rest = self._rest()
         weight = first.weight  # read once: a parametrised weight is computed at every access
         base = nn.functional.linear(flat, weight, first.bias)
         k = x.shape[-1] if self.one_hot else self.categories
@@ -297,8 +322,7 @@ class FirstLayerLinear(nn.Module):
 
     def _skips_units(self, base: Tensor, moves: int) -> bool:
         """Return whether :meth:`_by_units` can make this table, and is faster."""
-        alternate = self._alternates() and not self.one_hot
-        fits = alternate and cast(BernoulliCrossEntropy, self.head).targets.dim() < base.dim()
+        fits = self._alternates() and not self.one_hot
         plain = (
             base.device.type == "cpu"
             and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype
@@ -334,8 +358,7 @@ class FirstLayerLinear(nn.Module):
         if len(self.network) != 5 or not self._alternates():
             return False
         slots = (flat if variables is None else variables).shape[-1]
-        targets = cast(BernoulliCrossEntropy, self.head).targets
-        if targets.dim() >= flat.dim() or not usable(flat, slots):
+        if not usable(flat, slots):
             return False
         return self.precision != "float32" if self.precision else tf32_allowed()
 

@@ -86,6 +86,34 @@ def padded_probs(f: nn.Module, q: Distribution, d: int, k: int) -> Float[Tensor,
     return nn.functional.pad(law.probs, (0, k - law.k)) if law.k < k else law.probs
 
 
+def check_batch(
+    owner: nn.Module, name: str, values: Tensor, event_dims: int, lead: tuple[int, ...]
+) -> None:
+    """Raise unless the batch of ``values`` broadcasts to that of points with ``lead`` [n, *batch].
+
+    Without this check, a batch as large as n would pair one element with each draw.
+
+    Args:
+        owner: the function or head that holds the values.
+        name: the argument.
+        values: ``[*batch, *event]``.
+        event_dims: how many of its last dimensions are no batch.
+        lead: the first sizes of the points.
+    """
+    given = tuple(values.shape[: values.dim() - event_dims])
+    batch = tuple(lead[1:])
+    tail = batch[max(0, len(batch) - len(given)) :]
+    if len(given) > len(batch) or any(
+        size not in (1, full) for size, full in zip(given, tail, strict=True)
+    ):
+        raise ValueError(
+            f"{type(owner).__name__}: `{name}` must have a batch that broadcasts to that of q, "
+            f"{batch}, but its shape is {tuple(values.shape)}, with the batch {given}. Points have "
+            f"the sizes [n, *batch], here {tuple(lead)}. Give q the batch {given}, for example by "
+            f"parameters expanded to it, or pass `{name}` of one batch element."
+        )
+
+
 def widened(values: Tensor) -> Tensor:
     """Return ``values``, converted to float32 if they are floats of fewer bits."""
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values

@@ -82,7 +82,9 @@ class CausalLM(Autoregressive):
                 hint="Pass one of the model's end tokens, or None.",
             )
         mask = check_prompts(prompt_ids, attention_mask, vocabulary)
-        weight = next(model.parameters())
+        # A frozen table has buffers alone, and a model written as a formula has neither.
+        weights = (*model.parameters(), *model.buffers())
+        weight = next(iter(weights), torch.empty(0, device=prompt_ids.device))
         network = Cached if use_cache else Uncached
         super().__init__(
             network(model, prompt_ids, mask),

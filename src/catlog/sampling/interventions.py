@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from ..distributions.integers import integers
 from ..distributions.inverse_cdf import as_index, inverse_cdf
 from ..distributions.ordered import Ordered, at_least_float32
+from ..tracing import inside_functorch
 from .gumbel import gumbels
 
 Suffix = Literal["independent", "common", "gumbel"]
@@ -93,6 +94,7 @@ def all_interventions(
         drawn = _drawn(
             log_probs, noise, active, index, suffix, None if x is None else x[..., index]
         )
+        points = _writable(points, drawn)
         points[..., index] = drawn[0]
         if len(active) == len(points):
             points[..., index] = drawn
@@ -174,6 +176,7 @@ def chosen_interventions(
         drawn = _drawn(
             log_probs, noise, all_groups, index, suffix, None if x is None else x[..., index]
         )
+        points = _writable(points, drawn)
         for position, i in enumerate(variables):
             base = drawn[0, ..., position]
             alternative = _or_current_if_impossible(
@@ -187,6 +190,17 @@ def chosen_interventions(
         previous = points[..., variables[0]].flatten(0, 1)
     weight = torch.ones(category.shape, dtype=at_least_float32(q.real), device=device)
     return Interventions(points[0], points[1:], variable, category, weight)
+
+
+def _writable(
+    points: Int64[Tensor, "groups n *batch d"], drawn: Int64[Tensor, "active n *batch m"]
+) -> Int64[Tensor, "groups n *batch d"]:
+    """Return the points such that ``drawn`` may be written into them.
+
+    In ``torch.func.vmap`` a tensor that was made here is not mapped, and what is mapped cannot be
+    written into it. Adding zeros that are mapped makes it so.
+    """
+    return points + torch.zeros_like(drawn[:1, ..., :1]) if inside_functorch() else points
 
 
 def _drawn(

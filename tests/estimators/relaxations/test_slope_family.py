@@ -312,6 +312,40 @@ def test_minimum_variance_becomes_exact_for_quadratic_f(kind: str) -> None:
     assert biases[-1] < 1e-4
 
 
+@pytest.mark.parametrize("scale", [0.0, 1.0, 5.0, 30.0])
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("weight", [0.0, 1.0, 1e4, 1e8, 1e12, 1e30, 1e300])
+def test_minimum_variance_in_float32_is_that_of_float64(
+    weight: float, kind: str, scale: float
+) -> None:
+    """Also for peaked distributions and for weights that float32 cannot hold."""
+    logits = (scale * (normals(20, 4) if kind == "bits" else normals(20, 2, 4))).float()
+    distribution, event = (Bernoulli, 1) if kind == "bits" else (OneHotCategorical, 2)
+    E = MinimumVarianceStraightThrough(20, bias_weight=weight)
+    torch.manual_seed(0)
+    x = distribution(logits=logits).sample((20,))
+
+    def gradient_in(dtype: torch.dtype) -> Tensor:
+        theta = logits.to(dtype).requires_grad_()
+        q = Independent(distribution(logits=theta), 1)
+        value = E(lambda x: x.flatten(-event).cumsum(-1).sin().sum(-1), q, x=x.to(dtype))
+        return torch.autograd.grad(value.sum(), theta)[0].double()
+
+    exact = gradient_in(torch.float64)
+    error = (gradient_in(torch.float32) - exact).abs().max() / exact.abs().max()
+    assert error < 2e-5  # 170 roundings
+
+
+@pytest.mark.parametrize("kind", ["bits", "one-hot"])
+@pytest.mark.parametrize("weight", [1e12, 1e16, 1e300])
+def test_minimum_variance_is_exact_for_multilinear_f_at_any_weight(
+    kind: str, weight: float
+) -> None:
+    E = MinimumVarianceStraightThrough(bias_weight=weight)
+    assert bias(E, plain(CASES[kind]), multilinear) < 1e-9
+    assert bias(E, plain(CASES[kind]), quadratic) < 1e-9
+
+
 def test_minimum_variance_has_less_variance_than_reinmax() -> None:
     """Of the derivatives that are exact for quadratic f; ReinMax's are among them."""
     p = THETA.softmax(-1)

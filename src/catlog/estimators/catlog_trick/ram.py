@@ -25,7 +25,8 @@ class RAM(FromDraws):
     It is :class:`SCateR` with ``suffix="gumbel"``: unbiased, with the suffixes of different
     categories coupled.
 
-    Cost: N (1 + d (k - 1)) evaluations. Needs: any f.
+    Cost: N (1 + d (k - 1)) evaluations and, for dependent variables, N d^2 (k - 1) integers per
+    batch element at once. Needs: any f.
     Reference: Tokui and Sato, "Evaluating the variance of likelihood-ratio gradient estimators",
     2017.
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.functional import pad
 
 from ...distributions.factors import Factors, factors
 from ...estimator import INDEPENDENT
@@ -28,7 +29,9 @@ class ARSM(CoupledDraws):
     Unbiased; with k = 2 it is :class:`ARM`. Categories of probability zero are never drawn; with
     mixed cardinalities k is the largest.
 
-    Cost: ``samples`` (1 + k (k - 1) / 2) evaluations. Needs: any f.
+    Cost: ``samples`` (1 + k (k - 1) / 2) evaluations, all at once, and N d k^2 numbers. From some
+    hundred categories on, use :class:`CARMS` or :class:`DisARMTree`, with N and 2N evaluations.
+    Needs: any f.
     Reference: Yin et al., "ARSM: augment-REINFORCE-swap-merge estimator for gradient
     backpropagation through categorical variables", 2019.
 
@@ -62,9 +65,11 @@ class ARSM(CoupledDraws):
         return (law.k,)
 
     def coupled(self, law: Factors, noise: Tensor) -> tuple[Int64[Tensor, "m *batch d"], Slope]:
-        order, which = _swaps(law.k, law.device)
-        scaled = noise[..., order] / law.probs.detach().unsqueeze(-2)
-        category = scaled.argmin(-1)  # [n, *batch, d, swaps]
+        m, j = torch.triu_indices(law.k, law.k, 1, device=law.device)
+        category = _smallest_after_swaps(noise, law.probs.detach(), m, j)
+        number = torch.arange(1, len(m) + 1, device=law.device)
+        which = torch.zeros(law.k, law.k, dtype=torch.int64, device=law.device)
+        which = which.index_put((m, j), number).index_put((j, m), number)
 
         def slope(fx: Tensor) -> Tensor:
             swapped = fx.unflatten(0, (-1, self.samples))[which]  # [k (m), k (j), n, *batch]
@@ -74,11 +79,28 @@ class ARSM(CoupledDraws):
         return category.movedim(-1, 0).flatten(0, 1), slope
 
 
-def _swaps(k: int, device: torch.device) -> tuple[Int64[Tensor, "swaps k"], Int64[Tensor, "k k"]]:
-    """Return the orders of k entries with at most two swapped, and which one swaps m and j."""
-    m, j = torch.triu_indices(k, k, 1, device=device)
-    number = torch.arange(1, len(m) + 1, device=device)
-    which = torch.zeros(k, k, dtype=torch.int64, device=device)
-    which = which.index_put((m, j), number).index_put((j, m), number)
-    order = torch.arange(k, device=device).repeat(len(m) + 1, 1)
-    return order.index_put((number, m), j).index_put((number, j), m), which
+def _smallest_after_swaps(
+    noise: Float[Tensor, "n *batch d k"],
+    probs: Float[Tensor, "*batch d k"],
+    m: Int64[Tensor, "swaps"],
+    j: Int64[Tensor, "swaps"],
+) -> Int64[Tensor, "n *batch d 1+swaps"]:
+    """Return the category of the smallest ``noise / probs``, as it is and after every swap.
+
+    A swap changes the entries m and j alone. The smallest of the other entries is among the three
+    smallest of all, so a swap compares three numbers instead of k.
+    """
+    value, category = (noise / probs).sort(dim=-1, stable=True)
+    value = pad(value, (0, 2), value=torch.inf)[..., :3]
+    category = pad(category, (0, 2))[..., :3]
+    first, second, _ = category.split(1, -1)
+    is_first_swapped = (first == m) | (first == j)
+    is_second_swapped = (second == m) | (second == j)
+    rank = is_first_swapped.long() * (1 + is_second_swapped.long())
+    smallest = value.gather(-1, rank)
+    result = category.gather(-1, rank)
+    for entry, swapped_with in ((m, j), (j, m)):
+        swapped = noise[..., swapped_with] / probs[..., entry]
+        result = torch.where(swapped < smallest, entry, result)
+        smallest = torch.minimum(swapped, smallest)
+    return torch.cat([first, result], -1)

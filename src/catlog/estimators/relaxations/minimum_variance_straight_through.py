@@ -38,7 +38,8 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
 
     Args:
         samples: number of draws N.
-        bias_weight: w, at least 0 (the authors raise it from 1 to a million in training).
+        bias_weight: w, at least 0 (the authors raise it from 1 to a million in training). Any
+            finite weight is accurate, also in float32.
         draws: how the N draws depend on each other: "independent", "antithetic" or "latin"
             (stratified; often the best).
         validate: check f's values for NaN and inf (eager mode only).
@@ -65,20 +66,29 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     def mean(
         self, law: Factors, x: Tensor, noise: Tensor | None, generator: torch.Generator | None
     ) -> Float[Tensor, "#n *batch d k"]:
-        p, w = law.probs.detach(), self.bias_weight
+        p = law.probs.detach()
         if law.kind == Kind.BITS:
             zero, one = self._weights(*p.unbind(-1))
             return weighted_log_odds(law, zero + law.flat(x).to(law.real) * (one - zero))
         drawn = is_drawn(law, law.index(x))
         slope = times_jacobian(p, finite_log_probs(law))
         multiplier = self._multiplier(p, slope)
+        a, b = self._shares(p.dtype)
 
         def of_drawn(table: Tensor) -> Tensor:
             """Return the entry of the drawn category."""
             return (table * drawn).sum(-1, keepdim=True)
 
-        total = (1 + w * p) * multiplier - w * p * of_drawn(multiplier) + w * drawn * slope
-        return total / (1 + w * (p + of_drawn(p)))
+        total = a * multiplier + b * (p * (multiplier - of_drawn(multiplier)) + drawn * slope)
+        return total / (a + b * (p + of_drawn(p)))
+
+    def _shares(self, dtype: torch.dtype) -> tuple[float, float]:
+        """Return a = 1 / (1 + w) and b = w / (1 + w), with which no weight overflows.
+
+        Every 1 + w p is written as (a + b p) / a. The bound of a keeps its products from underflow.
+        """
+        least = 2**24 * torch.finfo(dtype).tiny
+        return max(1 / (1 + self.bias_weight), least), self.bias_weight / (1 + self.bias_weight)
 
     def _weights(
         self, zero: Float[Tensor, "*batch d"], one: Float[Tensor, "*batch d"]
@@ -86,20 +96,22 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
         """Return S for draws 0 and 1 of a bit, in the log-odds; the arguments are probabilities.
 
         It is ``mean`` with the two equations of ``_multiplier`` solved by hand, so that no
-        differences of probabilities cancel.
+        differences of probabilities or of multipliers cancel.
         """
-        w = self.bias_weight
+        a, b = self._shares(one.dtype)
         slope = zero * one
-        coupling = w * slope / (1 + w)
-        zero_sum = zero / (1 + 2 * w * zero) + one / (1 + w)
-        one_sum = one / (1 + 2 * w * one) + zero / (1 + w)
-        zero_right = -(1 + w * zero) / (1 + 2 * w * zero) * slope
-        one_right = (1 + w * one) / (1 + 2 * w * one) * slope
-        determinant = zero_sum * one_sum + coupling * (zero_sum + one_sum)
-        zero_multiplier = (one_sum * zero_right + coupling * (zero_right + one_right)) / determinant
-        one_multiplier = (zero_sum * one_right + coupling * (zero_right + one_right)) / determinant
-        drawn_zero = ((1 + w * one) * one_multiplier - w * one * zero_multiplier) / (1 + w)
-        drawn_one = (one_multiplier + w * slope) / (1 + 2 * w * one)
+        coupling = b * slope
+        zero_pair, one_pair = a + 2 * b * zero, a + 2 * b * one
+        zero_sum = zero / zero_pair + one
+        one_sum = one / one_pair + zero
+        zero_right = -(a + b * zero) / zero_pair * slope
+        one_right = (a + b * one) / one_pair * slope
+        both_right = b * (zero - one) / zero_pair * (slope / one_pair)  # their sum, over a
+        determinant = a * zero_sum * one_sum + coupling * (zero_sum + one_sum)
+        one_multiplier = (zero_sum * one_right + coupling * both_right) / determinant
+        difference = (zero_sum * one_right - one_sum * zero_right) / determinant
+        drawn_zero = a * one_multiplier + b * one * difference
+        drawn_one = (a * one_multiplier + b * slope) / one_pair
         return drawn_zero, drawn_one
 
     def _multiplier(
@@ -107,13 +119,25 @@ class MinimumVarianceStraightThrough(MeanThroughDraws):
     ) -> Float[Tensor, "*batch d k"]:
         """Return Lagrange's multiplier of the constraint, times the logits; ``slope`` is J(p) times
         the logits.
+
+        The rows of the symmetric matrix add up to a s. As w grows, a s vanishes beside the entries,
+        and the matrix becomes singular: a constant can be added to the solution. The sum of all
+        equations, s . solution = total / a, says which. It is added to every equation, after each
+        was divided by its diagonal.
         """
-        w = self.bias_weight
+        a, b = self._shares(p.dtype)
         row, column = p.unsqueeze(-1), p.unsqueeze(-2)
-        pairs = 1 + w * (row + column)
-        coupling = -w * row * column / pairs
-        diagonal = (1 + w * p) * (column / pairs).sum(-1)
-        matrix = coupling + torch.diag_embed(diagonal)
-        right = (1 + w * p) / (1 + 2 * w * p) * slope
-        solution: Tensor = torch.linalg.solve_ex(matrix, right.unsqueeze(-1))[0]
+        pairs = a + b * (row + column)
+        share = column / pairs
+        s = share.sum(-1)
+        is_same = torch.eye(p.shape[-1], dtype=torch.bool, device=p.device)
+        coupling = (b * row * share).masked_fill(is_same, 0.0)
+        diagonal = a * s + coupling.sum(-1)
+        right = (a + b * p) / (a + 2 * b * p) * slope / diagonal
+        matrix = torch.where(is_same, 1.0, -coupling / diagonal.unsqueeze(-1))
+        # The slopes add up to 0, so the sum of all right sides is a times this.
+        total = (slope / (a + 2 * b * p)).sum(-1, keepdim=True) / 2
+        norm = s.sum(-1, keepdim=True)
+        matrix = matrix + (s / norm).unsqueeze(-2)
+        solution: Tensor = torch.linalg.solve_ex(matrix, (right + total / norm).unsqueeze(-1))[0]
         return solution.squeeze(-1)
