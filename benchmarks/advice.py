@@ -31,7 +31,7 @@ import catlog
 from catlog import ESTIMATORS, problems
 from catlog.diagnostics import CANDIDATES, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.pilot_settings import SETTINGS
+from catlog.diagnostics.pilot_settings import MOMENTUM_STEPS
 from catlog.diagnostics.sizing import why_over_budget, why_unsuitable, with_samples, within_budget
 from catlog.diagnostics.structure import Structure, probe
 from catlog.diagnostics.trials import shortlist
@@ -102,7 +102,7 @@ def scores(comparison: catlog.Comparison, minibatch: float) -> dict[str, float]:
     precise = min(noisy, key=lambda row: row.variance, default=None)
     if precise is None:
         return {row.name: row.seconds for row in comparison.rows}
-    floor = SETTINGS.momentum_steps * precise.snr**2 * precise.variance + minibatch
+    floor = MOMENTUM_STEPS * precise.snr**2 * precise.variance + minibatch
     return {row.name: (floor + row.variance) * row.seconds for row in comparison.rows}
 
 

@@ -22,16 +22,14 @@ from catlog import (
     SlopeCateR,
     StraightThrough,
 )
-from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
+from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.other_draws import sizes
+from catlog.diagnostics.other_draws import Line, sizes
 from catlog.diagnostics.pilot import Pilot
-from catlog.diagnostics.pilot_settings import PilotSettings
 from catlog.diagnostics.plain_draws import PlainDraws
 from catlog.diagnostics.race import least_biased, with_cheap_draws
 from catlog.diagnostics.reference_gradients import measure_penalty
 from catlog.diagnostics.scoring import Scoring
-from catlog.diagnostics.step_line import Line
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
 from catlog.testing.cases import normals
@@ -359,12 +357,12 @@ def test_numbers_of_draws() -> None:
     assert Line(4, 1.0, 16, 5.0).at(1) == 0.125  # a line through noisy times may fall below zero
 
 
-def test_some_entries_stand_for_all() -> None:
+def test_some_entries_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilot_settings, "SELECTED_ENTRIES", 50)
     logits = torch.zeros(40, 100, requires_grad=True)
     task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
-    settings = PilotSettings(selected_entries=50)
     structure = probe(task, 60, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30, settings=settings)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
     trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
     rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
     pilot.estimates.add(trial, rows)

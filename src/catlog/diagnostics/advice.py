@@ -153,7 +153,10 @@ def advise(
         raise ValueError(
             f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
         )
-    prototypes = [_as_candidate(entry) for entry in _chosen(candidates)]
+    if isinstance(candidates, Candidate | Estimator):
+        candidates = [candidates]
+    chosen = CANDIDATES if candidates is None else candidates
+    prototypes = [_as_candidate(entry) for entry in chosen]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         task = GradientSampler(f, q, parameters, loss, penalty)
@@ -185,12 +188,6 @@ def advise(
         skipped=skipped,
         structure=structure,
     )
-
-
-def _chosen(candidates: Sequence[Candidate | Estimator] | None) -> Sequence[Candidate | Estimator]:
-    if isinstance(candidates, Candidate | Estimator):
-        return [candidates]
-    return CANDIDATES if candidates is None else candidates
 
 
 def _as_candidate(entry: Candidate | Estimator) -> Candidate:

@@ -8,9 +8,9 @@ from math import inf, sqrt
 import torch
 from torch import Tensor
 
+from . import pilot_settings as settings
 from .coefficient_fit import fit_coefficients
 from .gradient_samples import Clock, GradientSampler
-from .pilot_settings import PilotSettings
 from .plain_draws import PlainDraws
 from .structure import Structure
 from .trials import Trial
@@ -29,7 +29,6 @@ class Estimates:
         generator: The source of all draws.
         clock: A function that returns seconds.
         user_step: The user's training step, whose times replace those of promising trials.
-        settings: Limits.
         evaluation_seconds: The time that evaluations of f add to a step, by the number of plain
             draws.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
@@ -40,14 +39,13 @@ class Estimates:
     generator: torch.Generator
     clock: Clock
     user_step: UserStep
-    settings: PilotSettings
     evaluation_seconds: dict[int, float] = field(default_factory=dict)
     batches_are_slow: bool = False
 
     @cached_property
     def plain(self) -> PlainDraws:
         """Draws and values for all estimators that use plain draws."""
-        size = max(2, min(self.settings.set_size, self.structure.budget))
+        size = max(2, min(settings.SET_SIZE, self.structure.budget))
         return PlainDraws(self.task, size, self.generator, self.clock)
 
     @cached_property
@@ -58,12 +56,12 @@ class Estimates:
     @cached_property
     def _selection(self) -> Tensor:
         generator = self.task.generator(0)
-        device, count = self.task.view.device, self.settings.selected_entries
+        device, count = self.task.view.device, settings.SELECTED_ENTRIES
         return torch.randint(self.entries, (count,), device=device, generator=generator)
 
     def selected(self, gradients: Tensor) -> Tensor:
         """Return some entries of the gradients, scaled to the norm of all, if there are many."""
-        if self.entries <= self.settings.selected_entries:
+        if self.entries <= settings.SELECTED_ENTRIES:
             return gradients
         return gradients[..., self._selection] * sqrt(self.entries / len(self._selection))
 
@@ -79,16 +77,16 @@ class Estimates:
         """Return how many estimates one call may make."""
         evaluations = max(1, trial.evaluations * self.task.view.batch_size)
         return min(
-            self.settings.most_repeats,
-            self.settings.evaluations_per_call // evaluations,
-            self.settings.entries_per_call // self.entries,
+            settings.MOST_REPEATS,
+            settings.EVALUATIONS_PER_CALL // evaluations,
+            settings.ENTRIES_PER_CALL // self.entries,
         )
 
     def first_repeats(self, trial: Trial) -> int:
         """Return how many estimates a first call makes."""
         if self.runs_one_by_one(trial):
             return 2
-        return min(self.settings.first_repeats, self.batch_limit(trial))
+        return min(settings.FIRST_REPEATS, self.batch_limit(trial))
 
     def runs_one_by_one(self, trial: Trial) -> bool:
         """Return whether the estimates of this candidate are not batched."""
@@ -97,12 +95,12 @@ class Estimates:
             or trial.candidate.expensive
             or self._replays(trial)
             or not self.task.vectorised
-            or self.batch_limit(trial) < self.settings.least_repeats
+            or self.batch_limit(trial) < settings.LEAST_REPEATS
         )
 
     def may_have_missed(self, trial: Trial) -> bool:
         """Return whether rare values of f may not have been drawn though more repeats are cheap."""
-        has_few = trial.moments.count * self.structure.batch < self.settings.rare_repeats
+        has_few = trial.moments.count * self.structure.batch < settings.RARE_REPEATS
         return has_few and trial.variance > 0 and not self.runs_one_by_one(trial)
 
     def step(self, trial: Trial, is_timing: bool = False) -> TimedStep:
@@ -182,7 +180,7 @@ class Estimates:
         names, start = trial.candidate.coefficients, self.clock()
         gradients = fit_coefficients(trial.estimator, names, self.task, repeats, self.generator)
         trial.seconds_per_repeat = (self.clock() - start) / (repeats * (1 + len(names)))
-        if repeats < self.settings.repeats_for_spread:  # few draws fit too well: draw again
+        if repeats < settings.REPEATS_FOR_SPREAD:  # few draws fit too well: draw again
             self.run_steps(trial, 2)
         else:
             self.add(trial, gradients)
@@ -196,7 +194,7 @@ class Estimates:
         return (
             self.shares_draws(trial)
             and trial.samples <= self.plain.size
-            and self.structure.further_seconds * trial.evaluations > self.settings.slow_evaluation
+            and self.structure.further_seconds * trial.evaluations > settings.SLOW_EVALUATION
             and not self.task.leaves_of_f
             and not trial.is_whole
         )

@@ -4,6 +4,7 @@ from math import inf
 
 import torch
 
+from . import pilot_settings as settings
 from .other_draws import plain_trials
 from .pilot import Pilot
 from .reference_gradients import is_needed_as_reference
@@ -39,7 +40,7 @@ def measure_first(pilot: Pilot, trial: Trial) -> None:
         estimates.timed_gradient(trial)
         estimates.add(trial, torch.stack([gradient, gradient]))
     elif trial.candidate.coefficients and not pilot.task.has_loss:
-        has_many = estimates.entries > pilot.settings.many_entries
+        has_many = estimates.entries > settings.MANY_ENTRIES
         estimates.fit_coefficients(trial, 2 if has_many else estimates.first_repeats(trial))
     else:
         estimates.add(trial, torch.stack([gradient, estimates.timed_gradient(trial)]))
@@ -56,7 +57,7 @@ def _most_seconds(pilot: Pilot) -> float:
     floor = pilot.scoring.floor(timed) if len(timed) > 1 else 0.0
     if floor <= 0:
         return inf
-    return pilot.settings.hope_times * min(pilot.scoring.scores(timed).values()) / floor
+    return settings.HOPE_TIMES * min(pilot.scoring.scores(timed).values()) / floor
 
 
 def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: float) -> str | None:
@@ -70,7 +71,7 @@ def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: flo
     least_seconds = pilot.user_step.ratio * pilot.estimates.least_seconds(trial)
     if least_seconds > most_seconds or same_was_slow:
         return f"its {trial.evaluations} evaluations take too long for what they gain"
-    has_time = time_left >= pilot.settings.reserve_steps * pilot.leader_seconds
+    has_time = time_left >= settings.RESERVE_STEPS * pilot.leader_seconds
     return None if has_time else NO_TIME
 
 
@@ -88,17 +89,17 @@ def _why_given_up(
         return TOO_SLOW
     further_steps = 2 * (1 + len(trial.candidate.coefficients)) + warm_up
     needed = (1 if trial.is_exact else further_steps) * trial.seconds
-    return NO_TIME if needed > pilot.settings.usual_share * time_left else None
+    return NO_TIME if needed > settings.USUAL_SHARE * time_left else None
 
 
 def _add_further_estimates(pilot: Pilot, trial: Trial) -> None:
     """Make a few more estimates if two say little, because few parameters share the noise."""
-    estimates, error = pilot.estimates, pilot.settings.first_error
+    estimates, error = pilot.estimates, settings.FIRST_ERROR
     if trial.error <= error:
         return
     if not estimates.runs_one_by_one(trial):
         estimates.run_batched(trial, estimates.first_repeats(trial))
         estimates.batches_are_slow = trial.seconds_per_repeat > trial.seconds
     elif not trial.candidate.expensive:
-        extra = min(pilot.settings.extra_steps, trial.repeats_to_reach(error))
+        extra = min(settings.EXTRA_STEPS, trial.repeats_to_reach(error))
         estimates.run_steps(trial, extra)

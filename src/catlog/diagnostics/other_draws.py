@@ -1,12 +1,39 @@
 """Candidates with other numbers of draws: which may be better, and trials of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, log
 
+from . import pilot_settings as settings
 from .pilot import Pilot
 from .sizing import fewest_draws
-from .step_line import Line
 from .trials import Trial
+
+
+@dataclass(frozen=True)
+class Line:
+    """The time of a step as an affine function of the number of draws, through two points.
+
+    Attributes:
+        few: The number of draws of the first point.
+        few_seconds: Its time.
+        many: The number of draws of the second point.
+        many_seconds: Its time.
+        least_per_draw: What a further draw takes at least, however the two times are disturbed.
+    """
+
+    few: int
+    few_seconds: float
+    many: int
+    many_seconds: float
+    least_per_draw: float = 0.0
+
+    def at(self, samples: int) -> float:
+        """Return the seconds; fewer draws take at least half of their share."""
+        difference = self.many_seconds - self.few_seconds
+        per_draw = max(self.least_per_draw, difference / max(1, self.many - self.few))
+        least = self.few_seconds * min(1.0, samples / self.few / 2)
+        return max(least, self.few_seconds + (samples - self.few) * per_draw)
 
 
 def sizes(pilot: Pilot, trial: Trial) -> list[int]:
@@ -18,7 +45,7 @@ def sizes(pilot: Pilot, trial: Trial) -> list[int]:
         fewest = fewest_draws(trial.estimator, lambda E: E.evaluations(pilot.task.q))
     except ValueError:
         return [trial.samples]
-    powers = {2**i for i in range(16) if fewest <= 2**i <= most / pilot.settings.size_gap}
+    powers = {2**i for i in range(16) if fewest <= 2**i <= most / settings.SIZE_GAP}
     return sorted(powers | {trial.samples, most})
 
 
@@ -59,7 +86,7 @@ def other_sizes(pilot: Pilot, trial: Trial, hope: int) -> list[Trial]:
         return []
     chosen = min(others)
     if chosen > trial.samples or hope > trial.samples:
-        wanted = pilot.settings.size_step * trial.samples
+        wanted = settings.SIZE_STEP * trial.samples
         chosen = min(others, key=lambda size: abs(size - wanted))
     pilot.user_step.use(trial)
     timed = trial.resized(chosen, pilot.task)
@@ -67,7 +94,7 @@ def other_sizes(pilot: Pilot, trial: Trial, hope: int) -> list[Trial]:
     pilot.estimates.run_steps(timed, 2)
     if pilot.user_step.is_compiled:  # a few estimates take less time than compiling did
         for entry in (trial, timed):
-            pilot.estimates.run(entry, pilot.settings.least_repeats - entry.moments.count, inf)
+            pilot.estimates.run(entry, settings.LEAST_REPEATS - entry.moments.count, inf)
     predicted = [size for size in others if size != chosen]
     return [timed, *_between(pilot, trial, timed, predicted)]
 
@@ -78,7 +105,7 @@ def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) ->
     per_draw = pilot.user_step.ratio * pilot.estimates.least_seconds(first) / first.samples
     line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
     sources = [first]
-    if second.moments.count >= pilot.settings.least_repeats:
+    if second.moments.count >= settings.LEAST_REPEATS:
         sources.append(second)
 
     def nearest(size: int) -> Trial:
@@ -99,14 +126,14 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
     trials = {
         size: trial if size == trial.samples else trial.resized(size, pilot.task) for size in small
     }
-    plain.extend(pilot.settings.first_sets)
+    plain.extend(settings.FIRST_SETS)
     estimates.replay(trial)
-    if trial.error > pilot.settings.first_error:
-        plain.extend(pilot.settings.most_sets)
+    if trial.error > settings.FIRST_ERROR:
+        plain.extend(settings.MOST_SETS)
     for entry in trials.values():
         estimates.replay(entry)
     smallest, largest = trials[small[0]], trials[small[-1]]
-    next_size = pilot.settings.size_step * smallest.samples
+    next_size = settings.SIZE_STEP * smallest.samples
     second = trials[max(size for size in small if size <= next_size)]
     few, many = (estimates.plain_seconds(entry) for entry in (smallest, second))
     user_step.look(smallest, few)

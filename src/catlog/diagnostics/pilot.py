@@ -7,7 +7,6 @@ import torch
 
 from .estimates import Estimates
 from .gradient_samples import Clock, GradientSampler, Step
-from .pilot_settings import SETTINGS, PilotSettings
 from .scoring import Scoring
 from .structure import Structure
 from .trials import Trial
@@ -28,7 +27,6 @@ class Pilot:
         least_seconds: The time limit is at least this long.
         whole_step: A training step of the user, which is timed for promising candidates.
         trials: The candidates, with every number of draws that was tried or predicted.
-        settings: Further limits.
         scoring: The scores of candidates.
         leader_seconds: The time of a step of the leader.
         minibatch_by: The trial whose estimator measured the noise of the minibatch.
@@ -45,7 +43,6 @@ class Pilot:
     least_seconds: float = 0.0
     whole_step: Step | None = None
     trials: list[Trial] = field(default_factory=list)
-    settings: PilotSettings = SETTINGS
     scoring: Scoring = field(default_factory=Scoring)
     leader_seconds: float = 0.0
     minibatch_by: Trial | None = None
@@ -53,7 +50,7 @@ class Pilot:
     def __post_init__(self) -> None:
         self.user_step = UserStep(self.whole_step, self.task, self.clock)
         self.estimates = Estimates(
-            self.task, self.structure, self.generator, self.clock, self.user_step, self.settings
+            self.task, self.structure, self.generator, self.clock, self.user_step
         )
 
     @property

@@ -5,15 +5,11 @@ from collections.abc import Sequence
 from itertools import product
 from math import exp, inf
 
+from . import pilot_settings as settings
 from .first_measurement import measure_first
 from .other_draws import best_hope, other_sizes
 from .pilot import Pilot
-from .reference_gradients import (
-    measure_minibatch,
-    measure_penalty,
-    measure_truth,
-    sharpen_biases,
-)
+from .reference_gradients import measure_minibatch, measure_penalty, measure_truth, sharpen_biases
 from .trials import Trial
 
 
@@ -38,9 +34,9 @@ def explore(pilot: Pilot) -> list[Trial]:
         _time_compiled_steps(pilot)
     else:
         _try_other_sizes(pilot)
-    remaining = _contenders(pilot, pilot.measured, pilot.settings.contenders)
+    remaining = _contenders(pilot, pilot.measured, settings.CONTENDERS)
     finalists = remaining
-    for error, timed_steps in pilot.settings.rounds:
+    for error, timed_steps in settings.ROUNDS:
         if len(remaining) > 1:
             _run_round(pilot, remaining, error, timed_steps)
             finalists = remaining
@@ -51,7 +47,7 @@ def explore(pilot: Pilot) -> list[Trial]:
 def _try_other_sizes(pilot: Pilot) -> None:
     """Add trials of promising candidates with other numbers of draws."""
     for trial, hope in _promising(pilot):
-        if pilot.time_left() < pilot.settings.reserve_steps * trial.seconds:
+        if pilot.time_left() < settings.RESERVE_STEPS * trial.seconds:
             break
         with trial.given_up_on_error():
             pilot.trials += other_sizes(pilot, trial, hope)
@@ -63,7 +59,7 @@ def _time_compiled_steps(pilot: Pilot) -> None:
     It may take long to compile, so this ends when no candidate can beat the best of those timed,
     and most candidates are timed once only.
     """
-    for _ in range(pilot.settings.sized_candidates):
+    for _ in range(settings.SIZED_CANDIDATES):
         hopes = _hopes_of_compiled(pilot)
         if not hopes or hopes[0][0] > _best_of_timed(pilot):
             break
@@ -71,7 +67,7 @@ def _time_compiled_steps(pilot: Pilot) -> None:
         with trial.given_up_on_error():
             pilot.user_step.use(trial)
             score = pilot.scoring.scores(pilot.measured)[trial.name]
-            if score <= pilot.settings.hope_times * _best_of_timed(pilot):
+            if score <= settings.HOPE_TIMES * _best_of_timed(pilot):
                 size = best_hope(pilot, trial, pilot.measured)[1]
                 pilot.trials += other_sizes(pilot, trial, size)
 
@@ -110,8 +106,8 @@ def _best_of_timed(pilot: Pilot) -> float:
 def _run_round(pilot: Pilot, contenders: Sequence[Trial], error: float, timed_steps: int) -> None:
     """Time further steps of all in turn, then make estimates until the error is reached."""
     shortest = min(trial.seconds for trial in contenders)
-    quick_steps = int(pilot.settings.timing_seconds / max(shortest, 1e-9))
-    count = min(pilot.settings.most_timed_steps, max(timed_steps, quick_steps))
+    quick_steps = int(settings.TIMING_SECONDS / max(shortest, 1e-9))
+    count = min(settings.MOST_TIMED_STEPS, max(timed_steps, quick_steps))
     old_times: dict[str, int] = {}
     for _, trial in product(range(count), contenders):
         if trial.skipped is not None or pilot.time_left() < trial.seconds:
@@ -139,16 +135,16 @@ def _confirm(pilot: Pilot, trial: Trial, is_late: bool, is_new: bool) -> None:
 
     Times of a new leader are old, so they are replaced.
     """
-    estimates, steps = pilot.estimates, pilot.settings.confirming_steps
+    estimates, steps = pilot.estimates, settings.CONFIRMING_STEPS
     if is_new:
         trial.times = []
     pilot.user_step.use(trial)
     estimates.run_steps(trial, steps)
     if not is_late and estimates.may_have_missed(trial):
-        batch = min(pilot.settings.rare_repeats, estimates.batch_limit(trial))
+        batch = min(settings.RARE_REPEATS, estimates.batch_limit(trial))
         estimates.run_batched(trial, batch)
     elif not estimates.runs_one_by_one(trial):
-        repeats = trial.repeats_to_reach(pilot.settings.sure_error)
+        repeats = trial.repeats_to_reach(settings.SURE_ERROR)
         estimates.run(trial, repeats, steps * trial.seconds)
 
 
@@ -158,16 +154,16 @@ def choose(pilot: Pilot, finalists: list[Trial]) -> Trial | None:
     With few repeats the apparent minimum is biased low, so the leader is measured again. If it is
     none of the finalists, it becomes one, with new times.
     """
-    settings, scoring = pilot.settings, pilot.scoring
-    for _ in range(settings.confirmations):
+    scoring = pilot.scoring
+    for _ in range(settings.CONFIRMATIONS):
         trials = pilot.measured
         if not trials:
             break
         errors, leader = scoring.errors(trials), scoring.ranked(trials)[0]
-        is_late = pilot.time_left(settings.overtime) < 0
-        has_repeats = leader.moments.count >= settings.least_repeats
+        is_late = pilot.time_left(settings.OVERTIME) < 0
+        has_repeats = leader.moments.count >= settings.LEAST_REPEATS
         is_sure = has_repeats and (
-            errors[leader.name] <= settings.sure_error
+            errors[leader.name] <= settings.SURE_ERROR
             or len(scoring.surely_worse(leader, trials)) == len(trials) - 1
         )
         is_done = is_sure and (is_late or not pilot.estimates.may_have_missed(leader))
@@ -194,7 +190,7 @@ def with_cheap_draws(pilot: Pilot, best: Trial) -> Trial:
     """
 
     def is_level(trial: Trial) -> bool:
-        scores, times = pilot.scoring.scores(pilot.measured), pilot.settings.level_times
+        scores, times = pilot.scoring.scores(pilot.measured), settings.LEVEL_TIMES
         in_score = scores[trial.name] <= times * scores[best.name]
         return in_score and trial.seconds <= times * best.seconds
 
@@ -222,7 +218,7 @@ def least_biased(pilot: Pilot, finalists: Sequence[Trial]) -> Trial:
     scores, errors = scoring.scores(trials), scoring.errors(trials)
     careful = {trial.name: scores[trial.name] * exp(errors[trial.name]) for trial in finalists}
     order = sorted(finalists, key=lambda trial: careful[trial.name])
-    limit = pilot.settings.level_times * careful[order[0].name]
+    limit = settings.LEVEL_TIMES * careful[order[0].name]
     best = {id(trial.candidate): trial for trial in reversed(order)}
     level = [trial for trial in best.values() if careful[trial.name] <= limit]
     squared_errors = scoring.squared_errors(trials)
@@ -240,7 +236,7 @@ def _promising(pilot: Pilot) -> list[tuple[Trial, int]]:
     hopes = [(*best_hope(pilot, trial, timed), trial) for trial in _of_one_size(pilot)]
     hopes.sort(key=lambda entry: entry[:2])
     hopeful = [(trial, size) for hope, size, trial in hopes if hope <= best]
-    return hopeful[: pilot.settings.sized_candidates]
+    return hopeful[: settings.SIZED_CANDIDATES]
 
 
 def _contenders(pilot: Pilot, remaining: Sequence[Trial], most: int) -> list[Trial]:
@@ -252,7 +248,7 @@ def _contenders(pilot: Pilot, remaining: Sequence[Trial], most: int) -> list[Tri
     counts = Counter[int]()
     for trial in order:
         counts[id(trial.candidate)] += 1
-        is_alike = counts[id(trial.candidate)] > pilot.settings.contenders_per_candidate
+        is_alike = counts[id(trial.candidate)] > settings.CONTENDERS_PER_CANDIDATE
         if trial.name not in worse and not is_alike:
             contenders.append(trial)
     return contenders[: max(1, most)]

@@ -7,6 +7,7 @@ import torch
 
 from ..estimator import Estimator
 from ..estimators import RLOO
+from . import pilot_settings as settings
 from .moments import Moments
 from .other_draws import best_hope
 from .pilot import Pilot
@@ -32,8 +33,7 @@ def measure_minibatch(pilot: Pilot) -> None:
     if pilot.minibatch_by is not None and best.variance > pilot.minibatch_by.variance / 2:
         return
     pilot.minibatch_by = best
-    groups = pilot.settings.groups
-    total = pilot.task.minibatch_variance(best.estimator, groups, pilot.generator)
+    total = pilot.task.minibatch_variance(best.estimator, settings.GROUPS, pilot.generator)
     pilot.scoring.minibatch = max(0.0, total - best.variance)
 
 
@@ -44,24 +44,24 @@ def sharpen_biases(pilot: Pilot) -> None:
     if len(unbiased) in (0, len(repeated)) or pilot.task.has_loss:
         return
     best = min(unbiased, key=lambda trial: trial.variance * trial.seconds)
-    limit = pilot.settings.hope_times * min(pilot.scoring.scores(repeated).values())
+    limit = settings.HOPE_TIMES * min(pilot.scoring.scores(repeated).values())
     biased = [
         trial
         for trial in repeated
         if not trial.estimator.unbiased and best_hope(pilot, trial, repeated)[0] < limit
     ]
     for trial in (best, *biased):
-        time_left = pilot.settings.reference_share * pilot.time_left()
+        time_left = settings.REFERENCE_SHARE * pilot.time_left()
         needed = _repeats_for_bias(pilot, trial, repeated) - trial.moments.count
-        pilot.estimates.run(trial, min(pilot.settings.most_repeats, needed), time_left)
+        pilot.estimates.run(trial, min(settings.MOST_REPEATS, needed), time_left)
 
 
 def _repeats_for_bias(pilot: Pilot, trial: Trial, trials: Sequence[Trial]) -> int:
     """Return how many estimates make the noise in a squared bias a small part of the score."""
     leader = pilot.scoring.ranked(trials)[0]
     total = pilot.scoring.scores(trials)[leader.name] / leader.seconds
-    noise = pilot.settings.bias_weight * trial.variance * sqrt(2 / trial.dimensions)
-    return ceil(noise / (pilot.settings.truth_error * total)) if noise < inf else 0
+    noise = settings.BIAS_WEIGHT * trial.variance * sqrt(2 / trial.dimensions)
+    return ceil(noise / (settings.TRUTH_ERROR * total)) if noise < inf else 0
 
 
 def is_needed_as_reference(pilot: Pilot, trial: Trial, time_left: float) -> bool:
@@ -70,13 +70,13 @@ def is_needed_as_reference(pilot: Pilot, trial: Trial, time_left: float) -> bool
         return False
     if all(entry.estimator.unbiased for entry in pilot.trials):
         return False
-    few = pilot.settings.least_repeats
+    few = settings.LEAST_REPEATS
     unbiased = [
         entry for entry in pilot.measured if entry.estimator.unbiased and entry.moments.count > 1
     ]
     if any(_repeats_for_bias(pilot, entry, unbiased) <= few for entry in unbiased):
         return False
-    return few * trial.seconds < pilot.settings.reference_share * time_left
+    return few * trial.seconds < settings.REFERENCE_SHARE * time_left
 
 
 def measure_truth(pilot: Pilot) -> None:
@@ -85,25 +85,25 @@ def measure_truth(pilot: Pilot) -> None:
     With a loss it is the gradient at the exact E[f]. If all candidates are biased, RLOO judges
     them.
     """
-    task, settings = pilot.task, pilot.settings
+    task = pilot.task
     unbiased = [trial for trial in pilot.measured if trial.estimator.unbiased]
     if not pilot.measured or (unbiased and not task.has_loss):
         return
     exact = [trial for trial in unbiased if trial.is_exact]
     best = min(exact or unbiased, key=lambda trial: trial.variance, default=None)
     if best is None:
-        judge: Estimator = RLOO(settings.set_size)
+        judge: Estimator = RLOO(settings.SET_SIZE)
         start = pilot.clock()
         task.gradients_at_mean_value(judge, 1, pilot.generator)
         seconds = max(pilot.clock() - start, torch.finfo(torch.float64).tiny)
     else:
         judge, seconds = best.estimator, best.seconds
-    repeats = settings.truth_repeats
-    time_left = settings.reference_share * pilot.time_left()
+    repeats = settings.TRUTH_REPEATS
+    time_left = settings.REFERENCE_SHARE * pilot.time_left()
     if exact:
         repeats = 2
     elif time_left < repeats * seconds:
-        repeats = max(settings.least_repeats, int(time_left / seconds))
+        repeats = max(settings.LEAST_REPEATS, int(time_left / seconds))
     gradients = task.gradients_at_mean_value(judge, repeats, pilot.generator)
     pilot.scoring.truth = Moments()
     pilot.scoring.truth.add(pilot.estimates.selected(gradients))

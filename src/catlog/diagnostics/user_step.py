@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import inf
 
+from . import pilot_settings as settings
 from .gradient_samples import Clock, GradientSampler, Step
-from .pilot_settings import SETTINGS
 from .trials import Trial
 
 
@@ -59,7 +59,7 @@ class UserStep:
     def seconds(self, trial: Trial) -> float:
         """Return the time of a step."""
         assert self.call is not None
-        count = SETTINGS.steps_in_a_row if self.task.view.device.type == "cuda" else 1
+        count = settings.STEPS_IN_A_ROW if self.task.view.device.type == "cuda" else 1
         seconds = self.task.step_seconds(trial.estimator, self.call, self.clock, count)
         self.fastest = min(self.fastest, seconds)
         return seconds
