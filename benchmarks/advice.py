@@ -191,13 +191,15 @@ def judged(
     }
 
 
+def median_ratios(rows: list[tables.Row]) -> list[float]:
+    """Return, per problem, the ratio of the median pilot."""
+    problems = tables.grouped(rows, "problem", "size", "table").values()
+    return [median_low(row["ratio"] for row in pilots) for pilots in problems]
+
+
 def print_summary(rows: list[tables.Row]) -> None:
     """Print how often the advice is good, for all pilots and for the median pilot of a problem."""
-    by_problem: dict[tuple[str, str, str | None], list[float]] = {}
-    for row in rows:
-        key = (row["problem"], row["size"], row["table"])
-        by_problem.setdefault(key, []).append(row["ratio"])
-    medians = [median_low(ratios) for ratios in by_problem.values()]
+    medians = median_ratios(rows)
     ratios = [row["ratio"] for row in rows]
     steps = [row["pilot_steps"] for row in rows]
     print(f"\n{len(medians)} problems, {len(rows)} pilots; worst ratio {max(ratios):.2f}")

@@ -21,7 +21,7 @@ import torch
 import catlog
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
 
 PAGE = Path(__file__).parents[1] / "examples" / "gallery" / "coin_sequences.py"
 
@@ -90,11 +90,8 @@ def main() -> None:
                 )
     summary = []
     for name in args.names:
-        runs = [
-            row
-            for row in table.rows
-            if (row["estimator"], row["tokens"]) == (name, tokens) and row["seed"] in args.seeds
-        ]
+        runs = selected(table.rows, estimator=name, tokens=tokens)
+        runs = [row for row in runs if row["seed"] in args.seeds]
         rewards = [row["reward"] for row in runs]
         summary.append(
             {

@@ -67,16 +67,16 @@ REFRESH = 15.0  # seconds between two writings of the table
 FILES = {"categorical": "protocol/categories", "paper": "paper/dvae"}  # others: protocol/bits
 
 
-def method(text: str) -> dict[str, Any]:
-    """Return the settings of an estimator by its label, such as RLOO(4)."""
-    racer = Racer.parsed(text)
-    return {"estimator": racer.name, "samples": racer.samples, "options": racer.options}
-
-
 def bits(estimators: Sequence[str], tables: Sequence[tuple[str, str]] = TABLES) -> list[DVAE]:
     """Return runs of 10^6 steps of the binary protocols, one table after the other."""
     return [
-        DVAE(protocol=protocol, data=data, epochs=2000, models=MODELS, **method(text))  # type: ignore[arg-type]
+        DVAE(
+            protocol=protocol,  # type: ignore[arg-type]
+            data=data,  # type: ignore[arg-type]
+            epochs=2000,
+            models=MODELS,
+            **Racer.parsed(text).settings,
+        )
         for protocol, data in tables
         for text in estimators
     ]
@@ -94,7 +94,7 @@ def categories(estimators: Sequence[str]) -> list[DVAE]:
             every=6000,
             models=MODELS,
             gradient_repeats=500,
-            **method(text),
+            **Racer.parsed(text).settings,
         )
         for k, variables in SIZES
         for text in estimators
@@ -152,11 +152,10 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
         if args.only and run.estimator not in args.only:
             continue
         stacked = {} if run.protocol == "paper" else {"models": args.models or run.models}
-        if args.seeds is None:
-            changes = [stacked]
-        else:
-            changes = [stacked | {"seed": seed} for seed in args.seeds]
-        kept += [shrunk(replace(run, device=args.device, **change), args) for change in changes]
+        kept += [
+            shrunk(replace(run, device=args.device, seed=seed, **stacked), args)
+            for seed in args.seeds or [run.seed]
+        ]
     return list(dict.fromkeys(kept))
 
 

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -35,12 +35,13 @@ from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Shar
 from catlog.problems.mlp import mlp
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
+from .turns import seconds_in_turns
 
 SLEEP = 0.005  # seconds
 
 
-def compared(section: str, case: str, times: dict[Any, list[float]], **more: Any) -> list[Row]:
+def compared(section: str, case: str, times: Mapping[Any, list[float]], **more: Any) -> list[Row]:
     """Return a row for every number of processes, with the speedup over the first."""
     rows = []
     for processes, seconds in times.items():
@@ -75,12 +76,8 @@ def pool(rounds: int, quick: bool) -> list[Row]:
     d = 6 if quick else 200
     E, q = catlog.IndeCateR(1), Independent(Bernoulli(logits=torch.zeros(d)), 1)
     with Pool(sleeps, 1) as single, Pool(sleeps, 2) as pair, Pool(itemgetter(0), 1) as free:
-        times: dict[Any, list[float]] = {1: [], 2: []}
-        for f in (single, pair, free):
-            E(f, q)  # starts the workers
-        for _ in range(rounds):
-            times[1].append(seconds(lambda: E(single, q)))
-            times[2].append(seconds(lambda: E(pair, q)))
+        E(free, q)  # starts the workers
+        times = seconds_in_turns({1: partial(E, single, q), 2: partial(E, pair, q)}, rounds)
         rows = compared(
             "pool", f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations", times
         )
@@ -262,7 +259,7 @@ def main() -> None:
     for name in args.only:
         rows = PARTS[name](rounds, args.quick)
         for section in dict.fromkeys(row["section"] for row in rows):
-            show(section, [row for row in rows if row["section"] == section])
+            show(section, selected(rows, section=section))
         table.add(rows)
 
 

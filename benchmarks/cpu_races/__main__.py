@@ -11,6 +11,7 @@ from pathlib import Path
 from catlog.experiments import records as csv_records
 
 from .. import race as gpu_race
+from ..command_line import argument_parser
 from ..tables import RESULTS, Row, Table, show
 from . import __doc__ as description
 from .curves import summary, thinned
@@ -126,11 +127,7 @@ def judge(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        prog="python -m benchmarks.cpu_races",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    result = argument_parser(description, "cpu_races")
     commands = result.add_subparsers(required=True)
 
     def add(name: str, function: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from statistics import mean
 
 import matplotlib.pyplot as plt
 
-from . import Row, read, short, table
+from . import Row, grouped, read, selected, short, table
 
 SIZES = (2, 4, 8, 16)
 PROMPTS = ("easy", "harder", "hardest", "all")
@@ -54,14 +54,9 @@ METHODS = ("rloo", "criticater", "vineppo", "grpo")
 
 def runs() -> dict[str, list[list[Row]]]:
     """Return the curves of every method of the arithmetic task, one per seed."""
-    rows = read("quality/arithmetic")
-    seeds = sorted({row["seed"] for row in rows})
+    rows = sorted(read("quality/arithmetic"), key=lambda row: row["seed"])
     return {
-        method: [
-            [row for row in rows if (row["method"], row["seed"]) == (method, seed)]
-            for seed in seeds
-        ]
-        for method in METHODS
+        method: list(grouped(selected(rows, method=method), "seed").values()) for method in METHODS
     }
 
 

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from catlog import ESTIMATORS
 from catlog.testing.settings import VARIANTS
 
-from . import Row, distinct, read, table
+from . import Row, grouped, read, table
 
 KINDS = {
     frozenset({"bits"}): "bits",
@@ -110,10 +110,8 @@ def problems(rows: list[Row]) -> dict[str, list[Row]]:
     """Return the measured rows of every problem, the lowest variance first."""
     measured = [row for row in rows if row.get("variance") is not None]
     return {
-        problem: sorted(
-            (row for row in measured if row["problem"] == problem), key=lambda row: row["variance"]
-        )
-        for problem in distinct(measured, "problem")
+        problem: sorted(group, key=lambda row: row["variance"])
+        for problem, group in grouped(measured, "problem").items()
     }
 
 

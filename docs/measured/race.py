@@ -3,7 +3,7 @@
 from math import exp, inf
 from statistics import mean, median
 
-from . import NOT_MEASURED, Row, read, read_if_measured, table
+from . import NOT_MEASURED, Row, grouped, read, read_if_measured, selected, table
 
 # isort: split
 from benchmarks.cpu_races.curves import value_after
@@ -182,7 +182,7 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         bound = mean(value_after(curve, seconds, "train") for curve in runs.values())
         lines.append(
             (
-                name + ("" if is_unbiased(label_of(name)) else " (biased)"),
+                with_bias(name),
                 ", ".join("-" if time is None else f"{time:.2f}" for time in times),
                 average,
                 f"{mean(further):.2f}" if further else "",
@@ -192,6 +192,10 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
             )
         )
     return table(head, lines)
+
+
+def with_bias(name: str) -> str:
+    return name + ("" if is_unbiased(label_of(name)) else " (biased)")
 
 
 def steps_to(curve: Curve, target: float) -> float | None:
@@ -214,7 +218,7 @@ def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
         step_ms = mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in chosen)
         lines.append(
             (
-                name + ("" if is_unbiased(label_of(name)) else " (biased)"),
+                with_bias(name),
                 mean_or_blank([reached(curve) for curve in chosen], 2),
                 mean_or_blank([reached(curve, 97.0) for curve in chosen], 2),
                 mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
@@ -249,7 +253,7 @@ def kernels() -> str:
     rows = read("speed/captured_kernels_cuda")
     lines = []
     for method, ms in times.items():
-        own = [row for row in rows if row["method"] == method]
+        own = selected(rows, method=method)
         products = [row for row in own if "gemm" in row["name"] or "splitK" in row["name"]]
         update = [row for row in own if row["name"].startswith("triton_for")]
         products_us, update_us = (sum(row["us"] for row in part) for part in (products, update))
@@ -304,10 +308,7 @@ def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, st
 
 
 def addition_runs(rows: list[Row]) -> list[Curve]:
-    runs: dict[tuple[int, int], Curve] = {}
-    for row in rows:
-        runs.setdefault((row["samples"], row["seed"]), []).append(row)
-    return list(runs.values())
+    return list(grouped(rows, "samples", "seed").values())
 
 
 def versions(rows: list[Row]) -> str:
@@ -318,7 +319,7 @@ def versions(rows: list[Row]) -> str:
     for method in sorted({row["method"] for row in rows}, key=by_estimator):
         line = [f"`{method}`" + ("" if is_unbiased(method) else " (biased)")]
         for race in races:
-            runs = [row for row in rows if (row["race"], row["method"]) == (race, method)]
+            runs = selected(rows, race=race, method=method)
             if not runs:
                 line += ["", ""]
                 continue
