@@ -143,16 +143,7 @@ def advise(
     >>> advice.trials[0].evaluations <= advice.structure.budget
     True
     """
-    if budget is not None:
-        check_count("advise", "budget", budget)
-    if not steps > 0:
-        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
-    if not seconds >= 0:
-        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
-    if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
-        raise ValueError(
-            f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
-        )
+    _check_numbers(budget, step, steps, seconds)
     if isinstance(candidates, Candidate | Estimator):
         candidates = [candidates]
     chosen = CANDIDATES if candidates is None else candidates
@@ -188,6 +179,21 @@ def advise(
         skipped=skipped,
         structure=structure,
     )
+
+
+def _check_numbers(
+    budget: int | None, step: Step | float | None, steps: float, seconds: float
+) -> None:
+    if budget is not None:
+        check_count("advise", "budget", budget)
+    if not steps > 0:
+        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
+    if not seconds >= 0:
+        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
+    if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
+        raise ValueError(
+            f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
+        )
 
 
 def _as_candidate(entry: Candidate | Estimator) -> Candidate:
