@@ -132,14 +132,8 @@ def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list
     budget = 64 if size == "small" else None
 
     def advise(seed: int) -> catlog.Advice:
-        return catlog.advise(
-            f,
-            problem.distribution,
-            problem.parameters,
-            budget=budget,
-            seed=seed,
-            clock=settings.clock,
-        )
+        options = {"budget": budget, "seed": seed, "clock": settings.clock}
+        return catlog.advise(f, problem.distribution, problem.parameters, **options)
 
     advise(99)  # to warm up: the first calls in a process are slow
     pilots = [advise(seed) for seed in PILOT_SEEDS]

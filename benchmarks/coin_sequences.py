@@ -51,11 +51,9 @@ def run(name: str, E: catlog.Estimator, seed: int, tokens: int) -> Row:
             lambda x: (coins[x].sum(-1) == names["AMOUNTS"]).to(torch.float32), q
         )
     late = curve[curve[:, 0] > 0.9 * tokens, 1]
+    key = {"estimator": name, "seed": seed, "tokens": tokens, "steps": len(curve)}
     return {
-        "estimator": name,
-        "seed": seed,
-        "tokens": tokens,
-        "steps": len(curve),
+        **key,
         "reward": float(reward.mean()),
         "exact": float(is_exact.mean()),
         "draws": float(late.mean()),

@@ -204,15 +204,8 @@ def advise(args: argparse.Namespace) -> None:
             return task.divergence(q.base_dist.logits)
 
         for biased in permissions:
-            row = pick(
-                function,
-                q,
-                biased=biased,
-                seed=seed,
-                step=steps,
-                penalty=penalty,
-                clock=steps.clock,
-            )
+            options = {"step": steps, "penalty": penalty, "clock": steps.clock}
+            row = pick(function, q, biased=biased, seed=seed, **options)
             table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
             print(
                 f"seed {seed}: {row}, {len(steps.tasks)} steps set up in {steps.setup:.0f} s: "

@@ -146,14 +146,8 @@ def command() -> str:
             [[name, variant] for variant in variants[name]] if name in variants else [[name]]
         )
     for words in commands:
-        lines += [
-            f"## `{' '.join(['catlog', *words])}`",
-            "",
-            "```text",
-            help_text(*words),
-            "```",
-            "",
-        ]
+        title = " ".join(["catlog", *words])
+        lines += [f"## `{title}`", "", "```text", help_text(*words), "```", ""]
     return "\n".join(lines)
 
 

@@ -163,19 +163,9 @@ def settings_rows(problem: Problem, samples: int, repeats: int) -> list[Row]:
     rows = []
     for (folds, ridge), E in settings(evaluations).items():
         ratio, low, high = variance_ratio(measured(E), rloo)
-        rows.append(
-            {
-                "problem": problem.name,
-                "budget": samples,
-                "evaluations": evaluations,
-                "folds": folds,
-                "ridge": ridge,
-                "relative_to_rloo": ratio,
-                "low_95": low,
-                "high_95": high,
-                "repeats": repeats,
-            }
-        )
+        row = {"problem": problem.name, "budget": samples, "evaluations": evaluations}
+        row |= {"folds": folds, "ridge": ridge, "relative_to_rloo": ratio}
+        rows.append({**row, "low_95": low, "high_95": high, "repeats": repeats})
     return rows
 
 

@@ -79,13 +79,9 @@ def picture(path: Path) -> None:
         for axes, name in zip(panels, ("reward", "right"), strict=True):
             for seed, curve in enumerate(curves):
                 points = [row for row in curve if row[name] is not None]
-                axes.plot(
-                    [row["tokens"] / 1000 for row in points],
-                    [row[name] for row in points],
-                    color=f"C{number}",
-                    linewidth=1,
-                    label=method if seed == 0 and axes is panels[0] else None,
-                )
+                x, y = zip(*((row["tokens"] / 1000, row[name]) for row in points), strict=True)
+                label = method if seed == 0 and axes is panels[0] else None
+                axes.plot(x, y, color=f"C{number}", linewidth=1, label=label)
             axes.set(xlabel="thousand tokens generated", ylabel=name)
     figure.legend(loc="outside right center", frameon=False)
     figure.savefig(path, dpi=130)

@@ -37,25 +37,12 @@ def advice(rows: list[Row]) -> str:
     for size in ("small", "large"):
         pilots = selected(rows, size=size)
         medians, steps = median_ratios(pilots), [row["pilot_steps"] for row in pilots]
-        lines.append(
-            [
-                size,
-                len(medians),
-                sum(ratio <= 1.3 for ratio in medians),
-                f"{max(medians):.2f}",
-                f"{max(row['ratio'] for row in pilots):.2f}",
-                f"{sum(count < 50 for count in steps)} of {len(steps)}, at most {max(steps):.0f}",
-            ]
-        )
-    head = (
-        "size",
-        "problems",
-        "within 1.3 of the best",
-        "worst median",
-        "worst pilot",
-        "pilots under 50 steps",
-    )
-    return table(head, lines)
+        good = sum(ratio <= 1.3 for ratio in medians)
+        worst = [f"{max(medians):.2f}", f"{max(row['ratio'] for row in pilots):.2f}"]
+        quick = f"{sum(count < 50 for count in steps)} of {len(steps)}, at most {max(steps):.0f}"
+        lines.append([size, len(medians), good, *worst, quick])
+    head = ("size", "problems", "within 1.3 of the best", "worst median", "worst pilot")
+    return table((*head, "pilots under 50 steps"), lines)
 
 
 def advice_measure(rows: list[Row]) -> str:

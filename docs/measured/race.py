@@ -85,14 +85,9 @@ def race_table(entries: list[Standing]) -> str:
     lines = []
     for entry in best_settings(entries):
         is_late = entry.seconds == inf
-        lines.append(
-            (
-                marked(entry),
-                f"over {entry.at_least:.0f}" if is_late else f"{entry.seconds:.1f}",
-                "" if is_late else f"{entry.seconds / entries[0].seconds:.2f}",
-                entry.seeds,
-            )
-        )
+        seconds = f"over {entry.at_least:.0f}" if is_late else f"{entry.seconds:.1f}"
+        ratio = "" if is_late else f"{entry.seconds / entries[0].seconds:.2f}"
+        lines.append((marked(entry), seconds, ratio, entry.seeds))
     return table(("estimator, at its best number of draws", "CPU seconds", "ratio", "seeds"), lines)
 
 
@@ -113,17 +108,12 @@ def cpu_section(runs: list[Row]) -> str:
 
 def decisions(found: list[Verdict]) -> str:
     """Return a table with a line per decision: the picks and what they cost."""
-    lines = [
-        (
-            verdict.race,
-            "allowed" if verdict.biased else "no",
-            verdict.advice,
-            ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks)),
-            ratio_text(verdict, verdict.ratio),
-            ratio_text(verdict, verdict.allowed_ratio),
-        )
-        for verdict in found
-    ]
+    lines = []
+    for verdict in found:
+        bias = "allowed" if verdict.biased else "no"
+        picks = ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks))
+        ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
+        lines.append([verdict.race, bias, verdict.advice, picks, *ratios])
     head = ("race", "bias", "advice", "picks", "ratio to the best", "to the best allowed")
     return table(head, lines)
 
@@ -157,15 +147,8 @@ def common_time(methods: dict[str, dict[int, Curve]]) -> float:
 
 def ranking(methods: dict[str, dict[int, Curve]]) -> str:
     seconds = common_time(methods)
-    head = (
-        "method",
-        "seconds to 100, by seed",
-        "mean",
-        "mean to 97",
-        "steps to 100",
-        "ms per step",
-        f"bound after {seconds:.0f} s",
-    )
+    head = ("method", "seconds to 100, by seed", "mean", "mean to 97", "steps to 100")
+    head += ("ms per step", f"bound after {seconds:.0f} s")
     lines = []
     for name, runs in sorted(methods.items(), key=lambda item: mean_time(item[1])):
         times = [reached(curve) for curve in runs.values()]
@@ -236,14 +219,8 @@ def many_draws(rows: list[Row]) -> str:
     lines = []
     for name, runs in curves(rows).items():
         chosen = list(runs.values())
-        lines.append(
-            (
-                name,
-                mean_or_blank([steps_to(curve, TARGET) for curve in chosen], 0),
-                mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
-                len(chosen),
-            )
-        )
+        steps = [[steps_to(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
+        lines.append((name, *(mean_or_blank(counts, 0) for counts in steps), len(chosen)))
     return table(("method", "steps to 100", "steps to 97", "seeds"), lines)
 
 
@@ -258,17 +235,9 @@ def kernels() -> str:
         update = [row for row in own if row["name"].startswith("triton_for")]
         products_us, update_us = (sum(row["us"] for row in part) for part in (products, update))
         rest_us = sum(row["us"] for row in own) - products_us - update_us
-        lines.append(
-            (
-                method,
-                f"{ms:.3f}",
-                f"{ms / next(iter(times.values())):.2f}",
-                len(own),
-                f"{products_us:.0f}",
-                f"{rest_us:.0f}",
-                f"{update_us:.0f}",
-            )
-        )
+        parts = [f"{us:.0f}" for us in (products_us, rest_us, update_us)]
+        ratio = f"{ms / next(iter(times.values())):.2f}"
+        lines.append((method, f"{ms:.3f}", ratio, len(own), *parts))
     head = ("method", "ms per step", "ratio", "kernels", "matrix products, us", "others, us")
     return table((*head, "Adam, us"), lines)
 

@@ -166,14 +166,8 @@ def counts(rows: list[Row]) -> str:
     names = distinct(rows, "function")
     methods = distinct(rows, "estimator")
     cells = {(row["function"], row["estimator"]): row for row in rows}
-    return table(
-        ("estimator", "evaluations", *names),
-        (
-            (
-                method,
-                cells[names[0], method]["evaluations"],
-                *(short(cells[name, method]["variance"]) for name in names),
-            )
-            for method in methods
-        ),
-    )
+    lines = []
+    for method in methods:
+        variances = [short(cells[name, method]["variance"]) for name in names]
+        lines.append([method, cells[names[0], method]["evaluations"], *variances])
+    return table(("estimator", "evaluations", *names), lines)
