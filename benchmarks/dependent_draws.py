@@ -69,17 +69,9 @@ def measure(model: str, epochs: int, repeats: int, sizes: tuple[int, ...]) -> li
             codes, weights = row.variances.split(
                 [logits.numel(), row.variances.numel() - logits.numel()]
             )
-            rows.append(
-                {
-                    "model": model,
-                    "estimator": name,
-                    "samples": samples,
-                    "draws": draws,
-                    "variance": float(codes.sum()),
-                    "decoder_variance": float(weights.sum()),
-                    "ms": 1000 * row.seconds,
-                }
-            )
+            key = {"model": model, "estimator": name, "samples": samples, "draws": draws}
+            variances = {"variance": float(codes.sum()), "decoder_variance": float(weights.sum())}
+            rows.append({**key, **variances, "ms": 1000 * row.seconds})
     for row in rows:
         same = {name: row[name] for name in ("estimator", "samples")}
         (independent,) = selected(rows, draws="independent", **same)

@@ -60,15 +60,7 @@ def summary(record: Record) -> Row:
     reached = None
     if head["target"] is not None:
         reached = seconds_to(record.curve, head["target"], RACES[head["race"]].is_rising)
-    return {
-        "race": head["race"],
-        "method": head["racer"],
-        "seed": head["seed"],
-        "target": head["target"],
-        "seconds": reached,
-        "trained": last["seconds"],
-        "steps": last["step"],
-        "value": last["value"],
-        "cpu": head["cpu"],
-        "torch": head["torch"],
-    }
+    row = {"race": head["race"], "method": head["racer"], "seed": head["seed"]}
+    row |= {"target": head["target"], "seconds": reached, "trained": last["seconds"]}
+    row |= {"steps": last["step"], "value": last["value"]}
+    return row | {"cpu": head["cpu"], "torch": head["torch"]}

@@ -41,17 +41,12 @@ def standings(runs: Iterable[Row]) -> dict[str, list[Standing]]:
     """Return the estimators of every race, the fastest first."""
     ranking: dict[str, list[Standing]] = {}
     for race, rows_of_race in grouped(runs, "race").items():
-        entries = [
-            Standing(
-                method,
-                median(inf if row["seconds"] is None else row["seconds"] for row in rows),
-                median(
-                    row["trained"] if row["seconds"] is None else row["seconds"] for row in rows
-                ),
-                len(rows),
-            )
-            for method, rows in grouped(rows_of_race, "method").items()
-        ]
+        entries = []
+        for method, rows in grouped(rows_of_race, "method").items():
+            reached = [row["seconds"] for row in rows if row["seconds"] is not None]
+            trained = [row["trained"] for row in rows if row["seconds"] is None]
+            seconds = median([*reached, *(inf for _ in trained)])
+            entries.append(Standing(method, seconds, median([*reached, *trained]), len(rows)))
         ranking[race] = sorted(entries, key=lambda entry: (entry.seconds, entry.at_least))
     return ranking
 
