@@ -144,14 +144,9 @@ def bits_table(kind: tuple[str, str], curves: dict[str, Curves]) -> str:
         curve = curves.get(name)
         at_common, at_end = "not run", ["", "", "", ""]
         if curve is not None:
-            end = curve.end
             at_common = text(curve.samples("train", common), -1, digits)
-            at_end = [
-                f"{end:,}",
-                text(curve.samples("train", end), -1, digits),
-                text(curve.samples("test", end), -1, digits),
-                text(curve.samples("test_few", end), -1, digits),
-            ]
+            last = [curve.samples(metric, curve.end) for metric in ("train", "test", "test_few")]
+            at_end = [f"{curve.end:,}", *(text(samples, -1, digits) for samples in last)]
         models = "" if curve is None else len(curve.samples("train", curve.end))
         references = [published_text(kind, name)]
         if has_test:

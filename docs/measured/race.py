@@ -23,11 +23,8 @@ TITLES = {
     "one-hot": "Autoencoder with 20 one-hot variables of 10 categories",
     "attention": "Hard attention: two glimpses of 16 patches",
 }
-MEASURES = {
-    "bits": "negated train bound",
-    "one-hot": "negated train bound",
-    "attention": "train accuracy",
-}
+MEASURES = dict.fromkeys(("bits", "one-hot"), "negated train bound")
+MEASURES["attention"] = "train accuracy"
 FRESH_SEEDS = {521, 522, 523}  # of the runs in turn
 EARLIER_SEEDS = {421, 422, 423}  # with more versions, before ReinMax's step became cheaper
 
@@ -199,15 +196,10 @@ def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
         if len(chosen) < len(seeds):
             continue
         step_ms = mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in chosen)
-        lines.append(
-            (
-                with_bias(name),
-                mean_or_blank([reached(curve) for curve in chosen], 2),
-                mean_or_blank([reached(curve, 97.0) for curve in chosen], 2),
-                mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
-                f"{step_ms:.3f}",
-            )
-        )
+        times = [[reached(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
+        steps = mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0)
+        seconds = [mean_or_blank(values, 2) for values in times]
+        lines.append((with_bias(name), *seconds, steps, f"{step_ms:.3f}"))
     head = ("method", "seconds to 100", "seconds to 97", "steps to 97", "ms per step")
     return table(head, sorted(lines, key=lambda line: float(line[2] or "inf")))
 
