@@ -31,7 +31,7 @@ import catlog
 from catlog import ESTIMATORS, problems
 from catlog.diagnostics import CANDIDATES, Row
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.pilot_settings import SETTINGS
+from catlog.diagnostics.pilot_settings import MOMENTUM_STEPS
 from catlog.diagnostics.sizing import why_over_budget, why_unsuitable, with_samples, within_budget
 from catlog.diagnostics.structure import Structure, probe
 from catlog.diagnostics.trials import shortlist
@@ -102,7 +102,7 @@ def scores(comparison: catlog.Comparison, minibatch: float) -> dict[str, float]:
     precise = min(noisy, key=lambda row: row.variance, default=None)
     if precise is None:
         return {row.name: row.seconds for row in comparison.rows}
-    floor = SETTINGS.momentum_steps * precise.snr**2 * precise.variance + minibatch
+    floor = MOMENTUM_STEPS * precise.snr**2 * precise.variance + minibatch
     return {row.name: (floor + row.variance) * row.seconds for row in comparison.rows}
 
 
@@ -132,14 +132,8 @@ def measure(name: str, size: Size, with_table: bool, settings: Settings) -> list
     budget = 64 if size == "small" else None
 
     def advise(seed: int) -> catlog.Advice:
-        return catlog.advise(
-            f,
-            problem.distribution,
-            problem.parameters,
-            budget=budget,
-            seed=seed,
-            clock=settings.clock,
-        )
+        options = {"budget": budget, "seed": seed, "clock": settings.clock}
+        return catlog.advise(f, problem.distribution, problem.parameters, **options)
 
     advise(99)  # to warm up: the first calls in a process are slow
     pilots = [advise(seed) for seed in PILOT_SEEDS]
@@ -191,13 +185,15 @@ def judged(
     }
 
 
+def median_ratios(rows: list[tables.Row]) -> list[float]:
+    """Return, per problem, the ratio of the median pilot."""
+    problems = tables.grouped(rows, "problem", "size", "table").values()
+    return [median_low(row["ratio"] for row in pilots) for pilots in problems]
+
+
 def print_summary(rows: list[tables.Row]) -> None:
     """Print how often the advice is good, for all pilots and for the median pilot of a problem."""
-    by_problem: dict[tuple[str, str, str | None], list[float]] = {}
-    for row in rows:
-        key = (row["problem"], row["size"], row["table"])
-        by_problem.setdefault(key, []).append(row["ratio"])
-    medians = [median_low(ratios) for ratios in by_problem.values()]
+    medians = median_ratios(rows)
     ratios = [row["ratio"] for row in rows]
     steps = [row["pilot_steps"] for row in rows]
     print(f"\n{len(medians)} problems, {len(rows)} pilots; worst ratio {max(ratios):.2f}")

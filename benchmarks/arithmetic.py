@@ -124,17 +124,10 @@ def train(method: str, seed: int, budget: int, warm_up: int, rate: float) -> lis
     while True:
         if step % 20 == 0 or tokens >= budget:
             seconds += time.process_time() - began
-            rows.append(
-                {
-                    "seed": seed,
-                    "method": method,
-                    "tokens": tokens,
-                    "step": step,
-                    "reward": sum(recent[-10:]) / len(recent[-10:]) if recent else None,
-                    "right": share_right(model),
-                    "seconds": seconds,
-                }
-            )
+            key = {"seed": seed, "method": method, "tokens": tokens, "step": step}
+            mean_reward = sum(recent[-10:]) / len(recent[-10:]) if recent else None
+            right = share_right(model)
+            rows.append({**key, "reward": mean_reward, "right": right, "seconds": seconds})
             began = time.process_time()
         if tokens >= budget:
             return rows

@@ -21,7 +21,7 @@ import torch
 import catlog
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
 
 PAGE = Path(__file__).parents[1] / "examples" / "gallery" / "coin_sequences.py"
 
@@ -51,11 +51,9 @@ def run(name: str, E: catlog.Estimator, seed: int, tokens: int) -> Row:
             lambda x: (coins[x].sum(-1) == names["AMOUNTS"]).to(torch.float32), q
         )
     late = curve[curve[:, 0] > 0.9 * tokens, 1]
+    key = {"estimator": name, "seed": seed, "tokens": tokens, "steps": len(curve)}
     return {
-        "estimator": name,
-        "seed": seed,
-        "tokens": tokens,
-        "steps": len(curve),
+        **key,
         "reward": float(reward.mean()),
         "exact": float(is_exact.mean()),
         "draws": float(late.mean()),
@@ -90,11 +88,8 @@ def main() -> None:
                 )
     summary = []
     for name in args.names:
-        runs = [
-            row
-            for row in table.rows
-            if (row["estimator"], row["tokens"]) == (name, tokens) and row["seed"] in args.seeds
-        ]
+        runs = selected(table.rows, estimator=name, tokens=tokens)
+        runs = [row for row in runs if row["seed"] in args.seeds]
         rewards = [row["reward"] for row in runs]
         summary.append(
             {

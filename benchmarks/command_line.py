@@ -6,10 +6,12 @@ from pathlib import Path
 from .tables import RESULTS
 
 
-def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser that shows the docstring of a benchmark as it is written."""
+def argument_parser(description: str | None, package: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser that shows the docstring of a benchmark or package as it is written."""
     return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        package and f"python -m benchmarks.{package}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 

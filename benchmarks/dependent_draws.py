@@ -20,7 +20,7 @@ from catlog.experiments import DVAE
 from catlog.experiments.dvae import DVAETask
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
 
 MODELS = {"bits": (2, 200), "one-hot": (10, 20)}  # categories, variables
 NAMES = ("ReinMax", "StraightThrough", "GappedStraightThrough", "GumbelRao", "GumbelSoftmax")
@@ -69,24 +69,12 @@ def measure(model: str, epochs: int, repeats: int, sizes: tuple[int, ...]) -> li
             codes, weights = row.variances.split(
                 [logits.numel(), row.variances.numel() - logits.numel()]
             )
-            rows.append(
-                {
-                    "model": model,
-                    "estimator": name,
-                    "samples": samples,
-                    "draws": draws,
-                    "variance": float(codes.sum()),
-                    "decoder_variance": float(weights.sum()),
-                    "ms": 1000 * row.seconds,
-                }
-            )
+            key = {"model": model, "estimator": name, "samples": samples, "draws": draws}
+            variances = {"variance": float(codes.sum()), "decoder_variance": float(weights.sum())}
+            rows.append({**key, **variances, "ms": 1000 * row.seconds})
     for row in rows:
-        independent = next(
-            other
-            for other in rows
-            if other["draws"] == "independent"
-            and (other["estimator"], other["samples"]) == (row["estimator"], row["samples"])
-        )
+        same = {name: row[name] for name in ("estimator", "samples")}
+        (independent,) = selected(rows, draws="independent", **same)
         row["gain"] = independent["variance"] / row["variance"]
         row["decoder_gain"] = independent["decoder_variance"] / row["decoder_variance"]
     return rows

@@ -25,7 +25,7 @@ from catlog.sampling.interventions import all_interventions, noise_shape
 from .command_line import output_of, table_parser
 from .quality.structured import conditional_rows
 from .speed.timing import Bench
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
 
 CATEGORIES = 8
 WIDTH = 32
@@ -160,14 +160,10 @@ def exponent(rows: list[Row], column: str) -> float:
 def print_conclusion(rows: list[Row]) -> None:
     kinds = dict.fromkeys((row["what"], row["law"]) for row in rows)
     for what, kind in kinds:
-        same = [row for row in rows if (row["what"], row["law"]) == (what, kind)]
+        same = selected(rows, what=what, law=kind)
         if what == "loop":
             (row,) = same
-            sweep = next(
-                other
-                for other in rows
-                if (other["what"], other["law"], other["d"]) == ("sweep", kind, row["d"])
-            )
+            (sweep,) = selected(rows, what="sweep", law=kind, d=row["d"])
             ratio = row["milliseconds"] / sweep["milliseconds"]
             print(
                 f"{kind}, d={row['d']}: sweep {ratio:.1f} times faster than the loop, same points"

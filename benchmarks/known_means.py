@@ -70,15 +70,9 @@ def time_rows(sizes: list[int], repeats: int) -> list[Row]:
         slopes = [torch.autograd.grad(y, leaf)[0] for y in (by_log, by_mean)]
         error = float((slopes[0] - slopes[1]).abs().max() / slopes[0].abs().max())
         exact = {"probability": float(by_mean.detach().exp()), "gradient_error": error}
-        rows += [
-            {
-                "digits": d,
-                "method": name,
-                "ms": 1000 * median(times[name]),
-                **(exact if name == "Exact" else {}),
-            }
-            for name in sides
-        ]
+        for name in sides:
+            row = {"digits": d, "method": name, "ms": 1000 * median(times[name])}
+            rows.append(row | (exact if name == "Exact" else {}))
     return rows
 
 
@@ -143,6 +137,7 @@ def noise_rows(repeats: int) -> list[Row]:
             less = noise(E, f, known, make_q, logits, repeats)
             gap = (plain.mean - less.mean).square().sum()
             errors = (plain.variances + less.variances).sum() / repeats
+            ratio = less.variance / plain.variance
             rows.append(
                 {
                     "problem": name,
@@ -150,10 +145,8 @@ def noise_rows(repeats: int) -> list[Row]:
                     "repeats": repeats,
                     "variance": plain.variance,
                     "variance_with_part": less.variance,
-                    "ratio": less.variance / plain.variance,
-                    "ratio_error": sqrt(plain.error**2 + less.error**2)
-                    * less.variance
-                    / plain.variance,
+                    "ratio": ratio,
+                    "ratio_error": ratio * sqrt(plain.error**2 + less.error**2),
                     "coefficient": float(known.coefficient),
                     "gap_over_noise": float(gap / errors),
                 }

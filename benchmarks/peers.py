@@ -6,8 +6,8 @@ Needs the extra ``peers`` (``make test-peers`` installs it); without it, it prin
 """
 
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from math import log
 from statistics import median
 
@@ -19,6 +19,7 @@ from torch.nn.functional import softplus
 from catlog.problems.mlp import mlp
 
 from .command_line import argument_parser
+from .turns import seconds_in_turns
 
 
 class StorchasticStep:
@@ -80,14 +81,8 @@ def main() -> None:
     if step is None:
         return
     images = (torch.rand(100, 784, device=args.device) < 0.2).float()
-    times = []
-    for _ in range(args.repeats + 1):
-        start = time.perf_counter()
-        step(images)
-        if args.device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * median(times[1:]):.1f} ms per step")
+    (times,) = seconds_in_turns({"step": partial(step, images)}, args.repeats).values()
+    print(f"storchastic 0.3.7, RLOO-{args.samples}: {1e3 * median(times):.1f} ms per step")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,7 @@ from .cpu_races.racers import Racer
 from .tables import RESULTS, Row, Table
 
 MODELS = 5
-TABLES = (
-    ("bernoulli", "mnist"),
-    ("bernoulli", "fashion-mnist"),
-    ("gaussian", "mnist"),
-    ("gaussian", "fashion-mnist"),
-)
+TABLES = tuple(product(("bernoulli", "gaussian"), ("mnist", "fashion-mnist")))
 # Estimators by their number of evaluations K.
 FIRST = "SlopeCateR(2, corrections=1)"
 THREE = ("RODEO(3)", "DoubleCV(3)", "ARMS(3)", "ReinMax(3)")
@@ -67,37 +63,22 @@ REFRESH = 15.0  # seconds between two writings of the table
 FILES = {"categorical": "protocol/categories", "paper": "paper/dvae"}  # others: protocol/bits
 
 
-def method(text: str) -> dict[str, Any]:
-    """Return the settings of an estimator by its label, such as RLOO(4)."""
-    racer = Racer.parsed(text)
-    return {"estimator": racer.name, "samples": racer.samples, "options": racer.options}
-
-
 def bits(estimators: Sequence[str], tables: Sequence[tuple[str, str]] = TABLES) -> list[DVAE]:
     """Return runs of 10^6 steps of the binary protocols, one table after the other."""
+    sizes: dict[str, Any] = {"epochs": 2000, "models": MODELS}
     return [
-        DVAE(protocol=protocol, data=data, epochs=2000, models=MODELS, **method(text))  # type: ignore[arg-type]
-        for protocol, data in tables
-        for text in estimators
+        DVAE(**sizes, **Racer.parsed(text).settings, protocol=protocol, data=data)  # type: ignore[arg-type]
+        for (protocol, data), text in product(tables, estimators)
     ]
 
 
 def categories(estimators: Sequence[str]) -> list[DVAE]:
     """Return runs of 160 epochs of the categorical protocol."""
+    settings: dict[str, Any] = {"protocol": "categorical", "data": "mnist", "models": MODELS}
+    settings |= {"epochs": 160, "every": 6000, "gradient_repeats": 500}
     return [
-        DVAE(
-            protocol="categorical",
-            data="mnist",
-            categories=k,
-            variables=variables,
-            epochs=160,
-            every=6000,
-            models=MODELS,
-            gradient_repeats=500,
-            **method(text),
-        )
-        for k, variables in SIZES
-        for text in estimators
+        DVAE(**settings, **Racer.parsed(text).settings, categories=k, variables=variables)
+        for (k, variables), text in product(SIZES, estimators)
     ]
 
 
@@ -152,11 +133,10 @@ def chosen(args: argparse.Namespace) -> list[DVAE]:
         if args.only and run.estimator not in args.only:
             continue
         stacked = {} if run.protocol == "paper" else {"models": args.models or run.models}
-        if args.seeds is None:
-            changes = [stacked]
-        else:
-            changes = [stacked | {"seed": seed} for seed in args.seeds]
-        kept += [shrunk(replace(run, device=args.device, **change), args) for change in changes]
+        kept += [
+            shrunk(replace(run, device=args.device, seed=seed, **stacked), args)
+            for seed in args.seeds or [run.seed]
+        ]
     return list(dict.fromkeys(kept))
 
 

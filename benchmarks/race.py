@@ -24,7 +24,6 @@ several processes can do at once; later processes find the result in torch's cac
 
 import argparse
 import time
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -37,38 +36,31 @@ from catlog import Estimator
 from catlog.estimator import label
 from catlog.experiments import DVAE, records
 from catlog.experiments.dvae import DVAETask
-from catlog.experiments.named_estimators import make_estimator
 
 from .command_line import argument_parser
-from .cpu_races import racers as labels
+from .cpu_races.curves import seconds_to
 from .cpu_races.picks import pick
-from .tables import RESULTS, Row, Table
-
-
-@dataclass(frozen=True)
-class Racer:
-    label: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
+from .cpu_races.racers import Racer
+from .tables import RESULTS, Row, Table, grouped
 
 RACERS = {
-    "SlopeCateR-8": Racer("SlopeCateR", {"samples": 8, "options": ("slope_entries=0",)}),
-    "SlopeCateR-4": Racer("SlopeCateR", {"samples": 4, "options": ("slope_entries=0",)}),
-    "SlopeCateR-8, sizes": Racer("SlopeCateR", {"samples": 8}),
-    "GS-S": Racer("GS-S"),
-    "IndeCateR": Racer("IndeCateR"),
-    "IndeCateR-Latin": Racer("IndeCateR-Latin"),
-    "IndeCateR-Taylor": Racer("IndeCateR-Taylor"),
-    "RLOO-S": Racer("RLOO-S"),
-    "RLOO-F": Racer("RLOO-F"),
-    "GS-F": Racer("GS-F"),
-    "ReinMax-2": Racer("ReinMax", {"samples": 2}),
-    "ReinMax-4": Racer("ReinMax", {"samples": 4}),
-    "ReinMax-8": Racer("ReinMax", {"samples": 8}),
-    "GS-4": Racer("GS-S", {"samples": 4}),
-    "GS-8": Racer("GS-S", {"samples": 8}),
-    "RLOO-8": Racer("RLOO-S", {"samples": 8}),
-    "RLOO-14": Racer("RLOO-S", {"samples": 14}),
+    "SlopeCateR-8": "SlopeCateR(8, slope_entries=0)",
+    "SlopeCateR-4": "SlopeCateR(4, slope_entries=0)",
+    "SlopeCateR-8, sizes": "SlopeCateR(8)",
+    "GS-S": "GumbelSoftmax(2, hard=True)",
+    "IndeCateR": "IndeCateR(2)",
+    "IndeCateR-Latin": "IndeCateR(2, draws=latin)",
+    "IndeCateR-Taylor": "IndeCateR(8, variables=4, draws=latin)",
+    "RLOO-S": "RLOO(2)",
+    "RLOO-F": "RLOO(800)",
+    "GS-F": "GumbelSoftmax(800, hard=True)",
+    "ReinMax-2": "ReinMax(2)",
+    "ReinMax-4": "ReinMax(4)",
+    "ReinMax-8": "ReinMax(8)",
+    "GS-4": "GumbelSoftmax(4, hard=True)",
+    "GS-8": "GumbelSoftmax(8, hard=True)",
+    "RLOO-8": "RLOO(8)",
+    "RLOO-14": "RLOO(14)",
 }
 RACE = "H200"  # its name among the races that judge the advice
 TARGET = 100.0
@@ -76,10 +68,7 @@ TARGET = 100.0
 
 def racer_of(method: str) -> Racer:
     """Return a racer by its name here, or by a label such as RLOO(4)."""
-    if method in RACERS:
-        return RACERS[method]
-    parsed = labels.Racer.parsed(method)
-    return Racer(parsed.name, {"samples": parsed.samples, "options": parsed.options})
+    return Racer.parsed(RACERS.get(method, method))
 
 
 def label_of(method: str) -> str:
@@ -88,17 +77,14 @@ def label_of(method: str) -> str:
     >>> label_of("GS-8"), label_of("RLOO-S")
     ('GumbelSoftmax(8, hard=True)', 'RLOO(2)')
     """
-    racer = racer_of(method)
-    samples, options = racer.settings.get("samples"), racer.settings.get("options", ())
-    return label(make_estimator(racer.label, samples, options, DVAE.labels))
+    return racer_of(method).label
 
 
 def made(method: str, seed: int, args: argparse.Namespace) -> DVAETask:
     """Return the task at its start, which depends on the seed alone."""
-    racer = racer_of(method)
     settings = {"data": args.data, "device": args.device, "seed": seed, "gradient_repeats": 0}
     torch.manual_seed(seed)
-    return DVAETask(DVAE(estimator=racer.label, **settings | racer.settings))
+    return DVAETask(DVAE(**settings, **racer_of(method).settings))
 
 
 def now(device: str) -> float:
@@ -134,10 +120,7 @@ def bounds(task: DVAETask) -> dict[str, float]:
 
 def curves(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
     """Return the curves by method and seed."""
-    grouped: dict[str, dict[int, list[Row]]] = {}
-    for row in rows:
-        grouped.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
-    return grouped
+    return {method: grouped(runs, "seed") for method, runs in grouped(rows, "method").items()}
 
 
 def reached(
@@ -149,15 +132,7 @@ def reached(
     >>> reached(curve, 100.0, unit="step"), reached(curve, 80.0, unit="step")
     (900.0, None)
     """
-    before: Row | None = None
-    for row in curve:
-        if row[bound] <= target:
-            if before is None:
-                return float(row[unit])
-            share = (before[bound] - target) / (before[bound] - row[bound])
-            return float(before[unit] + share * (row[unit] - before[unit]))
-        before = row
-    return None
+    return seconds_to(curve, target, unit=unit, name=bound)
 
 
 def summaries(rows: list[Row]) -> list[Row]:
@@ -229,15 +204,8 @@ def advise(args: argparse.Namespace) -> None:
             return task.divergence(q.base_dist.logits)
 
         for biased in permissions:
-            row = pick(
-                function,
-                q,
-                biased=biased,
-                seed=seed,
-                step=steps,
-                penalty=penalty,
-                clock=steps.clock,
-            )
+            options = {"step": steps, "penalty": penalty, "clock": steps.clock}
+            row = pick(function, q, biased=biased, seed=seed, **options)
             table.add([{"race": RACE, "seed": seed, "advice": args.advice, **row}])
             print(
                 f"seed {seed}: {row}, {len(steps.tasks)} steps set up in {steps.setup:.0f} s: "

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -35,26 +35,20 @@ from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear, Pool, Shar
 from catlog.problems.mlp import mlp
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
+from .turns import seconds_in_turns, spread
 
 SLEEP = 0.005  # seconds
 
 
-def compared(section: str, case: str, times: dict[Any, list[float]], **more: Any) -> list[Row]:
+def compared(section: str, case: str, times: Mapping[Any, list[float]], **more: Any) -> list[Row]:
     """Return a row for every number of processes, with the speedup over the first."""
     rows = []
     for processes, seconds in times.items():
-        ms = [1000 * second for second in seconds]
+        key = {"section": section, "case": case, "processes": processes}
         speedup = median(next(iter(times.values()))) / median(seconds)
-        row = {
-            "section": section,
-            "case": case,
-            "processes": processes,
-            "ms": median(ms),
-            "ms_min": min(ms),
-            "ms_max": max(ms),
-        }
-        rows.append({**row, "speedup": speedup, **(more if processes != 1 else {})})
+        row = {**key, **spread([1000 * second for second in seconds]), "speedup": speedup}
+        rows.append(row | (more if processes != 1 else {}))
     return rows
 
 
@@ -75,12 +69,8 @@ def pool(rounds: int, quick: bool) -> list[Row]:
     d = 6 if quick else 200
     E, q = catlog.IndeCateR(1), Independent(Bernoulli(logits=torch.zeros(d)), 1)
     with Pool(sleeps, 1) as single, Pool(sleeps, 2) as pair, Pool(itemgetter(0), 1) as free:
-        times: dict[Any, list[float]] = {1: [], 2: []}
-        for f in (single, pair, free):
-            E(f, q)  # starts the workers
-        for _ in range(rounds):
-            times[1].append(seconds(lambda: E(single, q)))
-            times[2].append(seconds(lambda: E(pair, q)))
+        E(free, q)  # starts the workers
+        times = seconds_in_turns({1: partial(E, single, q), 2: partial(E, pair, q)}, rounds)
         rows = compared(
             "pool", f"f sleeps {1000 * SLEEP:g} ms, {E.evaluations(q)} evaluations", times
         )
@@ -127,29 +117,25 @@ def estimates(quick: bool) -> dict[str, tuple[Any, Any, Any]]:
         torch.zeros(4, requires_grad=True), torch.randn(4, 4, requires_grad=True), length=length
     )
     reward = mlp(length, 1024, 1024, 1)
+    indecater, rloo = catlog.IndeCateR(2), catlog.RLOO(16 if quick else 400)
+
+    def black_box(z: Tensor) -> Tensor:
+        return head(decoder(z))
+
+    def rewarded(x: Tensor) -> Tensor:
+        return reward(x.float()).squeeze(-1)
+
     return {
-        "IndeCateR(2), decoder as a black box": (
-            catlog.IndeCateR(2),
-            lambda z: head(decoder(z)),
-            bits,
-        ),
-        "IndeCateR(2), FirstLayerLinear": (
-            catlog.IndeCateR(2),
-            FirstLayerLinear(decoder, head),
-            bits,
-        ),
-        "RLOO(400), decoder": (catlog.RLOO(16 if quick else 400), lambda z: head(decoder(z)), bits),
-        f"SCateR(8), chain of {length}": (
-            catlog.SCateR(8),
-            lambda x: reward(x.float()).squeeze(-1),
-            chain,
-        ),
+        "IndeCateR(2), decoder as a black box": (indecater, black_box, bits),
+        "IndeCateR(2), FirstLayerLinear": (indecater, FirstLayerLinear(decoder, head), bits),
+        "RLOO(400), decoder": (rloo, black_box, bits),
+        f"SCateR(8), chain of {length}": (catlog.SCateR(8), rewarded, chain),
     }
 
 
 def measured(
     alone: Callable[[], Any], together: Callable[[], Any], rounds: int
-) -> tuple[dict[Any, list[float]], Counted]:
+) -> tuple[dict[Any, list[float]], Row]:
     """Return the seconds of rank 0 alone and of both ranks together, and the messages of a call."""
     if dist.get_rank() == 0:
         alone()
@@ -162,7 +148,7 @@ def measured(
         if dist.get_rank() == 0:
             dist.barrier()
         times[2].append(seconds(together))
-    return times, counted
+    return times, {"messages": counted.messages, "kib": counted.bytes / 1024}
 
 
 def on_ranks(rank: int, folder: str, rounds: int, quick: bool) -> None:
@@ -174,16 +160,8 @@ def on_ranks(rank: int, folder: str, rounds: int, quick: bool) -> None:
         def estimate(f: Any, E: Any = E, q: Any = q) -> None:
             E(f, q, generator=torch.Generator().manual_seed(0)).sum().backward()
 
-        times, counted = measured(partial(estimate, f), partial(estimate, Sharded(f)), rounds)
-        kib = counted.bytes / 1024
-        rows += compared(
-            "estimate",
-            case,
-            times,
-            evaluations=E.evaluations(q),
-            messages=counted.messages,
-            kib=kib,
-        )
+        times, sent = measured(partial(estimate, f), partial(estimate, Sharded(f)), rounds)
+        rows += compared("estimate", case, times, evaluations=E.evaluations(q), **sent)
     config = DVAE(variables=8 if quick else 200, batch=8 if quick else 100, gradient_repeats=0)
     for label in ("IndeCateR", "RLOO-S"):
         task = replace(config, estimator=label).task()
@@ -192,15 +170,8 @@ def on_ranks(rank: int, folder: str, rounds: int, quick: bool) -> None:
         alone = partial(catlog.compiled_step(task.loss, optimiser), index)
         part = index[rank * half : (rank + 1) * half]
         together = partial(catlog.compiled_step(task.loss, optimiser, group=dist.group.WORLD), part)
-        times, counted = measured(alone, together, rounds)
-        kib = counted.bytes / 1024
-        rows += compared(
-            "training",
-            f"DVAE, batch {config.batch}, {label}",
-            times,
-            messages=counted.messages,
-            kib=kib,
-        )
+        times, sent = measured(alone, together, rounds)
+        rows += compared("training", f"DVAE, batch {config.batch}, {label}", times, **sent)
     if rank == 0:
         records.write(rows, Path(folder) / "rows.csv", digits=6)
     dist.destroy_process_group()
@@ -262,7 +233,7 @@ def main() -> None:
     for name in args.only:
         rows = PARTS[name](rounds, args.quick)
         for section in dict.fromkeys(row["section"] for row in rows):
-            show(section, [row for row in rows if row["section"] == section])
+            show(section, selected(rows, section=section))
         table.add(rows)
 
 

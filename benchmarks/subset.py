@@ -107,18 +107,10 @@ def speed(d: int, k: int, batch: int, repeats: int) -> list[Row]:
     for what, calls in work.items():
         times = seconds_in_turns(calls, repeats, clock=time.process_time)
         for name, measured in times.items():
-            rows.append(
-                {
-                    "what": what,
-                    "how": name,
-                    "d": d,
-                    "k": k,
-                    "batch": batch,
-                    "ms": 1000 * median(measured),
-                    "ratio": median_ratio(measured, times["Subset"]),
-                    "repeats": repeats,
-                }
-            )
+            row: Row = {"what": what, "how": name, "d": d, "k": k, "batch": batch}
+            row["ms"] = 1000 * median(measured)
+            row["ratio"] = median_ratio(measured, times["Subset"])
+            rows.append({**row, "repeats": repeats})
     return rows
 
 

@@ -45,7 +45,7 @@ from catlog.distributions import Subset
 from catlog.estimator import Function
 
 from .command_line import output_of, table_parser
-from .tables import Row, Table, show
+from .tables import Row, Table, selected, show
 
 TERMS = 10  # of the sum of Gamma variables, as published
 BATCH = 100
@@ -305,7 +305,7 @@ def main() -> None:
             torch.manual_seed(seeds[0])
             training = Training(name, E, model, images, test, args.lr, seeds, not args.eager)
             train(training, steps, every, table, deadline)
-    last = [row for row in table.rows if (row["step"], row["lr"]) == (steps, args.lr)]
+    last = selected(table.rows, step=steps, lr=args.lr)
     show(
         f"Loss after {steps} steps, nats per test image",
         [
@@ -317,7 +317,7 @@ def main() -> None:
                 "seconds": mean(row["seconds"] for row in runs),
             }
             for name in args.names
-            if (runs := [row for row in last if row["estimator"] == name])
+            if (runs := selected(last, estimator=name))
         ],
     )
 

@@ -1,5 +1,6 @@
 """Tables of results: printed, and as CSV files that grow while they are measured."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,24 @@ class Table:
     def _key(self, row: Row) -> tuple[object, ...]:
         cells = (row.get(column) for column in self.key)
         return tuple("" if cell is None else cell for cell in cells)
+
+
+def selected(rows: Iterable[Row], **cells: object) -> list[Row]:
+    """Return the rows that have these cells.
+
+    >>> selected([{"seed": 0, "loss": 2.0}, {"seed": 1, "loss": 3.0}], seed=1)
+    [{'seed': 1, 'loss': 3.0}]
+    """
+    return [row for row in rows if all(row.get(name) == cell for name, cell in cells.items())]
+
+
+def grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    """Return the rows by the value of a column, or by a tuple of the values of several."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = tuple(row[column] for column in columns)
+        groups.setdefault(key if len(columns) > 1 else key[0], []).append(row)
+    return groups
 
 
 def show(title: str, rows: list[Row]) -> None:

@@ -147,13 +147,8 @@ def training(
     trained(model, E, train, steps, seed)
     with torch.no_grad():
         bound = model.bound(test).mean().item()
-    return {
-        "section": "training",
-        "estimator": name,
-        "steps": steps,
-        "seed": seed,
-        "bound": bound,
-    }
+    key = {"section": "training", "estimator": name, "steps": steps, "seed": seed}
+    return {**key, "bound": bound}
 
 
 def main() -> None:

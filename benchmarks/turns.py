@@ -36,6 +36,11 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
+def spread(times: list[float]) -> dict[str, float]:
+    """Return the median, the shortest and the longest time, in milliseconds as they are given."""
+    return {"ms": median(times), "ms_min": min(times), "ms_max": max(times)}
+
+
 def median_ratio(times: list[float], reference: list[float]) -> float:
     """Return the median over rounds of how many times as long as the reference a call took."""
     return median(a / b for a, b in zip(times, reference, strict=True))

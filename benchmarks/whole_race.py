@@ -33,7 +33,7 @@ from catlog.experiments import records
 from .command_line import argument_parser
 from .race import bounds, label_of, made, reached
 from .step_kernels import steps_of
-from .tables import RESULTS, Row, Table, show
+from .tables import RESULTS, Row, Table, grouped, selected, show
 from .turns import seconds_in_turns
 
 DRAWS = (2, 4, 8, 16)
@@ -156,14 +156,10 @@ def standings(rows: Sequence[Row], times: Sequence[Row], data: str) -> list[Row]
     ms = {row["method"]: row["ms"] for row in times}
     lines = []
     for method in dict.fromkeys(row["method"] for row in rows if row["data"] == data):
-        own = [row for row in rows if (row["data"], row["method"]) == (data, method)]
-        line: Row = {"method": method, "seeds": len({row["seed"] for row in own})}
-        line["ms"] = ms.get(method)
+        runs = grouped(selected(rows, data=data, method=method), "seed")
+        line: Row = {"method": method, "seeds": len(runs), "ms": ms.get(method)}
         for name, target in TARGETS[data]:
-            steps = [
-                steps_to([row for row in own if row["seed"] == seed], name, target)
-                for seed in sorted({row["seed"] for row in own})
-            ]
+            steps = [steps_to(run, name, target) for run in runs.values()]
             known = [value for value in steps if value is not None]
             is_reached = len(known) == len(steps) and line["ms"] is not None
             seconds = median(known) * line["ms"] / 1000 if is_reached else None

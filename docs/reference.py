@@ -25,17 +25,11 @@ from catlog.cli.main import main
 os.environ["COLUMNS"] = "100"  # of the command's help
 PACKAGES = ["functions", "functions.kernels", "parallel", "problems", "data", "experiments"]
 PACKAGES += ["pyro"] * (find_spec("pyro") is not None)  # an extra, which `make docs` installs
-BLOCKS = [
-    "distributions.factors",
-    "distributions.conditionals",
-    "sampling.draw",
-    "sampling.interventions",
-    "evaluation.evaluate",
-    "evaluation.neighbours",
-    "estimators.logit_gradients",
-    "estimators.relaxations.relaxation",
-    "checks",
-]
+BLOCKS = ["distributions.factors", "distributions.conditionals", "sampling.draw"]
+BLOCKS += ["sampling.interventions", "evaluation.evaluate", "evaluation.neighbours"]
+BLOCKS += ["estimators.logit_gradients", "estimators.relaxations.relaxation", "checks"]
+TRAINING = ["compiled_step", "compiled.CompiledStep", "MovingAverageBaseline", "Pathwise"]
+TRAINING += ["CountDifferences", "log_expectation", "sample"]
 
 
 def public(module: ModuleType) -> list[str]:
@@ -66,15 +60,7 @@ def groups() -> dict[str, list[str]]:
         **{f"Estimators: {name}": names for name, names in estimators.families().items()},
         "Distributions": of_package("distributions"),
         "Choosing an estimator": of_package("diagnostics"),
-        "Training": [
-            "compiled_step",
-            "compiled.CompiledStep",
-            "MovingAverageBaseline",
-            "Pathwise",
-            "CountDifferences",
-            "log_expectation",
-            "sample",
-        ],
+        "Training": TRAINING,
     }
     shown = {name for names in pages.values() for name in names}
     modules = {name for name in catlog.__all__ if ismodule(getattr(catlog, name))}
@@ -146,14 +132,8 @@ def command() -> str:
             [[name, variant] for variant in variants[name]] if name in variants else [[name]]
         )
     for words in commands:
-        lines += [
-            f"## `{' '.join(['catlog', *words])}`",
-            "",
-            "```text",
-            help_text(*words),
-            "```",
-            "",
-        ]
+        title = " ".join(["catlog", *words])
+        lines += [f"## `{title}`", "", "```text", help_text(*words), "```", ""]
     return "\n".join(lines)
 
 

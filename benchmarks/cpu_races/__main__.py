@@ -11,6 +11,7 @@ from pathlib import Path
 from catlog.experiments import records as csv_records
 
 from .. import race as gpu_race
+from ..command_line import argument_parser
 from ..tables import RESULTS, Row, Table, show
 from . import __doc__ as description
 from .curves import summary, thinned
@@ -26,14 +27,8 @@ RUNS = Path("runs") / "cpu_races"  # ignored by git
 # Seeds that nobody has used to develop the pilot, the estimators or the races.
 TRIAL_SEEDS = [101, 102]
 SEEDS = [201, 202, 203]
-TRIAL_RACERS = [
-    "ReinMax(2)",
-    "ReinMax(4)",
-    "SlopeCateR(4)",
-    "GumbelSoftmax(4, hard=True)",
-    "RLOO(8)",
-    "CritiCateR(8)",
-]
+TRIAL_RACERS = ["ReinMax(2)", "ReinMax(4)", "SlopeCateR(4)", "GumbelSoftmax(4, hard=True)"]
+TRIAL_RACERS += ["RLOO(8)", "CritiCateR(8)"]
 CURVE_POINTS = 16  # of a run in the merged file, which stays below 300 kB
 
 
@@ -126,11 +121,7 @@ def judge(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        prog="python -m benchmarks.cpu_races",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    result = argument_parser(description, "cpu_races")
     commands = result.add_subparsers(required=True)
 
     def add(name: str, function: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:

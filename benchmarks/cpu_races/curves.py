@@ -9,15 +9,25 @@ from .races import RACES
 from .runs import Record
 
 
-def seconds_to(curve: Sequence[Row], target: float, is_rising: bool = False) -> float | None:
-    """Return the seconds until the target, linear between two measurements; None if never."""
+def seconds_to(
+    curve: Sequence[Row],
+    target: float,
+    is_rising: bool = False,
+    *,
+    unit: str = "seconds",
+    name: str = "value",
+) -> float | None:
+    """Return the seconds, or another unit, until a column is at the target; None if never.
+
+    It is linear between two measurements.
+    """
     sign = -1 if is_rising else 1
-    if sign * curve[0]["value"] <= sign * target:
-        return float(curve[0]["seconds"])
+    if sign * curve[0][name] <= sign * target:
+        return float(curve[0][unit])
     for before, after in pairwise(curve):
-        if sign * after["value"] <= sign * target:
-            share = (before["value"] - target) / (before["value"] - after["value"])
-            return float(before["seconds"] + share * (after["seconds"] - before["seconds"]))
+        if sign * after[name] <= sign * target:
+            share = (before[name] - target) / (before[name] - after[name])
+            return float(before[unit] + share * (after[unit] - before[unit]))
     return None
 
 
@@ -50,15 +60,7 @@ def summary(record: Record) -> Row:
     reached = None
     if head["target"] is not None:
         reached = seconds_to(record.curve, head["target"], RACES[head["race"]].is_rising)
-    return {
-        "race": head["race"],
-        "method": head["racer"],
-        "seed": head["seed"],
-        "target": head["target"],
-        "seconds": reached,
-        "trained": last["seconds"],
-        "steps": last["step"],
-        "value": last["value"],
-        "cpu": head["cpu"],
-        "torch": head["torch"],
-    }
+    row = {"race": head["race"], "method": head["racer"], "seed": head["seed"]}
+    row |= {"target": head["target"], "seconds": reached, "trained": last["seconds"]}
+    row |= {"steps": last["step"], "value": last["value"]}
+    return row | {"cpu": head["cpu"], "torch": head["torch"]}

@@ -7,7 +7,7 @@ from statistics import median
 
 from catlog import ESTIMATORS
 
-from ..tables import Row
+from ..tables import Row, grouped
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,14 @@ def is_unbiased(method: str) -> bool:
 
 def standings(runs: Iterable[Row]) -> dict[str, list[Standing]]:
     """Return the estimators of every race, the fastest first."""
-    grouped: dict[str, dict[str, list[Row]]] = {}
-    for row in runs:
-        grouped.setdefault(row["race"], {}).setdefault(row["method"], []).append(row)
     ranking: dict[str, list[Standing]] = {}
-    for race, methods in grouped.items():
-        entries = [
-            Standing(
-                method,
-                median(inf if row["seconds"] is None else row["seconds"] for row in rows),
-                median(
-                    row["trained"] if row["seconds"] is None else row["seconds"] for row in rows
-                ),
-                len(rows),
-            )
-            for method, rows in methods.items()
-        ]
+    for race, rows_of_race in grouped(runs, "race").items():
+        entries = []
+        for method, rows in grouped(rows_of_race, "method").items():
+            reached = [row["seconds"] for row in rows if row["seconds"] is not None]
+            trained = [row["trained"] for row in rows if row["seconds"] is None]
+            seconds = median([*reached, *(inf for _ in trained)])
+            entries.append(Standing(method, seconds, median([*reached, *trained]), len(rows)))
         ranking[race] = sorted(entries, key=lambda entry: (entry.seconds, entry.at_least))
     return ranking
 
@@ -99,12 +91,9 @@ class Verdict:
 
 def verdicts(ranking: dict[str, list[Standing]], picks: Sequence[Row]) -> list[Verdict]:
     """Return a verdict per race, version and permission of bias."""
-    grouped: dict[tuple[str, str, bool], list[str]] = {}
-    for row in picks:
-        key = (row["race"], row["advice"], row["biased"])
-        grouped.setdefault(key, []).append(row["pick"])
     results = []
-    for (race, advice, biased), chosen in grouped.items():
+    for (race, advice, biased), rows in grouped(picks, "race", "advice", "biased").items():
+        chosen = [row["pick"] for row in rows]
         entries = {entry.method: entry for entry in ranking.get(race, [])}
         reached = [entry for entry in entries.values() if entry.seconds < inf]
         allowed = [entry for entry in reached if biased or not entry.is_biased]

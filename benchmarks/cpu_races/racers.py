@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from catlog import Estimator
 from catlog.estimator import label
@@ -45,6 +46,11 @@ class Racer:
         name, samples, options = match.groups()
         draws = None if samples is None else int(samples)
         return cls(name, draws, tuple(options.split(", ")) if options else ())
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same as fields of an experiment's settings."""
+        return {"estimator": self.name, "samples": self.samples, "options": self.options}
 
     def estimator(self) -> Estimator:
         return make_estimator(self.name, self.samples, self.options, {})

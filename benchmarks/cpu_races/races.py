@@ -51,9 +51,6 @@ class Autoencoder:
     def __init__(self, racer: Racer, seed: int, **sizes: Any) -> None:
         self.task = DVAETask(
             DVAE(
-                estimator=racer.name,
-                samples=racer.samples,
-                options=racer.options,
                 seed=seed,
                 device="cpu",
                 compile="no",
@@ -61,6 +58,7 @@ class Autoencoder:
                 learning_rate=AUTOENCODER_RATE,
                 anneal=False,
                 gradient_repeats=0,
+                **racer.settings,
                 **sizes,
             )
         )

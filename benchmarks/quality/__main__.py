@@ -11,11 +11,11 @@ A section writes its table to results/quality/. With --quick it takes seconds, a
 given --output. The sections suite and contest resume where they were interrupted.
 """
 
-import argparse
 from pathlib import Path
 
 import torch
 
+from ..command_line import argument_parser
 from . import contest, decoder, networks, structured, suite
 
 SECTIONS = {
@@ -28,12 +28,12 @@ SECTIONS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    program = "python -m benchmarks.quality"
-    parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=raw)
+    parser = argument_parser(__doc__, "quality")
     sections = parser.add_subparsers(dest="section", required=True)
     for name, module in SECTIONS.items():
-        section = sections.add_parser(name, description=module.__doc__, formatter_class=raw)
+        section = sections.add_parser(
+            name, description=module.__doc__, formatter_class=parser.formatter_class
+        )
         section.add_argument("--quick", action="store_true", help="small sizes, for the tests")
         section.add_argument("--output", type=Path, help="the CSV file, or the folder of several")
         module.add_arguments(section)

@@ -29,7 +29,7 @@ from catlog.estimators.catlog_trick.kernel_critic import critic_means, critic_va
 
 from ..command_line import output_of
 from ..settings import Options, make_estimator, near_budget, options_text
-from ..tables import Row, Table
+from ..tables import Row, Table, selected
 from .measuring import NORMAL, backward_passes, observe, train
 
 BUDGET = 40
@@ -161,11 +161,8 @@ def main(args: argparse.Namespace) -> None:
         if size == "small" or name not in DECODERS
     ]
     for size, seed, name in [("small", 1, "xor")] if args.quick else runs:
-        is_known = any(
-            (row["part"], row["problem"], row["seed"]) == (PARTS[size], name, seed)
-            for row in table.rows
-        )
-        if is_known == bool(args.again):
+        known = selected(table.rows, part=PARTS[size], problem=name, seed=seed)
+        if bool(known) == bool(args.again):
             repeats = 20 if args.quick else 200 if name in DECODERS else REPEATS[size]
             table.add(contest(name, seed, size, repeats, 3 if args.quick else 200, args.again))
     print(f"{len(table.rows)} rows at about {BUDGET} evaluations")

@@ -42,7 +42,7 @@ from catlog.functions import FirstLayerLinear
 from catlog.problems.mlp import mlp
 
 from ..command_line import output_of
-from ..tables import Row, Table, show
+from ..tables import Row, Table, selected, show
 from .measuring import NORMAL, backward_passes
 
 BITS = 200
@@ -279,13 +279,11 @@ def main(args: argparse.Namespace) -> None:
         f = reconstruction(decoder, batch)
         measured = measure(f, encoder(batch), CLASSICS, repeats, training)
         first.add(classics(epochs, measured, len(batch)))
-        show(f"after {epochs} epochs", [row for row in first.rows if row["epochs"] == epochs])
+        show(f"after {epochs} epochs", selected(first.rows, epochs=epochs))
         batch = images[: 1 if args.quick else 5]
         f = reconstruction(decoder, batch)
         second.add(residuals(epochs, f, encoder(batch), 4 if args.quick else 100))
         measured = measure(f, encoder(batch), SLOPES, 6 if args.quick else 40, training)
         second.add(slopes(epochs, measured))
-        show(
-            f"control variates, after {epochs} epochs",
-            [row for row in second.rows if row["problem"] == f"{epochs} epochs"],
-        )
+        stage = f"{epochs} epochs"
+        show(f"control variates, after {stage}", selected(second.rows, problem=stage))

@@ -3,13 +3,13 @@
 from math import exp, hypot
 
 import torch
-from torch import nn
 from torch.distributions import Distribution
 
 import catlog
 from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL, train_estimator
 from catlog.diagnostics.moments import Moments
+from catlog.diagnostics.sizing import learning_modules
 
 
 def observe(
@@ -35,7 +35,7 @@ def train(
     together: int = 1,
 ) -> int:
     """Let an estimator with parameters or a memory learn, freeze it, and return the steps made."""
-    modules = [m for m in (E, getattr(E, "baseline", None)) if isinstance(m, nn.Module)]
+    modules = learning_modules(E)
     learns = any([*module.parameters(), *module.buffers()] for module in modules)
     if learns:
         train_estimator(E, task, steps, together, generator)

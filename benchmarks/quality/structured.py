@@ -33,7 +33,7 @@ from catlog.problems import Problem
 from catlog.sampling.draw import draw
 
 from ..command_line import output_of
-from ..tables import Row, Table, show
+from ..tables import Row, Table, selected, show
 from .measuring import observe, variance_ratio
 from .structured_problems import PROBLEMS
 
@@ -163,26 +163,16 @@ def settings_rows(problem: Problem, samples: int, repeats: int) -> list[Row]:
     rows = []
     for (folds, ridge), E in settings(evaluations).items():
         ratio, low, high = variance_ratio(measured(E), rloo)
-        rows.append(
-            {
-                "problem": problem.name,
-                "budget": samples,
-                "evaluations": evaluations,
-                "folds": folds,
-                "ridge": ridge,
-                "relative_to_rloo": ratio,
-                "low_95": low,
-                "high_95": high,
-                "repeats": repeats,
-            }
-        )
+        row = {"problem": problem.name, "budget": samples, "evaluations": evaluations}
+        row |= {"folds": folds, "ridge": ridge, "relative_to_rloo": ratio}
+        rows.append({**row, "low_95": low, "high_95": high, "repeats": repeats})
     return rows
 
 
 def print_conclusion(rows: list[Row], budgets: tuple[int, ...]) -> None:
     """Print on how many problems CritiCateR has less variance than RLOO."""
     for samples in budgets:
-        ours = [r for r in rows if r["method"] == "CritiCateR" and r["budget"] == samples]
+        ours = selected(rows, method="CritiCateR", budget=samples)
         won = [row["problem"] for row in ours if row["high_95"] < 1]
         print(
             f"budget {samples}x: CritiCateR below RLOO on {len(won)} of {len(ours)} problems: "
@@ -194,7 +184,7 @@ def print_best_settings(rows: list[Row]) -> None:
     """Print the settings with their mean variance (geometric), best first."""
     means = {}
     for folds, ridge in product(FOLDS, RIDGES):
-        same = [row for row in rows if (row["folds"], row["ridge"]) == (folds, ridge)]
+        same = selected(rows, folds=folds, ridge=ridge)
         means[folds, ridge] = exp(fmean(log(row["relative_to_rloo"]) for row in same))
     default = catlog.CritiCateR()
     for (folds, ridge), mean in sorted(means.items(), key=lambda item: item[1]):

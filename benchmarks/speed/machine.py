@@ -21,9 +21,5 @@ def multiplies(dtype: str = "bfloat16") -> bool:
     >>> multiplies("float32")
     True
     """
-    return (
-        subprocess.run(
-            [sys.executable, "-c", PRODUCT.format(dtype=dtype)], capture_output=True
-        ).returncode
-        == 0
-    )
+    command = [sys.executable, "-c", PRODUCT.format(dtype=dtype)]
+    return subprocess.run(command, capture_output=True).returncode == 0

@@ -87,37 +87,21 @@ def memory(bench: Bench) -> list[Row]:
     """Return the rows; `points_mib` is the memory of all points at once, which chunks avoid."""
     rows = []
     for d, k, chunk_size in QUICK if bench.quick else SIZES:
-        points = (d * (k - 1) + 1) * d * 8 / 2**20
-        size = {
-            "D": d,
-            "K": k,
-            "evaluations": d * (k - 1) + 1,
-            "points_mib": points,
-            "chunk_size": chunk_size,
-        }
+        evaluations = d * (k - 1) + 1
+        size = {"D": d, "K": k, "evaluations": evaluations}
+        size |= {"points_mib": evaluations * d * 8 / 2**20, "chunk_size": chunk_size}
         if bench.cuda:
             call = partial(gradient, d, k, chunk_size, bench.device)
             call()
-            rows.append(
-                {**size, "above_mib": bench.peak_mib(call), "seconds": bench.timed(call, 1) / 1000}
-            )
+            peak, seconds = bench.peak_mib(call), bench.timed(call, 1) / 1000
+            rows.append({**size, "above_mib": peak, "seconds": seconds})
             continue
         for allocator, settings in ALLOCATORS.items():
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.speed.memory",
-                *map(str, (d, k, chunk_size)),
-            ]
-            done = subprocess.run(
-                command,
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=os.environ | settings,
-                cwd=Path(__file__).parents[2],
-            )
-            rows.append({**size, "allocator": allocator} | json.loads(done.stdout))
+            command = [sys.executable, "-m", "benchmarks.speed.memory"]
+            command += map(str, (d, k, chunk_size))
+            environment, folder = os.environ | settings, Path(__file__).parents[2]
+            output = subprocess.check_output(command, text=True, env=environment, cwd=folder)
+            rows.append({**size, "allocator": allocator} | json.loads(output))
         print(f"  memory: D = {d}, K = {k}, chunks of {chunk_size}", flush=True)
     return rows
 

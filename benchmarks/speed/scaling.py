@@ -137,14 +137,8 @@ def scaling(bench: Bench) -> list[Row]:
                 name: statistics.median(times)
                 for name, times in short.turns(calls, least=0.02).items()
             }
-            row = {
-                "scan": scan,
-                "f": kind,
-                "D": d,
-                "K": k,
-                "evaluations": seen,
-                "numbers": written.numbers // BATCH,
-            }
+            row: Row = {"scan": scan, "f": kind, "D": d, "K": k, "evaluations": seen}
+            row["numbers"] = written.numbers // BATCH
             row |= {"ms": ms["whole"], "f_ms": ms.get("alone"), "in_f": ms["whole"] / ms["base"]}
             row["overhead"] = 1 - ms["alone"] / ms["whole"] if "alone" in ms else None
             rows.append(row)

@@ -24,9 +24,10 @@ from catlog.functions import BernoulliCrossEntropy, FirstLayerLinear
 from catlog.functions.kernels import PRECISIONS
 
 from ..peers import storchastic_step
+from ..turns import spread
 from .literal import literal_indecater
 from .machine import multiplies
-from .timing import Bench, Row, spread
+from .timing import Bench, Row
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,10 @@ def evaluations(task: Any, method: Method) -> int:
     if method.literal:
         return 2 + 2 * 2 * int(task.config.variables)
     if isinstance(task, Step):
-        return int(
-            task.E.evaluations(task.distribution(task.encoder(task.train[:1]), relaxed=False))
-        )
-    return int(
-        task.E.evaluations(Independent(Categorical(logits=torch.zeros(task.config.digits, 10)), 1))
-    )
+        q = task.distribution(task.encoder(task.train[:1]), relaxed=False)
+    else:
+        q = Independent(Categorical(logits=torch.zeros(task.config.digits, 10)), 1)
+    return int(task.E.evaluations(q))
 
 
 def measured(
@@ -223,19 +222,8 @@ def measured(
 
 def finished(rows: list[Row], against: str) -> list[Row]:
     """Return the rows with `ratio`, the time of the method ``against`` over theirs."""
-    names = [
-        "problem",
-        "method",
-        "mode",
-        "evaluations",
-        "gflop",
-        "ms",
-        "ms_min",
-        "ms_max",
-        "ratio",
-        "peak_mib",
-        "gradient_error",
-    ]
+    names = ["problem", "method", "mode", "evaluations", "gflop", "ms", "ms_min", "ms_max"]
+    names += ["ratio", "peak_mib", "gradient_error"]
     reference = {row["problem"]: row["ms"] for row in reversed(rows) if row["method"] == against}
     for row in rows:
         row["ratio"] = reference[row["problem"]] / row["ms"]
@@ -320,16 +308,8 @@ def ceilings(bench: Bench) -> list[Row]:
     rows = []
     for name, milliseconds in times.items():
         operands = "TF32" if bench.cuda and name == "product, float32" else None
-        rows.append(
-            {
-                "what": name,
-                "size": source.numel() if name == "copy" else n,
-                "operands": operands,
-                **spread(milliseconds),
-            }
-        )
-        rows[-1] |= {
-            "rate": 1000 * amount[name] / min(milliseconds),
-            "unit": "GB/s" if name == "copy" else "GFLOP/s",
-        }
+        size, unit = (source.numel(), "GB/s") if name == "copy" else (n, "GFLOP/s")
+        rate = 1000 * amount[name] / min(milliseconds)
+        row = {"what": name, "size": size, "operands": operands, **spread(milliseconds)}
+        rows.append({**row, "rate": rate, "unit": unit})
     return rows

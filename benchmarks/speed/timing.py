@@ -1,6 +1,5 @@
 """The settings of a run, and timing in turns."""
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..tables import Row
+from ..turns import synchronise
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,12 @@ class Bench:
 
     def timed(self, call: Callable[[], object], count: int) -> float:
         """Return the milliseconds per call."""
-        self.synchronise()
+        synchronise()
         start = time.perf_counter()
         for _ in range(count):
             call()
-        self.synchronise()
+        synchronise()
         return 1000 * (time.perf_counter() - start) / count
-
-    def synchronise(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
 
     def peak_mib(self, call: Callable[[], object]) -> float | None:
         """Return the peak of a call's allocations on the GPU; None on a CPU."""
@@ -79,7 +75,3 @@ class Bench:
         call()
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-def spread(times: list[float]) -> Row:
-    return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times)}

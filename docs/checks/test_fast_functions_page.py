@@ -2,15 +2,11 @@
 
 from statistics import mean
 
-from measured import fast_functions, read
+from measured import fast_functions, read, selected
 
 
 def test_a_thousand_digits_take_milliseconds_and_are_exact() -> None:
-    (row,) = [
-        row
-        for row in read("speed/known_means")
-        if row["digits"] == 1000 and row["method"] == "Exact"
-    ]
+    (row,) = selected(read("speed/known_means"), digits=1000, method="Exact")
     assert row["ms"] < 100
     assert row["gradient_error"] < 1e-12
 

@@ -17,6 +17,7 @@ Row = records.Row
 NOT_MEASURED = "*Not measured yet.*"
 sys.path.append(str(ROOT))  # the benchmarks, which are not installed
 from benchmarks.tables import cell_text as short  # noqa: E402
+from benchmarks.tables import grouped, selected  # noqa: E402, F401
 
 
 def read(name: str) -> list[Row]:

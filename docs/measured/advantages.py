@@ -7,7 +7,7 @@ from statistics import mean
 
 import matplotlib.pyplot as plt
 
-from . import Row, read, short, table
+from . import Row, grouped, read, selected, short, table
 
 SIZES = (2, 4, 8, 16)
 PROMPTS = ("easy", "harder", "hardest", "all")
@@ -54,14 +54,9 @@ METHODS = ("rloo", "criticater", "vineppo", "grpo")
 
 def runs() -> dict[str, list[list[Row]]]:
     """Return the curves of every method of the arithmetic task, one per seed."""
-    rows = read("quality/arithmetic")
-    seeds = sorted({row["seed"] for row in rows})
+    rows = sorted(read("quality/arithmetic"), key=lambda row: row["seed"])
     return {
-        method: [
-            [row for row in rows if (row["method"], row["seed"]) == (method, seed)]
-            for seed in seeds
-        ]
-        for method in METHODS
+        method: list(grouped(selected(rows, method=method), "seed").values()) for method in METHODS
     }
 
 
@@ -84,13 +79,9 @@ def picture(path: Path) -> None:
         for axes, name in zip(panels, ("reward", "right"), strict=True):
             for seed, curve in enumerate(curves):
                 points = [row for row in curve if row[name] is not None]
-                axes.plot(
-                    [row["tokens"] / 1000 for row in points],
-                    [row[name] for row in points],
-                    color=f"C{number}",
-                    linewidth=1,
-                    label=method if seed == 0 and axes is panels[0] else None,
-                )
+                x, y = zip(*((row["tokens"] / 1000, row[name]) for row in points), strict=True)
+                label = method if seed == 0 and axes is panels[0] else None
+                axes.plot(x, y, color=f"C{number}", linewidth=1, label=label)
             axes.set(xlabel="thousand tokens generated", ylabel=name)
     figure.legend(loc="outside right center", frameon=False)
     figure.savefig(path, dpi=130)

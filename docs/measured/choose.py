@@ -1,6 +1,6 @@
 """The tables of choose.md: dependent draws, and bias of logarithms."""
 
-from . import Row, distinct, read, short, table
+from . import Row, distinct, grouped, read, short, table
 
 SHOWN = [("RLOO", 4), ("RLOO", 16), ("IndeCateR", 4), ("IndeCateR", 16)]
 
@@ -11,16 +11,12 @@ SCHEMES = ((2, "antithetic"), (4, "latin"), (8, "latin"))
 
 def dependent_draws(rows: list[Row]) -> str:
     """Return how many times less variance estimators have than with independent draws."""
-    gains = {
-        (row["estimator"], row["model"], row["samples"], row["draws"]): (
-            f"{row['gain']:.1f}, {row['decoder_gain']:.1f}"
-        )
-        for row in rows
-    }
-    lines = [
-        [f"`{name}`", *(gains[name, model, *scheme] for model in MODELS for scheme in SCHEMES)]
-        for name in distinct(rows, "estimator")
-    ]
+    cells = grouped(rows, "estimator", "model", "samples", "draws")
+    lines = []
+    for name in distinct(rows, "estimator"):
+        chosen = [cells[name, model, *scheme][0] for model in MODELS for scheme in SCHEMES]
+        gains = [f"{row['gain']:.1f}, {row['decoder_gain']:.1f}" for row in chosen]
+        lines.append([f"`{name}`", *gains])
     head = [f"{title}: {n} {draws}" for title in MODELS.values() for n, draws in SCHEMES]
     return table(["estimator", *head], lines)
 
@@ -32,14 +28,10 @@ def logarithms(rows: list[Row]) -> str:
     for name, draws in SHOWN:
         for repeats in (1, 2):
             same = [cells[problem, name, draws, repeats] for problem in ("rare", "common")]
-            numbers = [
-                short(float(row[column]))
-                for row in same
-                for column in ("zero", "value_bias", "gradient_bias")
-            ]
-            lines.append(
-                [f"`{name}({draws // repeats})`", repeats, same[0]["evaluations"], *numbers]
-            )
+            columns = ("zero", "value_bias", "gradient_bias")
+            numbers = [short(float(row[column])) for row in same for column in columns]
+            E = f"`{name}({draws // repeats})`"
+            lines.append([E, repeats, same[0]["evaluations"], *numbers])
     probabilities = {row["problem"]: row["probability"] for row in rows}
     head = ["E", "repeats", "evaluations"]
     for problem in ("rare", "common"):

@@ -5,12 +5,14 @@ import io
 import re
 from functools import cache
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import torch
 
-from . import ROOT, Row, read, table
+from . import ROOT, Row, read, selected, table
+
+# isort: split
+from benchmarks.advice import median_ratios
 
 
 @cache
@@ -29,39 +31,18 @@ def executed(page: str = "compare") -> tuple[list[str], dict[str, Any]]:
     return outputs, names
 
 
-def median_ratios(rows: list[Row]) -> list[float]:
-    """Return, per problem, the ratio of the median pilot."""
-    cases: dict[tuple[str, str, str | None], list[float]] = {}
-    for row in rows:
-        cases.setdefault((row["problem"], row["size"], row["table"]), []).append(row["ratio"])
-    return [median_low(ratios) for ratios in cases.values()]
-
-
 def advice(rows: list[Row]) -> str:
     """Return how often the advice is right, a line per size."""
     lines = []
     for size in ("small", "large"):
-        pilots = [row for row in rows if row["size"] == size]
+        pilots = selected(rows, size=size)
         medians, steps = median_ratios(pilots), [row["pilot_steps"] for row in pilots]
-        lines.append(
-            [
-                size,
-                len(medians),
-                sum(ratio <= 1.3 for ratio in medians),
-                f"{max(medians):.2f}",
-                f"{max(row['ratio'] for row in pilots):.2f}",
-                f"{sum(count < 50 for count in steps)} of {len(steps)}, at most {max(steps):.0f}",
-            ]
-        )
-    head = (
-        "size",
-        "problems",
-        "within 1.3 of the best",
-        "worst median",
-        "worst pilot",
-        "pilots under 50 steps",
-    )
-    return table(head, lines)
+        good = sum(ratio <= 1.3 for ratio in medians)
+        worst = [f"{max(medians):.2f}", f"{max(row['ratio'] for row in pilots):.2f}"]
+        quick = f"{sum(count < 50 for count in steps)} of {len(steps)}, at most {max(steps):.0f}"
+        lines.append([size, len(medians), good, *worst, quick])
+    head = ("size", "problems", "within 1.3 of the best", "worst median", "worst pilot")
+    return table((*head, "pilots under 50 steps"), lines)
 
 
 def advice_measure(rows: list[Row]) -> str:

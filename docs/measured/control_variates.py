@@ -2,7 +2,7 @@
 
 from statistics import geometric_mean
 
-from . import Row, distinct, read, table
+from . import Row, distinct, grouped, read, selected, table
 
 
 def spread(row: Row, key: str) -> str:
@@ -40,19 +40,17 @@ def least(rows: list[Row]) -> Row | None:
     return min(rows, key=lambda row: row["variance"], default=None)
 
 
-def grouped(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
+def by_problem_and_seed(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
     """Return the rows by problem and seed, in the order in which problems first occur."""
     problems = distinct(rows, "problem")
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: problems.index(row["problem"])):
-        groups.setdefault((row["problem"], row["seed"]), []).append(row)
-    return groups
+    ordered = sorted(rows, key=lambda row: problems.index(row["problem"]))
+    return grouped(ordered, "problem", "seed")
 
 
 def contest(rows: list[Row]) -> str:
     ours = ("MemoryCateR", "SlopeCateR")
     lines = []
-    for (problem, seed), group in grouped(rows).items():
+    for (problem, seed), group in by_problem_and_seed(rows).items():
         best = [least([row for row in group if family(row) == name]) for name in ours]
         best.append(least([row for row in group if family(row) not in ours]))
         first = least(group)
@@ -72,7 +70,8 @@ def wins(
     ``clear`` also asks that its 95 % interval lies below those of all others.
     """
     lost = set()
-    for (problem, _), group in grouped([row for row in rows if family(row) not in without]).items():
+    kept = [row for row in rows if family(row) not in without]
+    for (problem, _), group in by_problem_and_seed(kept).items():
         leader = least([row for row in group if family(row) in names])
         for row in group:
             margin = row["variance"] - clear * row["variance_95"]
@@ -109,26 +108,21 @@ def relative_prediction(rows: list[Row], column: str) -> str:
     ratios = []
     for row in rows:
         if row["estimator"] == "MinimumVarianceStraightThrough(1)":
-            (reinmax,) = (
-                other
-                for other in rows
-                if other["estimator"] == "ReinMax(1)" and other["steps"] == row["steps"]
-            )
+            (reinmax,) = selected(rows, estimator="ReinMax(1)", steps=row["steps"])
             ratios.append(row[column] / reinmax[column])
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def values() -> dict[str, object]:
     measured, results = read("quality/control_variates"), read("quality/contest")
-    small = [row for row in results if row["part"] == "contest"]
-    large = [row for row in results if row["part"] == "large"]
+    small, large = (selected(results, part=part) for part in ("contest", "large"))
     comparison, best_ways = ways(results)
     both = wins(small, "MemoryCateR", "SlopeCateR")
     problems = distinct(small, "problem")
     lost = [problem for problem in problems if problem not in both]
     return {
-        "residuals": residuals([row for row in measured if row["part"] == "residuals"]),
-        "dvae": dvae([row for row in measured if row["part"] == "dvae"]),
+        "residuals": residuals(selected(measured, part="residuals")),
+        "dvae": dvae(selected(measured, part="dvae")),
         "ways": comparison,
         "contest": contest(small),
         "count": len(problems),

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from catlog import ESTIMATORS
 from catlog.testing.settings import VARIANTS
 
-from . import Row, distinct, read, table
+from . import Row, grouped, read, table
 
 KINDS = {
     frozenset({"bits"}): "bits",
@@ -110,10 +110,8 @@ def problems(rows: list[Row]) -> dict[str, list[Row]]:
     """Return the measured rows of every problem, the lowest variance first."""
     measured = [row for row in rows if row.get("variance") is not None]
     return {
-        problem: sorted(
-            (row for row in measured if row["problem"] == problem), key=lambda row: row["variance"]
-        )
-        for problem in distinct(measured, "problem")
+        problem: sorted(group, key=lambda row: row["variance"])
+        for problem, group in grouped(measured, "problem").items()
     }
 
 
@@ -136,17 +134,8 @@ def results(rows: list[Row], verdicts: list[Row]) -> str:
              number(row["variance"]), bias, number(row["ms"]), number(row["merit"]),
              row["trained"] or ""]
         )  # fmt: skip
-    head = (
-        "",
-        "settings",
-        "evaluations",
-        "variance",
-        "bias",
-        "ms",
-        "variance x evaluations",
-        "trained",
-    )
-    return table(head, lines)
+    head = ("", "settings", "evaluations", "variance", "bias", "ms", "variance x evaluations")
+    return table((*head, "trained"), lines)
 
 
 def values() -> dict[str, object]:
@@ -201,15 +190,8 @@ def picture(rows: list[Row], path: Path) -> None:
             face = colour if unbiased(row["estimator"], rows) else "white"
             error = cost_of_precision(row, rows)
             axes.plot([0, error], [i, i], color="#e5e7eb", linewidth=1, zorder=1)
-            axes.scatter(
-                error,
-                i,
-                55,
-                color=face,
-                edgecolors=[colour],
-                linewidths=1.8,
-                zorder=2,
-            )
+            style = {"color": face, "edgecolors": [colour], "linewidths": 1.8, "zorder": 2}
+            axes.scatter(error, i, 55, **style)
         axes.set_yticks(range(len(shown)), [label(row) for row in shown], fontsize=10)
         axes.set(xscale="log", ylim=(-0.7, len(shown) - 0.3))
         axes.set_title(problem, fontsize=12)

@@ -2,89 +2,52 @@
 
 from statistics import mean
 
-from . import Row, distinct, read, short, table
+from . import Row, grouped, read, selected, short, table
 
 
 def times(rows: list[Row]) -> str:
     """Return the time of value and gradient by number of digits."""
-    by_size = {row["digits"]: {} for row in rows}
-    for row in rows:
-        by_size[row["digits"]][row["method"]] = row
-    return table(
-        ("digits", "P(sum = s)", "Exact, ms", "error of its gradient", "IndeCateR(10), ms"),
-        (
-            (
-                f"{digits:,}",
-                short(sides["Exact"]["probability"]),
-                short(sides["Exact"]["ms"]),
-                short(sides["Exact"]["gradient_error"]),
-                short(sides["IndeCateR(10)"]["ms"]),
-            )
-            for digits, sides in by_size.items()
-        ),
-    )
+    lines = []
+    for digits, sides in grouped(rows, "digits").items():
+        (exact,), (sampled,) = (selected(sides, method=name) for name in ("Exact", "IndeCateR(10)"))
+        numbers = (exact["probability"], exact["ms"], exact["gradient_error"], sampled["ms"])
+        lines.append([f"{digits:,}", *map(short, numbers)])
+    head = ("digits", "P(sum = s)", "Exact, ms", "error of its gradient", "IndeCateR(10), ms")
+    return table(head, lines)
 
 
 def parts(rows: list[Row]) -> str:
     """Return the variance with and without a known part."""
-    return table(
-        ("problem", "estimator", "variance", "with the part", "ratio"),
-        (
-            (
-                row["problem"],
-                row["estimator"],
-                short(row["variance"]),
-                short(row["variance_with_part"]),
-                f"{row['ratio']:.2g} ± {row['ratio_error']:.1g}",
-            )
-            for row in rows
-        ),
-    )
+    lines = []
+    for row in rows:
+        variances = short(row["variance"]), short(row["variance_with_part"])
+        ratio = f"{row['ratio']:.2g} ± {row['ratio_error']:.1g}"
+        lines.append([row["problem"], row["estimator"], *variances, ratio])
+    return table(("problem", "estimator", "variance", "with the part", "ratio"), lines)
 
 
 def additions(rows: list[Row]) -> str:
     """Return the accuracy after the first, the second and the last epoch, over seeds."""
-    names = distinct(rows, "estimator")
+
+    def accuracy(rows: list[Row]) -> str:
+        return f"{100 * mean(row['accuracy'] for row in rows):.1f}"
+
     lines = []
-    for name in names:
-        runs = [row for row in rows if row["estimator"] == name]
+    for name, runs in grouped(rows, "estimator").items():
         last = [row for row in runs if row["epoch"] == row["epochs"]]
-        cells = [
-            f"{100 * mean(row['accuracy'] for row in runs if row['epoch'] == epoch):.1f}"
-            for epoch in (1, 2)
-        ]
+        cells = [accuracy(selected(runs, epoch=epoch)) for epoch in (1, 2)]
         final = ", ".join(f"{100 * row['accuracy']:.0f}" for row in last)
         step = 1000 * mean(row["seconds"] / row["iteration"] for row in last)
-        lines.append(
-            (
-                name,
-                *cells,
-                f"{100 * mean(row['accuracy'] for row in last):.1f} ({final})",
-                f"{step:.0f}",
-            )
-        )
-    epochs = {row["epochs"] for row in rows}
-    return table(
-        (
-            "estimator",
-            "epoch 1",
-            "epoch 2",
-            f"epoch {max(epochs, default='')} (seeds)",
-            "ms per step",
-        ),
-        lines,
-    )
+        lines.append([name, *cells, f"{accuracy(last)} ({final})", f"{step:.0f}"])
+    last_epoch = max((row["epochs"] for row in rows), default="")
+    head = ("estimator", "epoch 1", "epoch 2", f"epoch {last_epoch} (seeds)", "ms per step")
+    return table(head, lines)
 
 
 def after_100_epochs(rows: list[Row]) -> str:
     """Return the accuracy of IndeCateR-D on 16 digits in the paper's experiment."""
-    last = [
-        row["accuracy"]
-        for row in rows
-        if row["estimator"] == "IndeCateR-D" and row["digits"] == 16 and row["epoch"] == 100
-        if row.get("samples") is None
-    ]
-    return f"{100 * mean(last):.0f}"
+    last = selected(rows, estimator="IndeCateR-D", digits=16, epoch=100, samples=None)
+    return f"{100 * mean(row['accuracy'] for row in last):.0f}"
 
 
 def values() -> dict[str, object]:

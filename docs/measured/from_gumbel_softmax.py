@@ -1,9 +1,10 @@
 """The tables of from_gumbel_softmax.md, and what its code prints."""
 
 from collections.abc import Iterable
+from itertools import product
 from statistics import mean
 
-from . import Row, distinct, read, table
+from . import Row, distinct, read, selected, table
 from .compare import executed
 
 EARLY, LATE = 100, 2000  # steps of training before the gradients were measured
@@ -11,7 +12,7 @@ EARLY, LATE = 100, 2000  # steps of training before the gradients were measured
 
 def cell(rows: Iterable[Row], estimator: str, steps: int, column: str) -> str:
     """Return a number of the gradient's rows, in per cent for biases."""
-    (row,) = (row for row in rows if row["estimator"] == estimator and row["steps"] == steps)
+    (row,) = selected(rows, estimator=estimator, steps=steps)
     if column == "variance":
         return f"{row['variance']:.2g}"
     text = f"{100 * row['bias']:.0f} ± {100 * row['bias_noise']:.0f} %"
@@ -20,37 +21,21 @@ def cell(rows: Iterable[Row], estimator: str, steps: int, column: str) -> str:
 
 def bound(rows: Iterable[Row], estimator: str) -> str:
     """Return the mean bound over seeds, and those of the seeds."""
-    bounds = [row["bound"] for row in rows if row["estimator"] == estimator]
+    bounds = [row["bound"] for row in selected(rows, estimator=estimator)]
     if not bounds:
         return ""
     return f"{mean(bounds):.1f} ({', '.join(f'{value:.1f}' for value in bounds)})"
 
 
 def temperatures(rows: list[Row]) -> str:
-    gradient = [row for row in rows if row["section"] == "gradient"]
-    training = [row for row in rows if row["section"] == "training"]
-    names = distinct(gradient, "estimator")
-    lines = [
-        [
-            f"`{name}`" if "(" in name else name,
-            *(
-                cell(gradient, name, steps, column)
-                for steps in (EARLY, LATE)
-                for column in ("bias", "variance")
-            ),
-            bound(training, name),
-        ]
-        for name in names
-    ]
-    head = (
-        "",
-        f"bias, step {EARLY}",
-        "variance",
-        f"bias, step {LATE}",
-        "variance",
-        "bound after training",
-    )
-    return table(head, lines)
+    gradient, training = (selected(rows, section=name) for name in ("gradient", "training"))
+    lines = []
+    for name in distinct(gradient, "estimator"):
+        columns = product((EARLY, LATE), ("bias", "variance"))
+        cells = [cell(gradient, name, steps, column) for steps, column in columns]
+        lines.append([f"`{name}`" if "(" in name else name, *cells, bound(training, name)])
+    head = ["", f"bias, step {EARLY}", "variance", f"bias, step {LATE}", "variance"]
+    return table([*head, "bound after training"], lines)
 
 
 def overhead(rows: list[Row]) -> str:
@@ -61,11 +46,10 @@ def overhead(rows: list[Row]) -> str:
 
 def values() -> dict[str, object]:
     rows = read("quality/temperatures")
-    training = [row for row in rows if row["section"] == "training"]
     return {
         "temperatures": temperatures(rows),
         "repeats": f"{rows[0]['repeats']:.0f}",
-        "training_steps": f"{training[0]['steps']:.0f}",
+        "training_steps": f"{selected(rows, section='training')[0]['steps']:.0f}",
         "overhead": overhead(read("speed/sample_cpu")),
         "layers": next(text for text in executed("from_gumbel_softmax")[0] if text),
     }

@@ -7,15 +7,10 @@ HEAD = ["model", "steps trained", "loss", "evaluations", "variance over TraceGra
 
 def values() -> dict[str, object]:
     rows = read("quality/pyro_variance")
-    lines = [
-        [
-            row["problem"],
-            row["steps"],
-            f"`{row['method']}`".replace(", decaying average`", "`, decaying average"),
-            row["evaluations"],
-            "0 (exact)" if row["ratio"] < 1e-10 else short(float(row["ratio"])),
-            short(float(row["milliseconds"])),
-        ]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        method = f"`{row['method']}`".replace(", decaying average`", "`, decaying average")
+        ratio = "0 (exact)" if row["ratio"] < 1e-10 else short(float(row["ratio"]))
+        cells = [row["problem"], row["steps"], method, row["evaluations"], ratio]
+        lines.append([*cells, short(float(row["milliseconds"]))])
     return {"variance": table(HEAD, lines)}

@@ -151,13 +151,8 @@ def which_points(path: Path) -> None:
         axes.set_title(title, fontsize=9.5)
     faces = (AS_DRAWN, CLAMPED, REDRAWN)
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=face) for face in faces]
-    figure.legend(
-        handles,
-        ["as drawn", "set to every other category", "resampled, given the earlier ones"],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-    )
+    labels = ["as drawn", "set to every other category", "resampled, given the earlier ones"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path)
 
 
@@ -176,31 +171,17 @@ def rao_blackwell(path: Path) -> None:
         label = f"{name}: variance {variance(gradient, weight)[0]:.3f}"
         if name == "REINFORCE":
             for r in range(half):
-                axes.plot(
-                    [r, r], gradient[[r, r + half], 0], color="#d1d5db", linewidth=1.5, zorder=1
-                )
-            axes.scatter(
-                torch.arange(half).repeat(2),
-                gradient[:, 0],
-                500 * weight,
-                color=COLOURS[name],
-                label=label,
-                zorder=2,
-            )
+                pair = gradient[[r, r + half], 0]
+                axes.plot([r, r], pair, color="#d1d5db", linewidth=1.5, zorder=1)
+            place, sizes = torch.arange(half).repeat(2), 500 * weight
+            axes.scatter(place, gradient[:, 0], sizes, zorder=2, color=COLOURS[name], label=label)
             exact = (weight * gradient[:, 0]).sum().item()
         else:
-            axes.scatter(
-                torch.arange(half),
-                gradient[:half, 0],
-                500 * (weight[:half] + weight[half:]),
-                marker="D",
-                color=COLOURS[name],
-                label=label,
-                zorder=3,
-            )
-    axes.axhline(
-        exact, color="#111827", linewidth=1, linestyle="--", label="exact gradient", zorder=0
-    )
+            place, sizes = torch.arange(half), 500 * (weight[:half] + weight[half:])
+            style = {"marker": "D", "zorder": 3, "color": COLOURS[name], "label": label}
+            axes.scatter(place, gradient[:half, 0], sizes, **style)
+    line = {"color": "#111827", "linewidth": 1, "linestyle": "--", "zorder": 0}
+    axes.axhline(exact, label="exact gradient", **line)
     axes.set_xticks(range(half), ["".join(str(int(bit)) for bit in row) for row in x[:half, 1:]])
     axes.set_xlabel(r"the other bits $x_{\neq 1}$; size of a mark: its probability")
     axes.set_ylabel(r"one draw's estimate of $\partial/\partial\theta_1$")
@@ -228,25 +209,12 @@ def limit(path: Path) -> None:
     for problem, colour in (("own logits", "#0f766e"), ("shared logit", "#a21caf")):
         some = [row for row in rows if row["problem"] == problem]
         label = f"{problem}: {above(problem)} of {len(some)} above"
-        right.scatter(
-            [row["REINFORCE"] for row in some],
-            [row["IndeCateR"] for row in some],
-            9,
-            color=colour,
-            alpha=0.6,
-            label=label,
-            linewidths=0,
-        )
+        x, y = ([row[name] for row in some] for name in ("REINFORCE", "IndeCateR"))
+        right.scatter(x, y, 9, color=colour, alpha=0.6, label=label, linewidths=0)
     ends = [5e-3, 5]
     right.plot(ends, ends, color="#111827", linewidth=1, linestyle="--")
-    right.set(
-        xscale="log",
-        yscale="log",
-        xlim=(5e-3, 5),
-        ylim=(5e-5, 5),
-        xlabel="variance of REINFORCE",
-        ylabel="variance of IndeCateR",
-    )
+    right.set(xscale="log", yscale="log", xlim=(5e-3, 5), ylim=(5e-5, 5))
+    right.set(xlabel="variance of REINFORCE", ylabel="variance of IndeCateR")
     right.set_title(f"{TABLES} random functions of three bits")
     right.legend(frameon=False, loc="lower right", fontsize=9)
     for axes in (left, right):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean
 
-from . import Row, read_if_measured, table
+from . import Row, grouped, read_if_measured, selected, table
 
 # Accuracy in per cent of whole sums, as published (docs/programs.md names the sources).
 PUBLISHED_NUMBERS = {
@@ -109,16 +109,8 @@ def sums(rows: list[Row]) -> str:
             cells = []
             for digits in (8, 12, 16):
                 samples = of_digits or budget * digits
-                cells.append(
-                    per_cent(
-                        [
-                            row
-                            for row in rows
-                            if (row["estimator"], row["digits"], row["samples"])
-                            == (name, digits, samples)
-                        ]
-                    )
-                )
+                runs = selected(rows, estimator=name, digits=digits, samples=samples)
+                cells.append(per_cent(runs))
             lines.append([f"{budget} M", f"**{name}**", *cells])
     return table(["evaluations", "method", "M = 8", "M = 12", "M = 16"], lines)
 
@@ -133,12 +125,8 @@ MNIST_R = {  # estimator, softmax twice
 
 def runs_of(rows: list[Row], program: str, estimator: str, twice: bool = False) -> list[Row]:
     """Return the runs of an estimator on a program, with the softmax taken once or twice."""
-    return [
-        row
-        for row in rows
-        if (row["program"], row["estimator"], bool(row["double_softmax"]))
-        == (program, estimator, twice)
-    ]
+    runs = selected(rows, program=program, estimator=estimator)
+    return [row for row in runs if bool(row["double_softmax"]) == twice]
 
 
 def mnist_r(rows: list[Row]) -> str:
@@ -165,12 +153,12 @@ def wins(rows: list[Row], estimator: str) -> int:
 def values() -> dict[str, object]:
     rows = last_rows(read_if_measured("programs/programs"))
     return {
-        "numbers": numbers([row for row in rows if row["program"] == "numbers"]),
-        "sums": sums([row for row in rows if row["program"] == "sum"]),
+        "numbers": numbers(selected(rows, program="numbers")),
+        "sums": sums(selected(rows, program="sum")),
         "mnist_r": mnist_r(rows),
         "mnist_r_wins": wins(rows, "IndeCateR"),
         "mnist_r_wins_rloo": wins(rows, "RLOO"),
-        "sum_64": per_cent([row for row in rows if (row["program"], row["digits"]) == ("sum", 64)]),
+        "sum_64": per_cent(selected(rows, program="sum", digits=64)),
     }
 
 
@@ -178,15 +166,12 @@ def draw_curves(path: Path) -> None:
     """Draw the accuracy of whole sums by epoch, a panel per N."""
     import matplotlib.pyplot as plt
 
-    rows = [row for row in read_if_measured("programs/programs") if row["program"] == "numbers"]
+    rows = selected(read_if_measured("programs/programs"), program="numbers")
     figure, panels = plt.subplots(2, 2, figsize=(6.5, 5.4), layout="constrained")
     for digits, axes in zip(NUMBERS, panels.flat, strict=True):
         for colour, (name, is_method) in enumerate(METHODS.items()):
-            runs: dict[object, list[Row]] = {}
-            for row in rows:
-                if row["digits"] == digits and is_method(row):
-                    runs.setdefault((row["seed"], row["learning_rate"]), []).append(row)
-            for i, run in enumerate(runs.values()):
+            shown = [row for row in selected(rows, digits=digits) if is_method(row)]
+            for i, run in enumerate(grouped(shown, "seed", "learning_rate").values()):
                 epochs = [row["epoch"] for row in run]
                 accuracies = [row["accuracy"] for row in run]
                 label = name if i == 0 else None

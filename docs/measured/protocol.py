@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli, Independent
 from catlog.estimator import label
 from catlog.experiments.named_estimators import make_estimator
 
-from . import NOT_MEASURED, Row, read_if_measured, table
+from . import NOT_MEASURED, Row, read_if_measured, selected, table
 from .race_figures import clean
 
 # isort: split
@@ -98,8 +98,7 @@ def collect(rows: Iterable[Row]) -> dict[str, Curves]:
 def evaluations(method: str) -> int:
     """Return K, the evaluations of f per image."""
     q = Independent(Bernoulli(logits=torch.zeros(200)), 1)
-    racer = plan.Racer.parsed(method)
-    return racer.estimator().evaluations(q)
+    return plan.Racer.parsed(method).estimator().evaluations(q)
 
 
 def published_text(kind: tuple[str, str], name: str) -> str:
@@ -145,14 +144,9 @@ def bits_table(kind: tuple[str, str], curves: dict[str, Curves]) -> str:
         curve = curves.get(name)
         at_common, at_end = "not run", ["", "", "", ""]
         if curve is not None:
-            end = curve.end
             at_common = text(curve.samples("train", common), -1, digits)
-            at_end = [
-                f"{end:,}",
-                text(curve.samples("train", end), -1, digits),
-                text(curve.samples("test", end), -1, digits),
-                text(curve.samples("test_few", end), -1, digits),
-            ]
+            last = [curve.samples(metric, curve.end) for metric in ("train", "test", "test_few")]
+            at_end = [f"{curve.end:,}", *(text(samples, -1, digits) for samples in last)]
         models = "" if curve is None else len(curve.samples("train", curve.end))
         references = [published_text(kind, name)]
         if has_test:
@@ -207,8 +201,8 @@ def verdict(tables: dict[tuple[str, str], dict[str, Curves]]) -> str:
 def by_size(rows: list[Row]) -> dict[tuple[int, int], dict[str, Curves]]:
     """Return the curves of the categorical protocol by categories and variables."""
     return {
-        size: collect(row for row in rows if (row["categories"], row["variables"]) == size)
-        for size in plan.SIZES
+        (k, variables): collect(selected(rows, categories=k, variables=variables))
+        for k, variables in plan.SIZES
     }
 
 
@@ -281,8 +275,8 @@ def categorical_tables(sizes: dict[tuple[int, int], dict[str, Curves]]) -> tuple
 def tables_of_bits() -> dict[tuple[str, str], dict[str, Curves]]:
     rows = read_if_measured("protocol/bits")
     return {
-        kind: collect(row for row in rows if (row["protocol"], row["data"]) == kind)
-        for kind in TITLES
+        (protocol, data): collect(selected(rows, protocol=protocol, data=data))
+        for protocol, data in TITLES
     }
 
 

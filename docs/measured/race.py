@@ -3,7 +3,7 @@
 from math import exp, inf
 from statistics import mean, median
 
-from . import NOT_MEASURED, Row, read, read_if_measured, table
+from . import NOT_MEASURED, Row, grouped, read, read_if_measured, selected, table
 
 # isort: split
 from benchmarks.cpu_races.curves import value_after
@@ -23,11 +23,8 @@ TITLES = {
     "one-hot": "Autoencoder with 20 one-hot variables of 10 categories",
     "attention": "Hard attention: two glimpses of 16 patches",
 }
-MEASURES = {
-    "bits": "negated train bound",
-    "one-hot": "negated train bound",
-    "attention": "train accuracy",
-}
+MEASURES = dict.fromkeys(("bits", "one-hot"), "negated train bound")
+MEASURES["attention"] = "train accuracy"
 FRESH_SEEDS = {521, 522, 523}  # of the runs in turn
 EARLIER_SEEDS = {421, 422, 423}  # with more versions, before ReinMax's step became cheaper
 
@@ -85,14 +82,9 @@ def race_table(entries: list[Standing]) -> str:
     lines = []
     for entry in best_settings(entries):
         is_late = entry.seconds == inf
-        lines.append(
-            (
-                marked(entry),
-                f"over {entry.at_least:.0f}" if is_late else f"{entry.seconds:.1f}",
-                "" if is_late else f"{entry.seconds / entries[0].seconds:.2f}",
-                entry.seeds,
-            )
-        )
+        seconds = f"over {entry.at_least:.0f}" if is_late else f"{entry.seconds:.1f}"
+        ratio = "" if is_late else f"{entry.seconds / entries[0].seconds:.2f}"
+        lines.append((marked(entry), seconds, ratio, entry.seeds))
     return table(("estimator, at its best number of draws", "CPU seconds", "ratio", "seeds"), lines)
 
 
@@ -113,17 +105,12 @@ def cpu_section(runs: list[Row]) -> str:
 
 def decisions(found: list[Verdict]) -> str:
     """Return a table with a line per decision: the picks and what they cost."""
-    lines = [
-        (
-            verdict.race,
-            "allowed" if verdict.biased else "no",
-            verdict.advice,
-            ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks)),
-            ratio_text(verdict, verdict.ratio),
-            ratio_text(verdict, verdict.allowed_ratio),
-        )
-        for verdict in found
-    ]
+    lines = []
+    for verdict in found:
+        bias = "allowed" if verdict.biased else "no"
+        picks = ", ".join(f"`{name}`" for name in dict.fromkeys(verdict.picks))
+        ratios = [ratio_text(verdict, ratio) for ratio in (verdict.ratio, verdict.allowed_ratio)]
+        lines.append([verdict.race, bias, verdict.advice, picks, *ratios])
     head = ("race", "bias", "advice", "picks", "ratio to the best", "to the best allowed")
     return table(head, lines)
 
@@ -157,15 +144,8 @@ def common_time(methods: dict[str, dict[int, Curve]]) -> float:
 
 def ranking(methods: dict[str, dict[int, Curve]]) -> str:
     seconds = common_time(methods)
-    head = (
-        "method",
-        "seconds to 100, by seed",
-        "mean",
-        "mean to 97",
-        "steps to 100",
-        "ms per step",
-        f"bound after {seconds:.0f} s",
-    )
+    head = ("method", "seconds to 100, by seed", "mean", "mean to 97", "steps to 100")
+    head += ("ms per step", f"bound after {seconds:.0f} s")
     lines = []
     for name, runs in sorted(methods.items(), key=lambda item: mean_time(item[1])):
         times = [reached(curve) for curve in runs.values()]
@@ -182,7 +162,7 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
         bound = mean(value_after(curve, seconds, "train") for curve in runs.values())
         lines.append(
             (
-                name + ("" if is_unbiased(label_of(name)) else " (biased)"),
+                with_bias(name),
                 ", ".join("-" if time is None else f"{time:.2f}" for time in times),
                 average,
                 f"{mean(further):.2f}" if further else "",
@@ -192,6 +172,10 @@ def ranking(methods: dict[str, dict[int, Curve]]) -> str:
             )
         )
     return table(head, lines)
+
+
+def with_bias(name: str) -> str:
+    return name + ("" if is_unbiased(label_of(name)) else " (biased)")
 
 
 def steps_to(curve: Curve, target: float) -> float | None:
@@ -212,15 +196,10 @@ def in_turn(methods: dict[str, dict[int, Curve]], seeds: set[int]) -> str:
         if len(chosen) < len(seeds):
             continue
         step_ms = mean(1000 * curve[-1]["seconds"] / curve[-1]["step"] for curve in chosen)
-        lines.append(
-            (
-                name + ("" if is_unbiased(label_of(name)) else " (biased)"),
-                mean_or_blank([reached(curve) for curve in chosen], 2),
-                mean_or_blank([reached(curve, 97.0) for curve in chosen], 2),
-                mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
-                f"{step_ms:.3f}",
-            )
-        )
+        times = [[reached(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
+        steps = mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0)
+        seconds = [mean_or_blank(values, 2) for values in times]
+        lines.append((with_bias(name), *seconds, steps, f"{step_ms:.3f}"))
     head = ("method", "seconds to 100", "seconds to 97", "steps to 97", "ms per step")
     return table(head, sorted(lines, key=lambda line: float(line[2] or "inf")))
 
@@ -232,14 +211,8 @@ def many_draws(rows: list[Row]) -> str:
     lines = []
     for name, runs in curves(rows).items():
         chosen = list(runs.values())
-        lines.append(
-            (
-                name,
-                mean_or_blank([steps_to(curve, TARGET) for curve in chosen], 0),
-                mean_or_blank([steps_to(curve, 97.0) for curve in chosen], 0),
-                len(chosen),
-            )
-        )
+        steps = [[steps_to(curve, target) for curve in chosen] for target in (TARGET, 97.0)]
+        lines.append((name, *(mean_or_blank(counts, 0) for counts in steps), len(chosen)))
     return table(("method", "steps to 100", "steps to 97", "seeds"), lines)
 
 
@@ -249,22 +222,14 @@ def kernels() -> str:
     rows = read("speed/captured_kernels_cuda")
     lines = []
     for method, ms in times.items():
-        own = [row for row in rows if row["method"] == method]
+        own = selected(rows, method=method)
         products = [row for row in own if "gemm" in row["name"] or "splitK" in row["name"]]
         update = [row for row in own if row["name"].startswith("triton_for")]
         products_us, update_us = (sum(row["us"] for row in part) for part in (products, update))
         rest_us = sum(row["us"] for row in own) - products_us - update_us
-        lines.append(
-            (
-                method,
-                f"{ms:.3f}",
-                f"{ms / next(iter(times.values())):.2f}",
-                len(own),
-                f"{products_us:.0f}",
-                f"{rest_us:.0f}",
-                f"{update_us:.0f}",
-            )
-        )
+        parts = [f"{us:.0f}" for us in (products_us, rest_us, update_us)]
+        ratio = f"{ms / next(iter(times.values())):.2f}"
+        lines.append((method, f"{ms:.3f}", ratio, len(own), *parts))
     head = ("method", "ms per step", "ratio", "kernels", "matrix products, us", "others, us")
     return table((*head, "Adam, us"), lines)
 
@@ -304,10 +269,7 @@ def limit(methods: dict[str, dict[int, Curve]], rows: list[Row]) -> dict[str, st
 
 
 def addition_runs(rows: list[Row]) -> list[Curve]:
-    runs: dict[tuple[int, int], Curve] = {}
-    for row in rows:
-        runs.setdefault((row["samples"], row["seed"]), []).append(row)
-    return list(runs.values())
+    return list(grouped(rows, "samples", "seed").values())
 
 
 def versions(rows: list[Row]) -> str:
@@ -318,7 +280,7 @@ def versions(rows: list[Row]) -> str:
     for method in sorted({row["method"] for row in rows}, key=by_estimator):
         line = [f"`{method}`" + ("" if is_unbiased(method) else " (biased)")]
         for race in races:
-            runs = [row for row in rows if (row["race"], row["method"]) == (race, method)]
+            runs = selected(rows, race=race, method=method)
             if not runs:
                 line += ["", ""]
                 continue

@@ -7,7 +7,7 @@ from statistics import median
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from . import Row, distinct, read, read_if_measured
+from . import Row, distinct, read, read_if_measured, selected
 from .race import MEASURES, TITLES, Curve, addition_runs, best_settings, class_of, mean_time
 
 # isort: split
@@ -111,7 +111,7 @@ def plot_cpu_race(axes: Axes, race: str, runs: list[Row], points: list[Row]) -> 
             if row["method"] == entry.method
         )
         seed = seeds[len(seeds) // 2][1]
-        curve = [row for row in points if (row["method"], row["seed"]) == (entry.method, seed)]
+        curve = selected(points, method=entry.method, seed=seed)
         colour, line = look(entry.method)
         seconds = [row["seconds"] for row in curve]
         values.append([row["value"] for row in curve])
@@ -138,12 +138,7 @@ def cpu_races(path: Path) -> None:
         max(1, len(races)), 1, figsize=size, layout="constrained", squeeze=False
     )
     for race, axes in zip(races, panels[:, 0], strict=False):
-        plot_cpu_race(
-            axes,
-            race,
-            [row for row in runs if row["race"] == race],
-            [row for row in points if row["race"] == race],
-        )
+        plot_cpu_race(axes, race, selected(runs, race=race), selected(points, race=race))
     figure.get_layout_engine().set(h_pad=0.12)  # inches, between a label and the title below it
     if not races:
         panels[0, 0].text(0.5, 0.5, "not measured yet", ha="center", color="#6b7280")

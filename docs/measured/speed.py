@@ -1,6 +1,6 @@
 """The tables of speed.md."""
 
-from . import RESULTS, measurements, read, read_if_measured
+from . import measurements, read_if_measured
 
 MACHINES = {"cpu": "two CPU cores", "cuda": "H200"}
 SECTIONS = ("ceilings", "dvae", "categorical", "addition", "scaling", "exponents", "memory")
@@ -10,8 +10,7 @@ def section(name: str) -> str:
     """Return the tables of one section, a table per machine."""
     tables = []
     for device, machine in MACHINES.items():
-        file = f"speed/speed_{name}_{device}"
-        rows = read(file) if (RESULTS / f"{file}.csv").exists() else []
+        rows = read_if_measured(f"speed/speed_{name}_{device}")
         if name != "addition":  # elsewhere the column is constant
             rows = [{key: cell for key, cell in row.items() if key != "problem"} for row in rows]
         text = f"*{machine}*\n\n{measurements(rows)}" if rows else f"*{machine}*: not measured."

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 
-from . import Row, distinct, read, read_if_measured, short, table
+from . import Row, distinct, read, read_if_measured, selected, short, table
 
 LIMIT = 10  # the ends of the colour scale are 1 / LIMIT and LIMIT
 
@@ -95,11 +95,9 @@ def autoencoder_losses(rows: list[Row]) -> str:
     runs = [row for row in rows if row["step"] == last]
     lines = []
     for name in distinct(runs, "estimator"):
-        same = [row for row in runs if row["estimator"] == name]
-        means = [
-            sum(row[column] for row in same) / len(same)
-            for column in ("loss_likeliest", "loss", "seconds")
-        ]
+        same = selected(runs, estimator=name)
+        columns = ("loss_likeliest", "loss", "seconds")
+        means = [sum(row[column] for row in same) / len(same) for column in columns]
         lines.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", len(same), f"{means[2]:.0f}"])
     head = (f"after {last:,.0f} steps", "most likely code", "a draw", "seeds", "seconds")
     return table(head, lines)
@@ -120,7 +118,7 @@ def autoencoder_picture(path: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
     for number, name in enumerate(distinct(rows, "estimator")):
         for seed in sorted({row["seed"] for row in rows}):
-            run = [row for row in rows if (row["estimator"], row["seed"]) == (name, seed)]
+            run = selected(rows, estimator=name, seed=seed)
             for ax, column in zip(axes, ("step", "seconds"), strict=True):
                 label = name if seed == 0 else None
                 values = [row[column] for row in run]
@@ -137,19 +135,11 @@ def coin_rewards(rows: list[Row]) -> str:
     """Return mean reward, its standard error, and the fraction of exact payments."""
     lines = []
     for name in distinct(rows, "estimator"):
-        runs = [row for row in rows if row["estimator"] == name]
+        runs = selected(rows, estimator=name)
         rewards = [row["reward"] for row in runs]
-        error = stdev(rewards) / len(rewards) ** 0.5
+        reward = f"{mean(rewards):.3f} ± {stdev(rewards) / len(rewards) ** 0.5:.3f}"
         exact = mean(row["exact"] for row in runs)
-        lines.append(
-            [
-                name,
-                f"{mean(rewards):.3f} ± {error:.3f}",
-                f"{min(rewards):.3f}",
-                f"{exact:.0%}",
-                len(runs),
-            ]
-        )
+        lines.append([name, reward, f"{min(rewards):.3f}", f"{exact:.0%}", len(runs)])
     tokens = f"after {rows[0]['tokens']:,.0f} tokens"
     return table([tokens, "mean reward", "least of a run", "paid exactly", "seeds"], lines)
 
@@ -176,14 +166,8 @@ def counts(rows: list[Row]) -> str:
     names = distinct(rows, "function")
     methods = distinct(rows, "estimator")
     cells = {(row["function"], row["estimator"]): row for row in rows}
-    return table(
-        ("estimator", "evaluations", *names),
-        (
-            (
-                method,
-                cells[names[0], method]["evaluations"],
-                *(short(cells[name, method]["variance"]) for name in names),
-            )
-            for method in methods
-        ),
-    )
+    lines = []
+    for method in methods:
+        variances = [short(cells[name, method]["variance"]) for name in names]
+        lines.append([method, cells[names[0], method]["evaluations"], *variances])
+    return table(("estimator", "evaluations", *names), lines)

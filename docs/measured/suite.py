@@ -9,7 +9,7 @@ import numpy as np
 
 from catlog import problems
 
-from . import Row, read, table
+from . import Row, grouped, read, table
 
 EXACT = 1e-20  # a variance relative to the squared norm below this is rounding
 CLOSE = 2.0  # "close to the best" is below this ratio
@@ -30,17 +30,10 @@ def prepared(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def by_problem(rows: list[Row]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["problem"], []).append(row)
-    return groups
-
-
 def ratios(rows: list[Row]) -> dict[str, dict[str, float]]:
     """Return cost relative to the best unbiased estimator that is not exact; exact ones have 0."""
     relative = {}
-    for problem, group in by_problem(rows).items():
+    for problem, group in grouped(rows, "problem").items():
         costs = [row["cost"] for row in group if row["unbiased"] and not row["exact"]]
         best = min(costs, default=1.0)
         relative[problem] = {
@@ -75,7 +68,7 @@ def best(rows: list[Row]) -> str:
     """Return the table of the best and the second estimator on every problem."""
     descriptions = problems.describe()
     lines = []
-    for problem, group in by_problem(rows).items():
+    for problem, group in grouped(rows, "problem").items():
         start = [f"`{problem}`", descriptions[problem]]
         ranked = sorted((row for row in group if row["unbiased"]), key=lambda row: row["cost"])
         exact = [f"`{row['estimator']}`" for row in ranked if row["exact"]]
@@ -94,7 +87,7 @@ def best(rows: list[Row]) -> str:
 def least(rows: list[Row]) -> str:
     """Return a list of who has the least variance on which problems."""
     leaders: dict[str, list[str]] = {}
-    for problem, group in by_problem(rows).items():
+    for problem, group in grouped(rows, "problem").items():
         unbiased = [row for row in group if row["unbiased"]]
         first, second = sorted(unbiased, key=lambda row: row["variance"])[:2]
         if not first["exact"]:

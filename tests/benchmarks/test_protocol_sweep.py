@@ -108,5 +108,5 @@ def test_processes_take_turns_where_there_is_no_mps(
 
 
 def test_labels_name_runs() -> None:
-    run = DVAE(protocol="bernoulli", **protocol.method(protocol.FIRST))
+    run = DVAE(protocol="bernoulli", **protocol.Racer.parsed(protocol.FIRST).settings)
     assert (run.estimator, run.samples, run.options) == ("SlopeCateR", 2, ("corrections=1",))

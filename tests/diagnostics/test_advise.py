@@ -22,14 +22,14 @@ from catlog import (
     SlopeCateR,
     StraightThrough,
 )
-from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise
+from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
 from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.other_draws import Line, sizes
 from catlog.diagnostics.pilot import Pilot
-from catlog.diagnostics.pilot_settings import PilotSettings
 from catlog.diagnostics.plain_draws import PlainDraws
 from catlog.diagnostics.race import least_biased, with_cheap_draws
+from catlog.diagnostics.reference_gradients import measure_penalty
 from catlog.diagnostics.scoring import Scoring
-from catlog.diagnostics.step_line import Line
 from catlog.diagnostics.structure import probe
 from catlog.functions import Additive
 from catlog.testing.cases import normals
@@ -207,9 +207,9 @@ def test_penalty_is_a_part_of_the_gradient() -> None:
     minibatch = 32 * torch.stack(rows).var(0).sum().item()
     assert task.minibatch_variance(Exact(), 32) == pytest.approx(minibatch, rel=1e-9)
     pilot = Pilot(task, probe(task, 256, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
-    pilot.measure_penalty()
+    measure_penalty(pilot)
     trial = Trial("Exact()", Exact(), 256, Candidate(Exact()))
-    pilot.add(trial, task.gradients(Exact(), 2)[0])
+    pilot.estimates.add(trial, task.gradients(Exact(), 2)[0])
     signal = torch.stack(rows).sum(0).square().sum().item()
     assert pilot.scoring.floor([trial]) == pytest.approx(10 * signal, rel=1e-9)
 
@@ -345,7 +345,7 @@ def test_numbers_of_draws() -> None:
     structure = probe(task, 60, lambda: 0.0)
     pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
     trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
-    assert pilot.sizes(trial) == [2, 4, 8, 16, 32, 60]
+    assert sizes(pilot, trial) == [2, 4, 8, 16, 32, 60]
     trial.add(normals(20, 6))
     more = trial.resized(16, task, seconds=3.0)
     assert more.variance == pytest.approx(trial.variance / 4)
@@ -357,15 +357,15 @@ def test_numbers_of_draws() -> None:
     assert Line(4, 1.0, 16, 5.0).at(1) == 0.125  # a line through noisy times may fall below zero
 
 
-def test_some_entries_stand_for_all() -> None:
+def test_some_entries_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilot_settings, "SELECTED_ENTRIES", 50)
     logits = torch.zeros(40, 100, requires_grad=True)
     task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
-    settings = PilotSettings(selected_entries=50)
     structure = probe(task, 60, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30, settings=settings)
+    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
     trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
     rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
-    pilot.add(trial, rows)
+    pilot.estimates.add(trial, rows)
     assert len(trial.moments.mean) == 50
     assert trial.variance == pytest.approx(8000)  # of all 4000 entries, each with variance 2
 
@@ -436,7 +436,7 @@ def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, dr
         numbers = normals(64, 6)
         trial.add(1 + noise * (numbers - numbers.mean(0)) / samples**0.5)
         trials.append(trial)
-    pilot.use_whole_step(trials[0])
+    pilot.user_step.use(trials[0])
     scores = pilot.scoring.scores(trials)
     assert scores["RLOO(4)"] < 1.25 * scores["RLOO(2)"]
     assert with_cheap_draws(pilot, trials[0]).samples == draws
@@ -681,7 +681,7 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     structure = probe(task, 64, lambda: 0.0)
     pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot.fit_coefficients(trial, 64)
+    pilot.estimates.fit_coefficients(trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
     )
@@ -704,7 +704,7 @@ def test_coefficient_of_few_draws_is_not_judged_by_them() -> None:
     E = DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = Pilot(task, probe(task, 64, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot.fit_coefficients(trial, 2)
+    pilot.estimates.fit_coefficients(trial, 2)
     same_draws = task.gradients(E, 2, task.generator(0))[0].double()
     assert trial.moments.count == 2
     assert not torch.allclose(trial.moments.mean, same_draws.mean(0))

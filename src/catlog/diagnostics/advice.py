@@ -143,17 +143,11 @@ def advise(
     >>> advice.trials[0].evaluations <= advice.structure.budget
     True
     """
-    if budget is not None:
-        check_count("advise", "budget", budget)
-    if not steps > 0:
-        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
-    if not seconds >= 0:
-        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
-    if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
-        raise ValueError(
-            f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
-        )
-    prototypes = [_as_candidate(entry) for entry in _chosen(candidates)]
+    _check_numbers(budget, step, steps, seconds)
+    if isinstance(candidates, Candidate | Estimator):
+        candidates = [candidates]
+    chosen = CANDIDATES if candidates is None else candidates
+    prototypes = [_as_candidate(entry) for entry in chosen]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         task = GradientSampler(f, q, parameters, loss, penalty)
@@ -187,10 +181,19 @@ def advise(
     )
 
 
-def _chosen(candidates: Sequence[Candidate | Estimator] | None) -> Sequence[Candidate | Estimator]:
-    if isinstance(candidates, Candidate | Estimator):
-        return [candidates]
-    return CANDIDATES if candidates is None else candidates
+def _check_numbers(
+    budget: int | None, step: Step | float | None, steps: float, seconds: float
+) -> None:
+    if budget is not None:
+        check_count("advise", "budget", budget)
+    if not steps > 0:
+        raise ValueError(f"advise: `steps` must be positive, but {steps} was given.")
+    if not seconds >= 0:
+        raise ValueError(f"advise: `seconds` must be at least 0, but {seconds} was given.")
+    if not (step is None or callable(step) or (isinstance(step, Real) and step >= 0)):
+        raise ValueError(
+            f"advise: `step` must be a callable or seconds of at least 0, but {step!r} was given."
+        )
 
 
 def _as_candidate(entry: Candidate | Estimator) -> Candidate:

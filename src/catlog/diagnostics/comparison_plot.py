@@ -23,14 +23,9 @@ def plot_comparison(comparison: "Comparison", path: Path) -> None:
     for i, (row, colour) in enumerate(zip(rows, colours, strict=True)):
         left.plot([row.merit_low, row.merit_high], [i, i], color=colour, linewidth=2, alpha=0.6)
         left.plot(row.merit, i, "o", color=colour, markersize=5)
-        right.plot(row.seconds * 1000, row.variance, "o", color=colour, markersize=5)
-        right.annotate(
-            str(i + 1),
-            (row.seconds * 1000, row.variance),
-            (4, 3),
-            textcoords="offset points",
-            fontsize=8,
-        )
+        place = (row.seconds * 1000, row.variance)
+        right.plot(*place, "o", color=colour, markersize=5)
+        right.annotate(str(i + 1), place, (4, 3), textcoords="offset points", fontsize=8)
     names = [f"{row.name}  {i + 1}" for i, row in enumerate(rows)]
     left.set_yticks(range(len(rows)), names, fontsize=8)
     left.invert_yaxis()

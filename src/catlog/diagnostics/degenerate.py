@@ -7,6 +7,7 @@ from torch.distributions import Bernoulli, Distribution
 from ..distributions.categoricals import Categoricals
 from ..distributions.factors import Factors
 from .gradient_samples import DistributionLike, GradientSampler
+from .gradients import normal_like
 from .rebuilding import parameter_of, rebuilt, with_parameter
 
 NEARLY_UNIFORM = 0.05  # standard deviation of the logits of a variable; a few steps change them
@@ -37,7 +38,9 @@ def moved(task: GradientSampler, q: DistributionLike, seed: int) -> Distribution
         return _with_noise(task.q, _noise(task.q, generator))
     make_q = q
     if not isinstance(task.view, Factors):
-        shifts = [_normal(parameter, parameter.shape, generator) for parameter in task.parameters]
+        shifts = [
+            normal_like(parameter, parameter.shape, generator) for parameter in task.parameters
+        ]
         return lambda *parameters: make_q(
             *(value + shift for value, shift in zip(parameters, shifts, strict=True))
         )
@@ -45,14 +48,10 @@ def moved(task: GradientSampler, q: DistributionLike, seed: int) -> Distribution
     return lambda *parameters: _with_noise(make_q(*parameters), noise)
 
 
-def _normal(like: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
-
-
 def _noise(q: Distribution, generator: torch.Generator) -> Tensor:
     parameter = parameter_of(q)
     event_shape = parameter.shape[len(q.batch_shape) :]
-    return _normal(parameter, event_shape, generator)
+    return normal_like(parameter, event_shape, generator)
 
 
 def _with_noise(q: Distribution, noise: Tensor) -> Distribution:

@@ -20,7 +20,7 @@ from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
-from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed
+from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
 
@@ -425,14 +425,7 @@ def _takes_batches(make_q: Callable[..., Distribution], parameters: Sequence[Ten
     with torch.no_grad():
         q = make_q(*parameters)
         pairs = [
-            parameter
-            + torch.randn(
-                (2, *parameter.shape),
-                dtype=parameter.dtype,
-                device=parameter.device,
-                generator=generator,
-            )
-            / 8
+            parameter + normal_like(parameter, (2, *parameter.shape), generator) / 8
             for parameter in parameters
         ]
         x = draw(view(q), 1, generator=generator)[0]

@@ -44,6 +44,11 @@ def graph_leaves(value: Tensor) -> list[Tensor]:
     return leaves
 
 
+def normal_like(tensor: Tensor, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return standard normal numbers of the tensor's type, on its device."""
+    return torch.randn(shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
+
+
 def gradients_in(
     value: Tensor, leaves: Sequence[Tensor], weight: Tensor | None = None, retain: bool = False
 ) -> list[Tensor]:

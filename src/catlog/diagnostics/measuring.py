@@ -32,7 +32,6 @@ from .sizing import (
     first_line,
     joined_reasons,
     learning_modules,
-    why_over_budget,
     why_unsuitable,
     with_samples,
     within_budget,
@@ -345,42 +344,31 @@ def _entries(
     """Return the estimators to measure, and why the others are left out."""
     entries: dict[str, Entry] = {}
     skipped: dict[str, str] = {}
+
+    def sized(E: Estimator) -> Estimator:
+        """Return E with its number of draws; raise ValueError with the reason if it is left out."""
+        if reason := why_unsuitable(E, task.kind):
+            raise ValueError(reason)
+        if samples is not None and hasattr(E, "samples"):
+            E = with_samples(E, samples)
+        if budget is not None:
+            E = within_budget(E, budget, task.evaluations)
+        if isinstance(E, Exact) and not task.knows_mean:
+            most = E.limit if most_points is None else min(E.limit, most_points)
+            if task.points > most:
+                points = readable(task.points)
+                raise ValueError(f"q has {points} points, more than the limit of {most}")
+        return copied_to(E, task.view.device)
+
     for name, E in named.items():
         try:
-            sized = _sized(task, E, samples, budget, most_points)
-            if isinstance(sized, str):
-                skipped[name] = sized
-                continue
-            sized = copied_to(sized, task.view.device)
+            copy = sized(E)
             has_own_name = name not in (label(E), type(E).__name__)
-            entry = Entry(sized, task.evaluations(sized))
-            entries[name if has_own_name else label(sized)] = entry
-        except (ValueError, TypeError) as error:  # raised by the estimator's own checks
+            entry = Entry(copy, task.evaluations(copy))
+            entries[name if has_own_name else label(copy)] = entry
+        except (ValueError, TypeError) as error:  # of the estimator's own checks, too
             skipped[name] = str(error).rstrip(".")
     return entries, skipped
-
-
-def _sized(
-    task: GradientSampler,
-    E: Estimator,
-    samples: int | None,
-    budget: int | None,
-    most_points: int | None,
-) -> Estimator | str:
-    """Return E with its number of draws, or the reason why it is left out."""
-    if reason := why_unsuitable(E, task.kind):
-        return reason
-    if samples is not None and hasattr(E, "samples"):
-        E = with_samples(E, samples)
-    if budget is not None:
-        if reason := why_over_budget(E, budget, task.evaluations):
-            return reason
-        E = within_budget(E, budget, task.evaluations)
-    if isinstance(E, Exact) and not task.knows_mean:
-        most = E.limit if most_points is None else min(E.limit, most_points)
-        if task.points > most:
-            return f"q has {readable(task.points)} points, more than the limit of {most}"
-    return E
 
 
 def _reference(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from . import pilot_settings as settings
 from .moments import Moments
-from .pilot_settings import SETTINGS
 
 if TYPE_CHECKING:
     from .trials import Trial
@@ -58,7 +58,7 @@ class Scoring:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
         reference = self.reference(trials)
         signal = 0.0 if reference is None else reference.shifted_norm2(self.penalty)
-        return SETTINGS.momentum_steps * signal + self.minibatch
+        return settings.MOMENTUM_STEPS * signal + self.minibatch
 
     def squared_errors(self, trials: Sequence["Trial"]) -> dict[str, float]:
         """Return the variance and, unless the estimator is unbiased, the weighted squared bias."""
@@ -95,7 +95,7 @@ class Scoring:
         worse = set()
         for trial in trials:
             error = sqrt(errors[trial.name] ** 2 + errors[leader.name] ** 2)
-            doubt = SETTINGS.doubt_times * exp(SETTINGS.doubt_errors * error)
+            doubt = settings.DOUBT_TIMES * exp(settings.DOUBT_ERRORS * error)
             if scores[trial.name] > scores[leader.name] * doubt:
                 worse.add(trial.name)
         return worse
@@ -106,7 +106,7 @@ class Scoring:
         if reference is None or trial.variance == inf:
             return inf
         bias = self.squared_bias(trial, reference)
-        return trial.variance + SETTINGS.bias_weight * bias
+        return trial.variance + settings.BIAS_WEIGHT * bias
 
     def squared_bias(self, trial: "Trial", reference: Moments) -> float:
         """Return the squared distance of the mean from the reference, minus the noise in it.

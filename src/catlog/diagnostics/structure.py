@@ -10,8 +10,8 @@ from ..estimator import RELAXABLE, Function, Kind
 from ..estimators.relaxations.relaxation import to_point
 from ..evaluation.evaluate import value_and_slope
 from ..sampling.draw import draw
+from . import pilot_settings as settings
 from .gradient_samples import Clock, GradientSampler
-from .pilot_settings import SETTINGS
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def probe(task: GradientSampler, budget: int | None, clock: Clock) -> Structure:
 
     call_seconds(x[:1])  # to warm up
     once = call_seconds(x[:1])
-    further = 1 if once > SETTINGS.slow_evaluation else 7
+    further = 1 if once > settings.SLOW_EVALUATION else 7
     more = call_seconds(draw(law, 1 + further, generator=generator))
     has_slope = is_relaxable = False
     if isinstance(law, Factors) and law.kind in RELAXABLE:
@@ -78,8 +78,8 @@ def probe(task: GradientSampler, budget: int | None, clock: Clock) -> Structure:
         between = torch.cat([mean, (mean + x) / 2])
         is_relaxable = has_slope and _is_differentiable(task.f, between, law)
     two_draws_of_indecater = 2 * (1 + sum(law.cardinalities) - law.d)
-    default_budget = max(SETTINGS.least_budget, two_draws_of_indecater)
-    if task.points <= SETTINGS.exact_points:
+    default_budget = max(settings.LEAST_BUDGET, two_draws_of_indecater)
+    if task.points <= settings.EXACT_POINTS:
         default_budget = max(default_budget, task.points)
     return Structure(
         kind=task.kind,

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ..estimator import Estimator, label
 from ..estimators import IndeCateR
+from . import pilot_settings as settings
 from .candidates import Candidate
 from .gradient_samples import GradientSampler
 from .moments import Moments
-from .pilot_settings import SETTINGS
 from .sizing import (
     ERRORS,
     copied_to,
@@ -153,14 +153,14 @@ class Trial:
         source = self.source
         if source is None or (self.moments.count and self.variance == inf):
             return
-        if not self.moments.count or self.error > max(SETTINGS.first_error, source.error):
+        if not self.moments.count or self.error > max(settings.FIRST_ERROR, source.error):
             self.variance = source.variance * source.samples / self.samples
             self.dimensions = source.dimensions
             self.error = source.error
 
     @property
     def _dimensions(self) -> float:
-        return min(self.moments.dimensions, SETTINGS.most_dimensions)
+        return min(self.moments.dimensions, settings.MOST_DIMENSIONS)
 
     def _own_variance(self) -> tuple[float, float]:
         """Return the variance of the estimates and its relative error."""
@@ -168,7 +168,7 @@ class Trial:
         if not bool(mean.isfinite().all()) or not (bool(mean.any()) or self.is_exact):
             return inf, 1.0  # only zeros: no informative value of f was drawn; or a loss of inf
         variance = self.moments.variance
-        has_spread = count >= SETTINGS.repeats_for_spread
+        has_spread = count >= settings.REPEATS_FOR_SPREAD
         if variance == 0:  # few estimates may be equal by chance
             return 0.0, 0.0 if has_spread or self.is_exact else 1.0
         if count < 2:
@@ -180,9 +180,9 @@ class Trial:
         """Return how many more estimates would bring the error of the variance down to `error`."""
         count = self.moments.count
         if count < 2:
-            return SETTINGS.least_repeats
+            return settings.LEAST_REPEATS
         needed = ceil((count - 1) * (self.error / error) ** 2) + 1
-        return max(0, min(SETTINGS.most_repeats, needed) - count)
+        return max(0, min(settings.MOST_REPEATS, needed) - count)
 
 
 def shortlist(
@@ -202,7 +202,7 @@ def shortlist(
             reason = reason or why_over_budget(E, budget, cost)
             if reason is None:
                 largest = within_budget(E, budget, cost)
-                first = cost(E) if candidate.expensive else SETTINGS.first_evaluations
+                first = cost(E) if candidate.expensive else settings.FIRST_EVALUATIONS
                 E = within_budget(E, min(budget, first), cost, at_least_fewest=True)
                 E = copied_to(E, task.view.device)
                 name, most = label(E), getattr(largest, "samples", None)
@@ -219,7 +219,7 @@ def shortlist(
             f"advise: no candidate fits q, f and the budget of {structure.budget} evaluations. "
             f"{joined_reasons(skipped)}."
         )
-    cheap = SETTINGS.cheap_evaluations
+    cheap = settings.CHEAP_EVALUATIONS
     return sorted(trials.values(), key=lambda trial: max(cheap, cost(trial.estimator))), skipped
 
 

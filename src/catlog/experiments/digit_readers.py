@@ -6,16 +6,18 @@ from torch import Tensor, nn
 from .. import data
 
 
+def _convolutions(first: int, second: int) -> list[nn.Module]:
+    """Return two 5 x 5 convolutions with these numbers of channels, each with pooling."""
+    layers: list[nn.Module] = []
+    for channels in ((1, first), (first, second)):
+        layers += [nn.Conv2d(*channels, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*layers, nn.Flatten()]
+
+
 def lenet() -> nn.Sequential:
     """Return the published network; its two pooling layers are in the code, not in the paper."""
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
+        *_convolutions(6, 16),
         nn.Linear(256, 120),
         nn.ReLU(),
         nn.Linear(120, 84),
@@ -27,13 +29,7 @@ def lenet() -> nn.Sequential:
 def conv() -> nn.Sequential:
     """Return the network of the MNIST-R experiments: 5 x 5 convolutions and dropout."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
+        *_convolutions(32, 64),
         nn.Linear(1024, 1024),
         nn.ReLU(),
         nn.Dropout(0.5),

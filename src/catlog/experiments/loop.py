@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -78,57 +79,73 @@ def loop(
     start, seconds, row = _restore(task, folder, ranks, notify)
     if ranks.is_first:
         folder.begin_session(start, task.iterations, ranks.size, notify)
-
-    def save(i: int) -> None:
-        random, *further = ranks.gather(_random_state())
-        state = {"task": task.state_dict(), "seconds": clock.seconds, "random": random}
-        if ranks.is_first:
-            folder.checkpoint(i, {**state, "random_others": further} if further else state)
-
-    def is_logged(i: int) -> bool:
-        return i % task.every == 0 or i == task.iterations
-
-    def log(i: int) -> dict[str, Any]:
-        row = {"iteration": i, "seconds": round(clock.seconds, 6), **task.measure(i)}
-        if ranks.is_first:
-            folder.log(row)
-        return row
-
     clock = _Clock(seconds)
-    if is_logged(start) and row.get("iteration") != start:
-        row = log(start)
-    watch(start, task.iterations, row)
+    records = _Records(task, folder, ranks, clock, row)
+    if records.is_logged(start) and row.get("iteration") != start:
+        records.log(start)
+    watch(start, task.iterations, records.row)
     saved_at = watched_at = time.perf_counter()
     if patience is None:
         patience = 5.0 if ranks.size > 1 else 0.0
     with interruptions(patience) as asked_to_stop:
-        for i in range(start, task.iterations):
-            task.step(i)
-            done = i + 1
-            if i == start:
+        for done in range(start + 1, task.iterations + 1):
+            task.step(done - 1)
+            if done == start + 1:
                 clock.start()  # the first step, which may compile, does not count
-            if is_logged(done):
+            if records.is_logged(done):
                 clock.stop()
                 is_last = done == task.iterations
                 if is_last:
-                    save(done)
-                row = log(done)
+                    records.save(done)
+                records.log(done)
                 if not is_last and ranks.any(time.perf_counter() - saved_at > checkpoint_every):
-                    save(done)
+                    records.save(done)
                     saved_at = time.perf_counter()
-                watch(done, task.iterations, row)
+                watch(done, task.iterations, records.row)
                 clock.start()
             elif time.perf_counter() - watched_at > WATCH_EVERY:
                 watched_at = time.perf_counter()
-                watch(done, task.iterations, row)
-            ranks_agree_now = ranks.size == 1 or is_logged(done) or done % AGREE_EVERY == 0
+                watch(done, task.iterations, records.row)
+            ranks_agree_now = ranks.size == 1 or records.is_logged(done) or done % AGREE_EVERY == 0
             if ranks_agree_now and ranks.any(asked_to_stop()):
                 clock.stop()
-                save(done)
+                records.save(done)
                 raise KeyboardInterrupt
     if ranks.is_first:
-        folder.finish(row)
-    return row
+        folder.finish(records.row)
+    return records.row
+
+
+@dataclass
+class _Records:
+    """What a run leaves behind: metrics and checkpoints, written by the first rank.
+
+    Attributes:
+        row: the last metrics.
+    """
+
+    task: Task
+    folder: Folder
+    ranks: Ranks
+    clock: "_Clock"
+    row: dict[str, Any]
+
+    def is_logged(self, i: int) -> bool:
+        return i % self.task.every == 0 or i == self.task.iterations
+
+    def log(self, i: int) -> None:
+        """Measure after i iterations."""
+        seconds = round(self.clock.seconds, 6)
+        self.row = {"iteration": i, "seconds": seconds, **self.task.measure(i)}
+        if self.ranks.is_first:
+            self.folder.log(self.row)
+
+    def save(self, i: int) -> None:
+        """Write a checkpoint after i iterations."""
+        random, *further = self.ranks.gather(_random_state())
+        state = {"task": self.task.state_dict(), "seconds": self.clock.seconds, "random": random}
+        if self.ranks.is_first:
+            self.folder.checkpoint(i, {**state, "random_others": further} if further else state)
 
 
 @contextlib.contextmanager

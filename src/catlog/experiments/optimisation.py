@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..estimators import GumbelSoftmax
 from ..functions import Additive
@@ -66,18 +66,15 @@ class OptimisationTask:
         if isinstance(self.E, GumbelSoftmax):
             self.temperature.fill_(float(self.E.temperature))
             self.E = replace(self.E, temperature=self.temperature)
-        one_hot = takes_one_hot(self.E)
         self.rate = config.learning_rate or config.rates.get(
             config.estimator, 5.0 if self.E.unbiased else 0.01
         )
         self.logits = torch.randn(config.variables, 2, device=device).requires_grad_()
         self.average = torch.zeros_like(self.logits)
         costs = (torch.arange(2.0) - 0.499).square().expand(config.variables, 2) / config.variables
-        self.f = (
-            OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2)
-            if one_hot
-            else Additive(costs.to(device))
-        )
+        self.f: nn.Module = Additive(costs.to(device))
+        if takes_one_hot(self.E):
+            self.f = OnNumbers(lambda x: (x - 0.499).square().mean(-1), 2)
         self.exact = Additive(costs.double().to(device), one_hot=True)
         self.learner = Learner(self.E)
 
@@ -102,20 +99,17 @@ class OptimisationTask:
             value = float(self.exact(self.logits.double().softmax(-1)[None]))
         with torch.random.fork_rng(devices=[self.logits.device] if self.logits.is_cuda else []):
             estimates = torch.stack([self.gradient() for _ in range(4)])
-        spread = estimates.var(-1, correction=0).mean()
-        return {
-            "value": value,
-            "gradient_variance": float(estimates.var(0).sum()),
-            "gradient_spread": float(spread),
-        }
+        variance = float(estimates.var(0).sum())
+        spread = float(estimates.var(-1, correction=0).mean())
+        return {"value": value, "gradient_variance": variance, "gradient_spread": spread}
 
     def state_dict(self) -> dict[str, Any]:
-        state = {
+        return {
             "logits": self.logits.detach(),
             "average": self.average,
             "temperature": self.temperature,
+            "learner": self.learner.state_dict(),
         }
-        return {**state, "learner": self.learner.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():

@@ -86,20 +86,9 @@ class Programs(Settings):
     """
 
     program: Literal[
-        "numbers",
-        "sum",
-        "sum-2",
-        "sum-3",
-        "sum-4",
-        "mult-2",
-        "mod-2",
-        "add-mod-3",
-        "add-sub",
-        "less-than",
-        "equal",
-        "not-3-or-4",
-        "count-3-4",
-    ] = "numbers"
+        "numbers", "sum", "sum-2", "sum-3", "sum-4", "mult-2", "mod-2", "add-mod-3", "add-sub",
+        "less-than", "equal", "not-3-or-4", "count-3-4",
+    ] = "numbers"  # fmt: skip
     """numbers: the sum of two numbers; sum: of single digits; the others are MNIST-R's."""
     digits: Count = 4
     """Digits of each number (numbers), or of the sum (sum)."""

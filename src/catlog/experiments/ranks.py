@@ -33,19 +33,16 @@ class Ranks:
         """Call ``action`` on the first rank; return its result, or raise its error, on all."""
         if self.size == 1:
             return action()
-        result: Any = None
-        failure: Exception | None = None
+        message: list[Any] = [None, None]  # the result, or the error
         if self.is_first:
             try:
-                result = action()
+                message[0] = action()
             except Exception as error:
-                failure = error
-        message = [result, failure]
+                message[1] = error
         dist.broadcast_object_list(message, src=0, group=self.group)
-        result, failure = message
-        if failure is not None:
-            raise failure
-        return result
+        if message[1] is not None:
+            raise message[1]
+        return message[0]
 
     def any(self, flag: bool) -> bool:
         """Return True if ``flag`` is set on any rank."""

@@ -80,17 +80,8 @@ def execute(
     source = home if extends is None else Folder(extends, config.length)
     content = record(config)
 
-    def shorter() -> Folder:
-        """Return the folder whose run may have to be extended."""
-        return home if home.has_progress() else source
-
-    def check_folder() -> dict[str, Any] | None:
-        """Return the metrics of a complete run; raise if a folder cannot be used."""
-        home.check_config(content, resume=resume)
-        if (length := shorter().shorter_length(content)) is not None:
-            change: dict[str, Any] = {config.length: length}
-            replace(config, **change).check_extension()
-        return home.completed(content)
+    def look() -> tuple[dict[str, Any] | None, Folder | None]:
+        return _look_at(home, source, config, resume)
 
     with contextlib.ExitStack() as stack:
         ranks = stack.enter_context(join_ranks(config.torch_device))
@@ -99,17 +90,18 @@ def execute(
                 f"{config.name} has no batches to divide among {ranks.size} ranks. "
                 "Run it without torchrun."
             )
-        if (summary := ranks.from_first(check_folder)) is not None:
+        if (summary := ranks.from_first(look)[0]) is not None:
             return summary
         torch.manual_seed(config.seed)
         task = config.task()
         ranks.split_random_streams()
         writer = _summary_writer() if tensorboard else None
         ranks.from_first(lambda: stack.enter_context(home.locked()))
-        if (summary := ranks.from_first(check_folder)) is not None:
+        summary, shorter = ranks.from_first(look)
+        if summary is not None:
             return summary  # another process has completed it in the meantime
-        if ranks.from_first(lambda: shorter().shorter_length(content)) is not None:
-            note = ranks.from_first(lambda: home.extend(content, shorter()))
+        if shorter is not None:
+            note = ranks.from_first(lambda: home.extend(content, shorter))
             if ranks.is_first:
                 notify(note)
         ranks.from_first(lambda: home.write_config(content))
@@ -126,6 +118,24 @@ def execute(
             notify=notify,
             patience=patience,
         )
+
+
+def _look_at(
+    home: Folder, source: Folder, config: Settings, resume: bool
+) -> tuple[dict[str, Any] | None, Folder | None]:
+    """Return the metrics of a complete run, and the folder of a shorter run to extend.
+
+    Raise if a folder cannot be used.
+    """
+    content = record(config)
+    home.check_config(content, resume=resume)
+    shorter = home if home.has_progress() else source
+    length = shorter.shorter_length(content)
+    if length is None:
+        return home.completed(content), None
+    change: dict[str, Any] = {config.length: length}
+    replace(config, **change).check_extension()
+    return home.completed(content), shorter
 
 
 def find_shorter_run(config: Settings) -> Path | None:

@@ -268,13 +268,9 @@ def addition_pictures(evidence: Evidence) -> list[Picture]:
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Draw all figures that the runs allow."""
-    return [
-        *gradients_pictures(evidence),
-        *optimisation_pictures(evidence),
-        *dvae_pictures(evidence),
-        *addition_pictures(evidence),
-        *programs_pictures(evidence),
-    ]
+    synthetic = [*gradients_pictures(evidence), *optimisation_pictures(evidence)]
+    digits = [*addition_pictures(evidence), *programs_pictures(evidence)]
+    return [*synthetic, *dvae_pictures(evidence), *digits]
 
 
 def save_all(

@@ -46,10 +46,7 @@ METRICS = {
 }
 AXES = {"iteration": "iterations", "seconds": "seconds", "epoch": "epochs"}
 STYLE: Any = {  # of all figures, for matplotlib.rc_context
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.labelsize": 10,
-    "legend.fontsize": 10,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize"), 10),
     "axes.grid": True,
     "grid.alpha": 0.25,
     "axes.spines.top": False,

@@ -71,15 +71,8 @@ def summary(evidence: Evidence) -> list[Table]:
             caption[1:] = [f"{name}={named[name]}" for name in sizes if name in constant]
             cells = {name: value for name, value in named.items() if name not in constant}
             for method, repeats in evidence.methods(experiment, **settings).items():
-                rows.append(
-                    {
-                        **cells,
-                        "method": method,
-                        "seeds": str(len(repeats)),
-                        "iterations": _iterations(repeats),
-                        name: str(final(repeats, metric)),
-                    }
-                )
+                row = {**cells, **_size(method, repeats), name: str(final(repeats, metric))}
+                rows.append(row)
         if rows:
             tables.append(Table(", ".join(caption), rows))
     return tables
@@ -145,9 +138,7 @@ def _optimisation_row(method: str, runs: Sequence[Run]) -> Cells:
     value = final(runs, "value")
     variance = statistic(float(np.nanmean(run.column("gradient_variance"))) for run in runs)
     return {
-        "method": method,
-        "seeds": str(len(runs)),
-        "iterations": _iterations(runs),
+        **_size(method, runs),
         "value at the end": format_number(value.mean, value.error, digits=7),
         "of the way": f"{100 * statistic(float(covered(run)[-1]) for run in runs).mean:.1f} %",
         "iterations to 90\u00a0%": str(statistic(map(iterations_to, runs))),
@@ -247,13 +238,11 @@ def programs_tables(evidence: Evidence) -> list[Table]:
         for whole, twice in product((False, True), repeat=2):
             more = {"whole": whole, "double_softmax": twice}
             for method, runs in evidence.methods("programs", **settings, **more).items():
+                whole_text = ", all results at once" if whole else ""
+                twice_text = ", softmax twice" if twice else ""
                 rows.append(
                     {
-                        "method": method
-                        + (", all results at once" if whole else "")
-                        + (", softmax twice" if twice else ""),
-                        "seeds": str(len(runs)),
-                        "iterations": _iterations(runs),
+                        **_size(method + whole_text + twice_text, runs),
                         "examples right": str(final(runs, "accuracy")),
                         "results right": str(final(runs, "result_accuracy")),
                         "digits read": str(final(runs, "digit_accuracy")),
@@ -280,6 +269,10 @@ def _addition_row(
         "runs that solved it": f"{successes} of {total}",
         "ms per step": format_number(milliseconds(runs).mean, digits=3),
     }
+
+
+def _size(method: str, runs: Sequence[Run]) -> Cells:
+    return {"method": method, "seeds": str(len(runs)), "iterations": _iterations(runs)}
 
 
 def _iterations(runs: Sequence[Run]) -> str:
