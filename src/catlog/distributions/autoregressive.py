@@ -86,7 +86,7 @@ class Autoregressive(Ordered):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if isinstance(cardinalities, int | Tensor):
+        if isinstance(cardinalities, (int, Tensor)):
             raise TypeError(
                 "Autoregressive: `cardinalities` must be a list of ints, the number of categories "
                 f"of each variable, but {cardinalities!r} was given. For d variables of k "
@@ -370,7 +370,7 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
         positive = not can_inspect(True, temperature) or bool(is_positive.all())
     else:
         positive = (
-            isinstance(temperature, int | float)
+            isinstance(temperature, (int, float))
             and not isinstance(temperature, bool)
             and 0 < temperature < torch.inf
         )
