@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from .tracing import can_inspect
 
+LARGEST = float_info.max  # read here, as torch 2.6 cannot trace it
+
 
 @runtime_checkable
 class Known(Protocol):
@@ -108,7 +110,7 @@ def check_number(
     """Raise unless ``value`` is finite and ``least <= value < most`` (``closed``: ``<= most``)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{owner}: `{name}` must be {kind}, but {value!r} was given.")
-    if not (abs(value) <= float_info.max and least <= value <= most and (closed or value < most)):
+    if not (abs(value) <= LARGEST and least <= value <= most and (closed or value < most)):
         bounds = "finite" if least == -inf else f"in [{least}, {most}{']' if closed else ')'}"
         raise ValueError(f"{owner}: `{name}` must be {bounds}, but {value} was given.")
 

@@ -1,9 +1,24 @@
 """What torch.compile, torch.func and inference mode allow at this point of a run."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def constant_result(function: Callable[P, T]) -> Callable[P, T]:
+    """Let torch.compile call ``function`` and keep its result, instead of tracing it.
+
+    The arguments must be constants, and the result must depend on nothing else. This is
+    ``torch.compiler.assume_constant_result``, which would import the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def inside_functorch() -> bool:

@@ -160,6 +160,58 @@ def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -
     assert_compiles(loss, logits)
 
 
+@pytest.mark.parametrize("name", ["network", "sum"])
+def test_functions_with_a_table_are_made_inside(name: str) -> None:
+    """With a function of the batch, as in a step of training."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    targets = torch.arange(5.0, dtype=torch.float64)
+
+    def loss(logits: Tensor) -> Tensor:
+        function = {
+            "network": lambda: FirstLayerLinear(network, lambda out: out.squeeze(-1) * targets),
+            "sum": lambda: OfSum(lambda sums: (sums - targets).sin(), 2),
+        }[name]()
+        return catlog.IndeCateR(2)(function, Independent(Bernoulli(logits=logits), 1))
+
+    assert_compiles(loss, torch.randn(5, 3, dtype=torch.float64, requires_grad=True))
+
+
+def test_a_network_is_drawn_in_the_order_of_its_own_graph() -> None:
+    """One compiled function for two graphs with the same names."""
+    torch._dynamo.reset()
+    Node = catlog.distributions.Node
+    tables, root = normals(3, 3), normals(3)
+    call = torch.compile(
+        lambda nodes, x: catlog.BayesianNetwork(nodes).log_prob(x), fullgraph=True, backend="eager"
+    )
+    for nodes in (
+        {"a": Node([], root), "b": Node(["a"], tables)},
+        {"a": Node(["b"], tables), "b": Node([], root)},
+    ):
+        x = torch.tensor([1, 2])
+        torch.testing.assert_close(call(nodes, x), catlog.BayesianNetwork(nodes).log_prob(x))
+
+
+def test_a_module_of_an_autoregressive_distribution_compiles() -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3).double()
+
+        def forward(self, x: Tensor, i: int) -> Tensor:
+            return self.linear(x.double() * (torch.arange(3) < i))
+
+    network = Network()
+
+    def loss(shift: Tensor) -> Tensor:
+        q = catlog.Autoregressive(network, [3] * 3)
+        return catlog.SCateR(2)(lambda x: (x * shift).sum(-1).sin(), q)
+
+    parameters = list(network.parameters())
+    assert_compiles(loss, normals(3).requires_grad_(), parameters=parameters)
+
+
 def test_a_distribution_made_outside() -> None:
     """q as an argument of the compiled function."""
     q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)

@@ -7,7 +7,6 @@ from math import prod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 
 from ..checks import check_function
@@ -21,6 +20,7 @@ from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
 from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
+from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
 
@@ -169,7 +169,7 @@ class GradientSampler:
         for leaf in leaves:
             leaf.grad = None
         # The graph of q is used again, so the versions of its leaves must not change.
-        with _unsafe_preserve_version_counter(leaves):
+        with versions_kept(leaves):
             self.synchronise()
             start = clock()
             for _ in range(count):

@@ -1,7 +1,7 @@
 """What a measurement leaves as it was: random numbers, and the buffers of the user's modules."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 
@@ -45,9 +45,18 @@ def left_alone(*sources: object) -> Iterator[None]:
             yield
         finally:
             # A graph that was built before may hold these tensors, so their versions stay.
-            with torch.no_grad(), _unsafe_preserve_version_counter(tuple(buffers)):
+            with torch.no_grad(), versions_kept(buffers):
                 for buffer, value in zip(buffers, values, strict=True):
                     buffer.copy_(value)
+
+
+@contextmanager
+def versions_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Change tensors in place, while graphs that hold them stay valid."""
+    with ExitStack() as stack:
+        for tensor in tensors:  # torch 2.6 takes one at a time
+            stack.enter_context(_unsafe_preserve_version_counter(tensor))
+        yield
 
 
 def modules_of(*sources: object) -> list[nn.Module]:

@@ -86,7 +86,7 @@ class Autoregressive(Ordered):
         dtype: torch.dtype | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if isinstance(cardinalities, int | Tensor):
+        if isinstance(cardinalities, (int, Tensor)):
             raise TypeError(
                 "Autoregressive: `cardinalities` must be a list of ints, the number of categories "
                 f"of each variable, but {cardinalities!r} was given. For d variables of k "
@@ -113,13 +113,13 @@ class Autoregressive(Ordered):
             batch_shape = getattr(network, "batch_shape", ())
         _check_temperature(temperature, torch.Size(batch_shape))
         owner = _model(network)
-        parameter = next(iter(owner.parameters()), None) if _is_module(owner) else None
+        parameters = list(owner.parameters()) if _is_module(owner) else []
         self.network = network
         self.cardinalities = tuple(cardinalities)
         self.blocks = tuple((i,) for i in range(len(self.cardinalities)))
         self.ancestors = tuple(range(i) for i in range(len(self.cardinalities)))
-        self.real = dtype or (torch.get_default_dtype() if parameter is None else parameter.dtype)
-        self.device = device or (torch.device("cpu") if parameter is None else parameter.device)
+        self.real = dtype or (parameters[0].dtype if parameters else torch.get_default_dtype())
+        self.device = device or (parameters[0].device if parameters else torch.device("cpu"))
         self.incremental = steps
         self.end = end
         self.temperature = temperature
@@ -370,7 +370,7 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
         positive = not can_inspect(True, temperature) or bool(is_positive.all())
     else:
         positive = (
-            isinstance(temperature, int | float)
+            isinstance(temperature, (int, float))
             and not isinstance(temperature, bool)
             and 0 < temperature < torch.inf
         )

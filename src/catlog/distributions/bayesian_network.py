@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..checks import check_count
+from ..tracing import constant_result
 from .markov_chain import lookup
 from .ordered import Ordered, widened
 
@@ -104,7 +105,7 @@ class BayesianNetwork(Ordered):
                         f"([*batch, *cardinalities of the parents {list(node.parents)}, k]), but "
                         f"{tuple(node.logits.shape)} was given."
                     )
-        order = _parents_first(nodes)
+        order = _parents_first({name: tuple(node.parents) for name, node in nodes.items()})
         reach: dict[str, frozenset[int]] = {}
         for name in order:
             reach[name] = frozenset(
@@ -183,9 +184,9 @@ def _check_nodes(nodes: object) -> None:
             )
 
 
-def _parents_first(nodes: Mapping[str, Node]) -> tuple[str, ...]:
+@constant_result  # torch 2.6 cannot trace graphlib
+def _parents_first(parents: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the names with parents before their children, or raise an error that shows a cycle."""
-    parents = {name: node.parents for name, node in nodes.items()}
     try:
         return tuple(TopologicalSorter(parents).static_order())
     except CycleError as error:

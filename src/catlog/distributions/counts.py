@@ -97,7 +97,7 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
     check_validate(validate)
     check_outputs(outputs)
     base = base_distribution(q)
-    if not isinstance(base, Poisson | Binomial | Geometric | NegativeBinomial):
+    if not isinstance(base, (Poisson, Binomial, Geometric, NegativeBinomial)):
         raise TypeError(
             "q: a distribution of independent counts is needed, Poisson, Binomial, Geometric or "
             "NegativeBinomial of torch.distributions, alone or inside Independent(..., dims), but "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
+from ..tracing import constant_result
 from .categoricals import Categoricals
 from .copies import Copies
 from .ordered import Ordered
@@ -89,11 +90,18 @@ def converted(q: Distribution) -> Distribution:
 
 def _conversion(kind: type) -> Convert | None:
     """Return how the type is converted: by its own registration, or that of its nearest base."""
-    for base in kind.__mro__:
-        for key in (base, f"{base.__module__}.{base.__qualname__}"):
-            if key in _CONVERSIONS:
-                return _CONVERSIONS[key]
+    for key in _keys(kind):
+        if key in _CONVERSIONS:
+            return _CONVERSIONS[key]
     return None
+
+
+@constant_result  # torch 2.6 cannot trace __mro__
+def _keys(kind: type) -> tuple[type | str, ...]:
+    """Return the type and its bases, the nearest first, each followed by its full name."""
+    return tuple(
+        key for base in kind.__mro__ for key in (base, f"{base.__module__}.{base.__qualname__}")
+    )
 
 
 def _masked(q: Any) -> Distribution:

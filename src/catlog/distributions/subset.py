@@ -225,11 +225,12 @@ def _tilt(
 ) -> Float[Tensor, "*batch"]:
     """Return the shift of the logits for which independent bits have about k ones on average."""
     margin = 40.0  # sigmoid(-40) is zero in the sum of any number of items
-    low = -logits.amax(-1) - margin
-    high = -logits.amin(-1) + margin
+    # The ends of the interval are one tensor. With two, paths through the graph multiply at every
+    # step, and torch 2.6 follows all of them when it compiles the backward pass.
+    ends = torch.stack([-logits.amax(-1) - margin, -logits.amin(-1) + margin])
     for _ in range(TILT_STEPS):
-        middle = (low + high) / 2
+        middle = ends.mean(0)
         expected = ((logits + middle.unsqueeze(-1)).sigmoid() * is_item).sum(-1)
-        low = torch.where(expected < k, middle, low)
-        high = torch.where(expected < k, high, middle)
-    return (low + high) / 2
+        is_low = expected < k
+        ends = torch.where(torch.stack([is_low, ~is_low]), middle, ends)
+    return ends.mean(0)

@@ -12,8 +12,8 @@ def call_network(
 
     It must have this ``shape``, or one more dimension of 1, which is dropped.
     """
-    dtype = next((parameter.dtype for parameter in network.parameters()), inputs.dtype)
-    out = network(inputs.to(dtype))
+    dtypes = [parameter.dtype for parameter in network.parameters()]
+    out = network(inputs.to(dtypes[0]) if dtypes else inputs)
     if isinstance(out, Tensor) and out.shape == (*shape, 1):
         out = out.squeeze(-1)
     if not isinstance(out, Tensor) or out.shape != torch.Size(shape):

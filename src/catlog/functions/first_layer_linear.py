@@ -17,6 +17,7 @@ from .tables import (
     check_own,
     how_it_differs,
     is_exactly,
+    register_function,
     register_tensors,
     widened,
 )
@@ -171,7 +172,8 @@ class FirstLayerLinear(nn.Module):
             )
         check_count("FirstLayerLinear", "categories", categories)
         self.network = network
-        self.head = head
+        self.head: Callable[[Tensor], Tensor] | None
+        register_function(self, "head", head)
         self.one_hot = one_hot
         self.chunk_size = chunk_size
         self.categories = categories

@@ -19,7 +19,7 @@ from .convolution import (
     spread,
     spread_logs,
 )
-from .tables import Variables, check_own, independent, register_tensors, widened
+from .tables import Variables, check_own, independent, register_function, register_tensors, widened
 
 FEW_SUMS = 512  # up to here the accurate convolution takes about as long as the FFT
 MOST_SUMS = 2**22
@@ -69,7 +69,8 @@ class OfSum(nn.Module):
                 raise ValueError(
                     f"OfSum: `weights` must have shape [d], but {tuple(weights.shape)} was given."
                 )
-        self.g = g
+        self.g: Callable[[Tensor], Tensor]
+        register_function(self, "g", g)
         self.categories = categories
         self.one_hot = one_hot
         self.weights: Tensor | None

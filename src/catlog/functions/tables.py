@@ -1,5 +1,6 @@
 """What functions with a table of their own share: how they read points, and in which precision."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -24,6 +25,16 @@ def register_tensors(module: nn.Module, **tensors: Tensor | None) -> None:
             module.register_buffer(name, tensor, persistent=False)
 
 
+def register_function(
+    module: nn.Module, name: str, function: Callable[[Tensor], Tensor] | None
+) -> None:
+    """Set an attribute to a function; one that is a module is registered as such."""
+    if hasattr(function, "parameters"):
+        setattr(module, name, function)
+    else:  # torch 2.6 cannot trace nn.Module.__setattr__ of a function
+        object.__setattr__(module, name, function)
+
+
 def how_it_differs(module: nn.Module, kind: type[nn.Module]) -> str:
     """Return in words how ``module(x)`` may differ from ``kind.forward``, or an empty string."""
     if type(module).forward is not kind.forward or type(module).__call__ is not nn.Module.__call__:
@@ -40,7 +51,8 @@ def how_it_differs(module: nn.Module, kind: type[nn.Module]) -> str:
 
 def is_exactly(module: object, kind: type[nn.Module]) -> bool:
     """Return whether ``module`` is a plain ``kind``, to be computed in any way."""
-    return type(module) is kind and not how_it_differs(module, kind)
+    # First by attribute: torch 2.6 cannot trace the type of a lambda.
+    return hasattr(module, "forward") and type(module) is kind and not how_it_differs(module, kind)
 
 
 def check_own(method: Literal["neighbours", "expectation"], f: nn.Module, kind: type) -> None:

@@ -80,17 +80,18 @@ def all_interventions(
     moved_variables: list[int] = []
     category: list[Tensor] = []
     weight: list[Tensor] = []
-    state = q.start(torch.Size([n, *batch])) if q.incremental else None
+    state = q.start(points.shape[1:-1]) if q.incremental else None
     previous = None
     for block, variables in enumerate(q.blocks):
         index = as_index(variables)
         active = [0] + [
             g for g, variable in enumerate(moved_variables, 1) if variable in q.ancestors[block]
         ]
-        lead = torch.Size([len(active) * n, *batch])
-        rows = points if len(active) == len(points) else points[integers(active, points.device)]
-        raw, state = q.next_logits(block, rows.flatten(0, 1), state, previous)
-        log_probs = q.block_log_probs(raw, block, lead, validate).unflatten(0, (len(active), n))
+        groups = points if len(active) == len(points) else points[integers(active, points.device)]
+        rows = groups.flatten(0, 1)
+        raw, state = q.next_logits(block, rows, state, previous)
+        log_probs = q.block_log_probs(raw, block, rows.shape[:-1], validate)
+        log_probs = log_probs.unflatten(0, (len(active), n))
         drawn = _drawn(
             log_probs, noise, active, index, suffix, None if x is None else x[..., index]
         )
@@ -119,7 +120,7 @@ def all_interventions(
             weight.append(alternative_weight)
         points = torch.cat([points, *new_groups])
         if q.incremental:
-            kept = torch.arange(lead[0], device=noise.device)
+            kept = torch.arange(len(rows), device=noise.device)
             copies = torch.arange(n, device=noise.device).repeat(counts[variables[0]])
             state = q.select_rows(state, torch.cat([kept, copies]))
             previous = points[..., variables[0]].flatten(0, 1)
@@ -165,7 +166,7 @@ def chosen_interventions(
         (1 + groups, n, *q.batch_shape, len(sizes)), dtype=torch.int64, device=device
     )
     category = torch.zeros_like(variable)
-    lead = torch.Size([(1 + groups) * n, *q.batch_shape])
+    lead = points.flatten(0, 1).shape[:-1]
     state = q.start(lead) if q.incremental else None
     previous = None
     all_groups = list(range(1 + groups))

@@ -1,7 +1,7 @@
 """Draws in the middle of a network, with an estimator's gradient: `catlog.sample`."""
 
 from math import isnan
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from ...distributions.factors import Factors, factors
 from ...estimator import Kind, once
 from ...sampling.gumbel import logistics
 from ...sampling.randomness import exponentials, rand
-from ...tracing import can_inspect
+from ...tracing import can_inspect, constant_result
 from .gumbel_softmax import GumbelSoftmax
 from .reinmax import ReinMax
 
@@ -25,14 +25,13 @@ class SlopeEstimator(Protocol):
     ``points(law, ...)`` takes what `randomness` names and returns draws ``[n, *batch, *event]``.
     """
 
+    supports: ClassVar[frozenset[Kind]]
+
     @property
     def samples(self) -> int: ...
 
     @property
     def validate(self) -> bool: ...
-
-    @property
-    def supports(self) -> frozenset[Kind]: ...
 
     @property
     def randomness(self) -> tuple[str, ...]: ...
@@ -213,7 +212,7 @@ def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> N
             f"sample: `estimator` must have samples=1, but {estimator!r} was given. For more "
             f"draws expand the logits: logits.expand({estimator.samples}, *logits.shape)."
         )
-    if (Kind.BITS if bits else Kind.ONE_HOT) not in estimator.supports:
+    if not _is_supported(Kind.BITS if bits else Kind.ONE_HOT, type(estimator)):
         raise TypeError(
             f"sample: `estimator` must draw {'bits' if bits else 'one-hot vectors'}, but "
             f"{estimator!r} does not. "
@@ -223,3 +222,8 @@ def _check(logits: Tensor, estimator: SlopeEstimator, dim: int, bits: bool) -> N
                 else "Pass bits=True, with one logit per bit, or use ReinMax."
             )
         )
+
+
+@constant_result  # torch 2.6 cannot look into a frozenset
+def _is_supported(kind: Kind, estimator: type[SlopeEstimator]) -> bool:
+    return kind in estimator.supports
