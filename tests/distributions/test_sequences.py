@@ -3,12 +3,11 @@
 test_checklist.py judges the probabilities of sequences, and test_every_estimator.py the estimators.
 """
 
-from collections.abc import Callable
 from itertools import product
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, zeros
 from torch.nn.functional import one_hot
 
 import catlog
@@ -39,8 +38,8 @@ class Recurrent(nn.Module):
         self.rows: list[int] = []
 
     def start(self, lead: torch.Size) -> Tensor:
-        zeros = torch.zeros(*lead, 5, dtype=torch.float64)
-        return zeros if self.context is None else zeros + self.context
+        state = zeros(*lead, 5, dtype=torch.float64)
+        return state if self.context is None else state + self.context
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         self.rows.append(state.shape[:-1].numel())
@@ -115,7 +114,7 @@ class Tree(nn.Module):
         self.table = nn.Parameter((80 * numbers.clamp(-1, 1)).to(dtype))
 
     def start(self, lead: torch.Size) -> Tensor:
-        return torch.zeros(lead, dtype=torch.int64)
+        return zeros(lead, dtype=torch.int64)
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         state = state if previous is None else K * state + previous
@@ -543,9 +542,9 @@ def test_check_passes_sound_networks(
         for seed in range(3):
             torch.manual_seed(seed)
             q.check(lambda x: (x == 2).double().mean(-1))
-    q = Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
+    q = Autoregressive(lambda x, i: zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
     q.check()
-    Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 1), [1], end=0).check()
+    Autoregressive(lambda x, i: zeros(*x.shape[:-1], 1), [1], end=0).check()
 
 
 @pytest.mark.parametrize("mistake", ["positions", "padding"])
@@ -579,52 +578,41 @@ def test_check_of_f(name: str) -> None:
     check_f(lambda x: x.double().sum(-1) + torch.rand(x.shape[:-1]), x)  # noise is allowed
 
 
-BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "end is no category": (
-        lambda: Autoregressive(Recurrent(), [3, 2], end=2),
-        r"`end` must be between 0 and 1, but 2 was given. Every variable",
+BAD = {
+    "`end` must be between 0 and 1, but 2 was given. Every variable": lambda: Autoregressive(
+        Recurrent(), [3, 2], end=2
     ),
-    "end is no int": (lambda: Autoregressive(Recurrent(), [3], end=0.0), "`end` must be an int"),
-    "no temperature": (
-        lambda: Autoregressive(Recurrent(), [3], temperature=0.0),
-        "`temperature` must be positive, but it is 0.0",
+    "`end` must be an int": lambda: Autoregressive(Recurrent(), [3], end=0.0),
+    "`temperature` must be positive, but it is 0.0": lambda: Autoregressive(
+        Recurrent(), [3], temperature=0.0
     ),
-    "a negative temperature": (
-        lambda: Autoregressive(Recurrent(), [3], (2,), temperature=torch.tensor([1.0, -1.0])),
-        "`temperature` must be positive",
+    "`temperature` must be positive": lambda: Autoregressive(
+        Recurrent(), [3], (2,), temperature=torch.tensor([1.0, -1.0])
     ),
-    "temperatures of another batch": (
-        lambda: Autoregressive(Recurrent(), [3], (2,), temperature=torch.ones(3)),
-        r"broadcasts to the batch shape \(2,\), but its shape is \(3,\)",
+    r"broadcasts to the batch shape \(2,\), but its shape is \(3,\)": lambda: Autoregressive(
+        Recurrent(), [3], (2,), temperature=torch.ones(3)
     ),
-    "padding on the right": (
-        lambda: Prompted(Attention(), torch.zeros(1, 2).long(), torch.tensor([[True, False]])),
-        "must be padded on the left",
+    "must be padded on the left": lambda: Prompted(
+        Attention(), zeros(1, 2).long(), torch.tensor([[True, False]])
     ),
-    "a hole in a prompt": (
-        lambda: Prompted(
-            Attention(), torch.zeros(1, 3).long(), torch.tensor([[True, False, True]])
-        ),
-        "must be padded on the left",
+    "`prompts` must be padded on the left": lambda: Prompted(
+        Attention(), zeros(1, 3).long(), torch.tensor([[True, False, True]])
     ),
-    "an empty prompt": (
-        lambda: Prompted(Attention(), torch.zeros(2, 0).long()),
-        r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1",
+    r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1": lambda: Prompted(
+        Attention(), zeros(2, 0).long()
     ),
-    "a mask of another shape": (
-        lambda: Prompted(Attention(), torch.zeros(2, 1).long(), torch.ones(2, 2).bool()),
-        r"`mask` must be bool of the prompts' shape \(2, 1\)",
+    r"`mask` must be bool of the prompts' shape \(2, 1\)": lambda: Prompted(
+        Attention(), zeros(2, 1).long(), torch.ones(2, 2).bool()
     ),
-    "nothing to pad": (lambda: left_padded([[1], []]), "non-empty list of non-empty lists"),
-    "wrong logits of a step": (
-        lambda: Autoregressive(Form(Recurrent(k=2), "start", "step"), [3], end=0).sample(),
-        r"conditional of variable 0 must return logits of shape \(1, 3\), but it returned \(1, 2\)",
-    ),
+    "non-empty list of non-empty lists": lambda: left_padded([[1], []]),
+    r"conditional of variable 0 must return logits of shape \(1, 3\), "
+    r"but it returned \(1, 2\)": Autoregressive(
+        Form(Recurrent(k=2), "start", "step"), [3], end=0
+    ).sample,
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name: str) -> None:
-    action, message = BAD[name]
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input(message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        action()
+        BAD[message]()

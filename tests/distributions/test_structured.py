@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, zeros
 from torch.distributions import Bernoulli, Independent
 
 import catlog
@@ -178,7 +178,7 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
         logits = torch.stack([torch.zeros_like(theta[0]), theta[0]])
         return BayesianNetwork({"a": Node([], logits), "b": Node(["a"], logits.expand(2, 2))})
 
-    case = case_of(torch.zeros(1, dtype=torch.float64), law)
+    case = case_of(zeros(1, dtype=torch.float64), law)
 
     def xor(x: Tensor) -> Tensor:
         return (x[..., 0] != x[..., 1]).double()
@@ -200,7 +200,7 @@ def test_conditional_calls_and_evaluations_as_promised() -> None:
 
     def network(x: Tensor, i: int) -> Tensor:
         calls.append(len(x))
-        return torch.zeros(*x.shape[:-1], sizes[i])
+        return zeros(*x.shape[:-1], sizes[i])
 
     def f(x: Tensor) -> Tensor:
         nonlocal evaluated
@@ -221,7 +221,7 @@ def test_only_descendants_are_drawn_again() -> None:
     def counted(name: str, k: int) -> Callable[[Tensor], Tensor]:
         def network(parents: Tensor) -> Tensor:
             rows.setdefault(name, len(parents))  # the sweep comes first
-            return torch.zeros(*parents.shape[:-1], k)
+            return zeros(*parents.shape[:-1], k)
 
         return network
 
@@ -250,195 +250,136 @@ def test_fixed_nodes_get_no_interventions() -> None:
 @pytest.mark.parametrize("name", ["chain", "emitting chain", "autoregressive"])
 def test_long_sequences_are_made_in_little_memory(name: str) -> None:
     """Sets of all earlier variables would hold d^2 / 2 numbers, 128 MB here."""
-    d, zeros = 2000, torch.zeros(2, 2)
+    d, table = 2000, zeros(2, 2)
     tracemalloc.start()
     if name == "autoregressive":
-        Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 2), (2,) * d)
+        Autoregressive(lambda x, i: zeros(*x.shape[:-1], 2), (2,) * d)
     else:
-        MarkovChain(zeros[0], zeros, length=d, emission=zeros if "emitting" in name else None)
+        MarkovChain(table[0], table, length=d, emission=table if "emitting" in name else None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**22
 
 
-BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "cycle": (
-        lambda: BayesianNetwork(
-            {"a": Node(["b"], torch.zeros(2, 2)), "b": Node(["a"], torch.zeros(2, 2))}
-        ),
-        r"cycle, a -> b -> a",
+BAD = {
+    "cycle, a -> b -> a": lambda: BayesianNetwork(
+        {"a": Node(["b"], zeros(2, 2)), "b": Node(["a"], zeros(2, 2))}
     ),
-    "unknown parent": (
-        lambda: BayesianNetwork({"a": Node(["z"], torch.zeros(2, 2))}),
-        r"parent 'z' of node 'a'",
+    "parent 'z' of node 'a'": lambda: BayesianNetwork({"a": Node(["z"], zeros(2, 2))}),
+    r"node 'b' must have shape \(3, 2\).*\(2, 2\) was given": lambda: BayesianNetwork(
+        {"a": Node([], zeros(3)), "b": Node(["a"], zeros(2, 2))}
     ),
-    "table of another size": (
-        lambda: BayesianNetwork(
-            {"a": Node([], torch.zeros(3)), "b": Node(["a"], torch.zeros(2, 2))}
-        ),
-        r"node 'b' must have shape \(3, 2\).*\(2, 2\) was given",
+    "'a' is a network; give its `cardinality`": lambda: BayesianNetwork(
+        {"a": Node([], lambda x: x)}
     ),
-    "network without cardinality": (
-        lambda: BayesianNetwork({"a": Node([], lambda x: x)}),
-        r"'a' is a network; give its `cardinality`",
+    r"`transition` must have shape .*\(2, 2\) was given": lambda: MarkovChain(
+        zeros(3), zeros(2, 2), length=4
     ),
-    "transition of another size": (
-        lambda: MarkovChain(torch.zeros(3), torch.zeros(2, 2), length=4),
-        r"`transition` must have shape .*\(2, 2\) was given",
+    r"`transition` must have shape \[3, 3\], \[4, 3, 3\] or \[4, 2, 3, 3\].*"
+    r"\(2, 3, 3\) was given": lambda: MarkovChain(zeros(4, 3), zeros(2, 3, 3), length=3),
+    r"`emission` must have shape \[\*batch, 3, o\].*\(2, 3, 5\) was given": lambda: MarkovChain(
+        zeros(4, 3), zeros(3, 3), length=3, emission=zeros(2, 3, 5)
     ),
-    "transition of another batch": (
-        lambda: MarkovChain(torch.zeros(4, 3), torch.zeros(2, 3, 3), length=3),
-        r"`transition` must have shape \[3, 3\], \[4, 3, 3\] or \[4, 2, 3, 3\].*"
-        r"\(2, 3, 3\) was given",
+    r"`initial` must have shape \[\*batch, k\]": lambda: MarkovChain(
+        zeros(()), zeros(2, 2), length=2
     ),
-    "emission of another batch": (
-        lambda: MarkovChain(
-            torch.zeros(4, 3), torch.zeros(3, 3), length=3, emission=torch.zeros(2, 3, 5)
-        ),
-        r"`emission` must have shape \[\*batch, 3, o\].*\(2, 3, 5\) was given",
+    "`length` is needed": lambda: MarkovChain(zeros(2), zeros(2, 2)),
+    r"conditional of variable 0 must return logits of shape \(1, 1, 3\), "
+    r"but it returned \(1, 1, 5\)": Autoregressive(
+        lambda x, i: zeros(*x.shape[:-1], 5), [3, 3]
+    ).sample,
+    "conditional of variable 0 has no valid probabilities": lambda: Autoregressive(
+        lambda x, i: torch.full((*x.shape[:-1], 3), torch.nan), [3, 3]
+    ).sample(),
+    r"all_logits must return shape \(1, 2, 3\)": lambda: Autoregressive(
+        type("Net", (), {"all_logits": lambda self, x: zeros(*x.shape, 2)})(), [3, 3]
+    ).log_prob(torch.tensor([0, 1])),
+    r"q cannot draw: \[1, 0\]": lambda: catlog.SCateR(1)(
+        lambda x: x.sum(-1).float(),
+        MarkovChain(torch.tensor([0.0, -torch.inf]), zeros(2, 2), length=2),
+        x=torch.tensor([[1, 0]]),
     ),
-    "no dimensions": (
-        lambda: MarkovChain(torch.zeros(()), torch.zeros(2, 2), length=2),
-        r"`initial` must have shape \[\*batch, k\]",
+    r"Use an estimator whose `supports` names \"structured\"": lambda: catlog.IndeCateR(1)(
+        lambda x: x.sum(-1).float(), chain(zeros(6))
     ),
-    "no length": (lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2)), "`length` is needed"),
-    "wrong logits": (
-        lambda: Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 5), [3, 3]).sample(),
-        r"conditional of variable 0 must return logits of shape \(1, 1, 3\), "
-        r"but it returned \(1, 1, 5\)",
+    r"MarkovChain: `initial` must be a tensor \[\*batch, k\], but list was given": lambda: (
+        MarkovChain([0.0, 0.0], zeros(2, 2), length=2)
     ),
-    "NaN logits": (
-        lambda: Autoregressive(
-            lambda x, i: torch.full((*x.shape[:-1], 3), torch.nan), [3, 3]
-        ).sample(),
-        "conditional of variable 0 has no valid probabilities",
+    "MarkovChain: `transition` must be a tensor .* list was given": lambda: MarkovChain(
+        zeros(2), [[0.0]], length=2
     ),
-    "wrong all_logits": (
-        lambda: Autoregressive(
-            type("Net", (), {"all_logits": lambda self, x: torch.zeros(*x.shape, 2)})(), [3, 3]
-        ).log_prob(torch.tensor([0, 1])),
-        r"all_logits must return shape \(1, 2, 3\)",
+    "MarkovChain: `emission` must be a tensor .* list was given": lambda: MarkovChain(
+        zeros(2), zeros(2, 2), length=2, emission=[0.0]
     ),
-    "impossible evidence": (
-        lambda: catlog.SCateR(1)(
-            lambda x: x.sum(-1).float(),
-            MarkovChain(torch.tensor([0.0, -torch.inf]), torch.zeros(2, 2), length=2),
-            x=torch.tensor([[1, 0]]),
-        ),
-        r"q cannot draw: \[1, 0\]",
+    r"MarkovChain: `initial` must have shape \[\*batch, k\] with k of at least 1.*\(0,\)": lambda: (
+        MarkovChain(zeros(0), zeros(0, 0), length=2)
     ),
-    "structured distribution where independent variables are needed": (
-        lambda: catlog.IndeCateR(1)(lambda x: x.sum(-1).float(), chain(torch.zeros(6))),
-        r"Use an estimator whose `supports` names \"structured\"",
+    "LinearChainCRF: `unary` must be a tensor .* list was given": lambda: catlog.LinearChainCRF(
+        [[0.0]], zeros(2, 2)
     ),
-    "chain of a list": (
-        lambda: MarkovChain([0.0, 0.0], torch.zeros(2, 2), length=2),
-        r"MarkovChain: `initial` must be a tensor \[\*batch, k\], but list was given",
+    "LinearChainCRF: `pairwise` must be a tensor .* list was given": lambda: catlog.LinearChainCRF(
+        zeros(2, 2), [[0.0]]
     ),
-    "chain with a list of transitions": (
-        lambda: MarkovChain(torch.zeros(2), [[0.0]], length=2),
-        r"MarkovChain: `transition` must be a tensor .* list was given",
+    "BayesianNetwork: `nodes` must be a dict .* but list was given": lambda: BayesianNetwork(
+        [Node([], zeros(2))]
     ),
-    "chain with a list of emissions": (
-        lambda: MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=2, emission=[0.0]),
-        r"MarkovChain: `emission` must be a tensor .* list was given",
+    "BayesianNetwork: `nodes` must be a dict .* but Tensor was given": lambda: BayesianNetwork(
+        {"a": zeros(2)}
     ),
-    "chain without states": (
-        lambda: MarkovChain(torch.zeros(0), torch.zeros(0, 0), length=2),
-        r"MarkovChain: `initial` must have shape \[\*batch, k\] with k of at least 1.*\(0,\)",
+    r"node 'wet': `parents` must be a list of names.* Pass \['rain'\]": lambda: BayesianNetwork(
+        {"rain": Node([], zeros(2)), "wet": Node("rain", zeros(2, 2))}
     ),
-    "evidence of a list": (
-        lambda: catlog.LinearChainCRF([[0.0]], torch.zeros(2, 2)),
-        r"LinearChainCRF: `unary` must be a tensor .* list was given",
+    "node 'a': `size` must be at least 1, but 0": lambda: BayesianNetwork(
+        {"a": Node([], zeros(2), size=0)}
     ),
-    "pairs of a list": (
-        lambda: catlog.LinearChainCRF(torch.zeros(2, 2), [[0.0]]),
-        r"LinearChainCRF: `pairwise` must be a tensor .* list was given",
+    "node 'a': `cardinality` must be at least 1, but 0": lambda: BayesianNetwork(
+        {"a": Node([], lambda x: x, cardinality=0)}
     ),
-    "list of nodes": (
-        lambda: BayesianNetwork([Node([], torch.zeros(2))]),
-        r"BayesianNetwork: `nodes` must be a dict .* but list was given",
+    r"node 'a': `logits` must have the categories in their last dimension.*"
+    r"\(\) was given": lambda: BayesianNetwork({"a": Node([], zeros(()))}),
+    "node 'a': `logits` must be a tensor or a network, but NoneType was given": lambda: (
+        BayesianNetwork({"a": Node([], None)})
     ),
-    "node that is a tensor": (
-        lambda: BayesianNetwork({"a": torch.zeros(2)}),
-        r"BayesianNetwork: `nodes` must be a dict .* but Tensor was given",
+    r"`batch_shape` must be a tuple of sizes, but 3 was given\. Pass \(3,\)": lambda: (
+        BayesianNetwork({"a": Node([], zeros(3, 2))}, 3)
     ),
-    "name in the place of a list": (
-        lambda: BayesianNetwork(
-            {"rain": Node([], torch.zeros(2)), "wet": Node("rain", torch.zeros(2, 2))}
-        ),
-        r"node 'wet': `parents` must be a list of names.* Pass \['rain'\]",
+    r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d": lambda: Autoregressive(
+        lambda x, i: x, 3
     ),
-    "node of no variables": (
-        lambda: BayesianNetwork({"a": Node([], torch.zeros(2), size=0)}),
-        r"node 'a': `size` must be at least 1, but 0",
+    "Autoregressive: `network` must be a function .* but NoneType was given": lambda: (
+        Autoregressive(None, [3, 3])
     ),
-    "node of no categories": (
-        lambda: BayesianNetwork({"a": Node([], lambda x: x, cardinality=0)}),
-        r"node 'a': `cardinality` must be at least 1, but 0",
+    "`temperature` must be positive": lambda: Autoregressive(
+        lambda x, i: x, [3], temperature=torch.tensor(torch.inf)
     ),
-    "table of no categories": (
-        lambda: BayesianNetwork({"a": Node([], torch.zeros(()))}),
-        r"node 'a': `logits` must have the categories in their last dimension.*\(\) was given",
+    r"MarkovChain: `batch_shape` must be one that \(3,\) expands to, but it is \(4,\)": lambda: (
+        MarkovChain(zeros(3, 2), zeros(2, 2), length=2).expand((4,))
     ),
-    "node without logits": (
-        lambda: BayesianNetwork({"a": Node([], None)}),
-        r"node 'a': `logits` must be a tensor or a network, but NoneType was given",
+    r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)": lambda: (
+        catlog.Subset(zeros(3, 2), 1).expand(())
     ),
-    "network's batch of an int": (
-        lambda: BayesianNetwork({"a": Node([], torch.zeros(3, 2))}, 3),
-        r"`batch_shape` must be a tuple of sizes, but 3 was given\. Pass \(3,\)",
+    "Categoricals: `logits` must be a list of tensors.* but str was given": lambda: (
+        catlog.Categoricals("abc")
     ),
-    "one cardinality": (
-        lambda: Autoregressive(lambda x, i: x, 3),
-        r"`cardinalities` must be a list of ints.* but 3 was given.*\[k\] \* d",
+    r"Categoricals: `logits` must be a tensor \[\*batch, k_i\] .* but list was given": lambda: (
+        catlog.Categoricals([[0.0, 1.0]])
     ),
-    "no network": (
-        lambda: Autoregressive(None, [3, 3]),
-        r"Autoregressive: `network` must be a function .* but NoneType was given",
+    r"k_i of at least 1, but \[\(0,\), \(3,\)\] were given": lambda: catlog.Categoricals(
+        [zeros(0), zeros(3)]
     ),
-    "infinite temperature": (
-        lambda: Autoregressive(lambda x, i: x, [3], temperature=torch.tensor(torch.inf)),
-        r"`temperature` must be positive",
+    r"Prompted: `prompts` must be a tensor \[\*batch, p\] of tokens, but list was given": lambda: (
+        catlog.distributions.Prompted(lambda *arguments: None, [[1]])
     ),
-    "expanded to another batch": (
-        lambda: MarkovChain(torch.zeros(3, 2), torch.zeros(2, 2), length=2).expand((4,)),
-        r"MarkovChain: `batch_shape` must be one that \(3,\) expands to, but it is \(4,\)",
-    ),
-    "expanded to fewer dimensions": (
-        lambda: catlog.Subset(torch.zeros(3, 2), 1).expand(()),
-        r"Subset: `batch_shape` must be one that \(3,\) expands to, but it is \(\)",
-    ),
-    "categories of a string": (
-        lambda: catlog.Categoricals("abc"),
-        r"Categoricals: `logits` must be a list of tensors.* but str was given",
-    ),
-    "categories of lists": (
-        lambda: catlog.Categoricals([[0.0, 1.0]]),
-        r"Categoricals: `logits` must be a tensor \[\*batch, k_i\] .* but list was given",
-    ),
-    "a variable without categories": (
-        lambda: catlog.Categoricals([torch.zeros(0), torch.zeros(3)]),
-        r"k_i of at least 1, but \[\(0,\), \(3,\)\] were given",
-    ),
-    "prompts of a list": (
-        lambda: catlog.distributions.Prompted(lambda *arguments: None, [[1]]),
-        r"Prompted: `prompts` must be a tensor \[\*batch, p\] of tokens, but list was given",
-    ),
-    "noise of another shape": (
-        lambda: catlog.SCateR(1)(
-            lambda x: x.sum(-1).float(), chain(torch.zeros(6)), noise=torch.zeros(2, 3)
-        ),
-        r"noise must have shape \(4, 1, 3\)",
+    r"noise must have shape \(4, 1, 3\)": lambda: catlog.SCateR(1)(
+        lambda x: x.sum(-1).float(), chain(zeros(6)), noise=zeros(2, 3)
     ),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name: str) -> None:
-    action, message = BAD[name]
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input(message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        action()
+        BAD[message]()
 
 
 class _Tables(torch.nn.Module):
@@ -533,9 +474,9 @@ def test_every_one_of_1000_categories_is_drawn_in_narrow_types(
     def grid(shape: tuple[int, ...], dtype: torch.dtype, **options: object) -> Tensor:
         return cells.to(dtype).view(-1, 1).expand(shape).clone()
 
-    theta = torch.zeros(2, 1000, dtype=dtype)
+    theta = zeros(2, 1000, dtype=dtype)
     for name, (_, q) in narrow_laws(theta).items():
-        cdf = q.log_conditionals(torch.zeros(1, 2, dtype=torch.int64)).exp().cumsum(-1)
+        cdf = q.log_conditionals(zeros(1, 2, dtype=torch.int64)).exp().cumsum(-1)
         assert [len(values.unique()) for values in cdf[0]] == [1000, 1000], name
         with monkeypatch.context() as patch:
             patch.setattr(torch, "rand", grid)
@@ -602,7 +543,7 @@ class Letters(torch.nn.Module):
         return self.drop(torch.einsum("...jl,ikjl->...ik", letters, self.weight * self.mask))
 
     def start(self, lead: torch.Size) -> Tensor:
-        return torch.zeros(*lead, 5, 3, dtype=torch.float64)
+        return zeros(*lead, 5, 3, dtype=torch.float64)
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         if previous is not None:
@@ -669,9 +610,7 @@ def test_sound_networks_pass() -> None:
     assert q.log_prob(q.sample((7,))).isfinite().all()
     for sizes in ([1], [1, 1], [3], [2, 1, 3]):
         q = Autoregressive(
-            lambda x, i, sizes=sizes: torch.zeros(*x.shape[:-1], sizes[i]),
-            sizes,
-            validate_args=True,
+            lambda x, i, sizes=sizes: zeros(*x.shape[:-1], sizes[i]), sizes, validate_args=True
         )
         assert q.log_prob(q.sample()).shape == ()
 
@@ -683,10 +622,10 @@ def test_a_network_that_learns_to_look_ahead_is_caught_later() -> None:
     network.weight.data.zero_()
     q = Autoregressive(network, [3] * 5, validate_args=True)
     for _ in range(7):
-        q.log_prob(torch.zeros(5, dtype=torch.int64))
+        q.log_prob(zeros(5, dtype=torch.int64))
     network.weight.data.copy_(weight)
     with pytest.raises(ValueError, match="causal mask"):
-        q.log_prob(torch.zeros(5, dtype=torch.int64))
+        q.log_prob(zeros(5, dtype=torch.int64))
 
 
 def test_the_check_is_skipped_where_python_may_not_look() -> None:
@@ -694,7 +633,7 @@ def test_the_check_is_skipped_where_python_may_not_look() -> None:
     are rare.
     """
     broken = Letters("all")
-    x = torch.zeros(5, dtype=torch.int64)
+    x = zeros(5, dtype=torch.int64)
     Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)
     catlog.RLOO(2, validate=False)(lambda x: x.double().sum(-1), Autoregressive(broken, [3] * 5))
     q = Autoregressive(broken, [3] * 5, validate_args=True)
@@ -734,14 +673,14 @@ def test_networks_are_always_called_with_rows() -> None:
 
     def network(x: Tensor, i: int) -> Tensor:
         leads.add(x.dim())
-        return torch.zeros(*x.shape[:-1], 2)
+        return zeros(*x.shape[:-1], 2)
 
     q = Autoregressive(network, [2, 2], (3,))
     q.log_prob(q.sample())
-    q.log_prob(torch.zeros(2, dtype=torch.int64))
+    q.log_prob(zeros(2, dtype=torch.int64))
     q.entropy()
     node = Node([], lambda parents: network(parents, 0), cardinality=2)
-    BayesianNetwork({"a": node}, (3,)).log_prob(torch.zeros(1, dtype=torch.int64))
+    BayesianNetwork({"a": node}, (3,)).log_prob(zeros(1, dtype=torch.int64))
     assert leads == {3}
 
 
