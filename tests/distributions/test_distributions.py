@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 from torch.nn.functional import one_hot
+from torch.testing import assert_close
 
 import catlog
 from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
@@ -51,8 +52,8 @@ def check_view(q, law, wide):
     writes points as q does.
     """
     probs = torch.stack([1 - wide.probs, wide.probs], -1) if law.kind == "bits" else wide.probs
-    torch.testing.assert_close(law.probs, probs.reshape(law.probs.shape))
-    torch.testing.assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-6)
+    assert_close(law.probs, probs.reshape(law.probs.shape))
+    assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-6)
     torch.manual_seed(0)
     x = q.sample((5,))
     index, flat = law.index(x), law.flat(x)
@@ -63,7 +64,7 @@ def check_view(q, law, wide):
     drawn = draw(law, 5, generator=seeded())
     assert (drawn.shape, drawn.dtype) == (x.shape, x.dtype)
     log_prob = wide.log_prob(x.to(wide.probs)).reshape(5, *q.batch_shape, law.d).sum(-1)
-    torch.testing.assert_close(law.log_prob(index), log_prob, rtol=1e-6, atol=1e-5)
+    assert_close(law.log_prob(index), log_prob, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -148,7 +149,7 @@ def test_gradients_reach_given_probs():
     expected = torch.tensor(
         [[-1, 0.25, 0], [-1, -1, 3]], dtype=torch.float64
     )  # nothing for what is impossible
-    torch.testing.assert_close(probs.grad, expected)
+    assert_close(probs.grad, expected)
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
@@ -168,11 +169,9 @@ def test_categoricals_equal_separate_distributions(batch):
         assert x.dtype == torch.int64
         assert x.shape == (500, *q.batch_shape, 4)
         assert bool((x < torch.tensor(q.cardinalities)).all())
-        torch.testing.assert_close(
-            q.log_prob(x), sum(row.log_prob(x[..., i]) for i, row in enumerate(separate))
-        )
-        torch.testing.assert_close(q.entropy(), sum(row.entropy() for row in separate))
-        torch.testing.assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
+        assert_close(q.log_prob(x), sum(row.log_prob(x[..., i]) for i, row in enumerate(separate)))
+        assert_close(q.entropy(), sum(row.entropy() for row in separate))
+        assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
         wide = q.expand((5, *q.batch_shape))
         assert (wide.batch_shape, wide.event_shape, wide.cardinalities) == (
             (5, *q.batch_shape),
@@ -181,7 +180,7 @@ def test_categoricals_equal_separate_distributions(batch):
         )
         many = x.unsqueeze(1).expand(500, 5, *q.batch_shape, 4)
         for log_prob in (wide.log_prob(many), factors(wide).log_prob(many)):
-            torch.testing.assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
+            assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
 
 
 def test_categoricals_sample_their_support():
@@ -204,8 +203,8 @@ def test_entropy_of_masked_categoricals_is_differentiable():
     logits = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
     q = Categoricals(logits, (4, 2, 1))
     q.entropy().backward()
-    torch.testing.assert_close(q.entropy().exp(), torch.tensor(8.0, dtype=torch.float64))
-    torch.testing.assert_close(logits.grad, torch.zeros_like(logits))
+    assert_close(q.entropy().exp(), torch.tensor(8.0, dtype=torch.float64))
+    assert_close(logits.grad, torch.zeros_like(logits))
 
 
 def test_categoricals_inside_independent():
@@ -218,7 +217,7 @@ def test_categoricals_inside_independent():
     for E in (Exact(), IndeCateR()):
         value = E(additive, q, generator=seeded())
         slopes.append(torch.autograd.grad(value.sum(), logits, retain_graph=True)[0])
-    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
+    assert_close(*slopes, rtol=0, atol=1e-12)
 
 
 MASK = torch.tensor([[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 1, 1], [1, 0, 1], [0, 0, 0]]]).bool()
@@ -444,7 +443,7 @@ def test_a_category_of_probability_zero_gets_no_gradient(E, case):
         for gradient, expected in zip(
             expectation(E, case, curved, SLOPE), by_the_convention(case), strict=True
         ):
-            torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+            assert_close(gradient, expected, rtol=0, atol=1e-12)
 
 
 def test_the_constant_in_f_does_not_matter_at_zero():
@@ -508,7 +507,7 @@ def test_the_view_survives_torch_caches_and_expand(kind, change, by, dtype):
     seen = factors(change(TYPES[kind](**{by: parameter})))
     for got, expected in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
         expected = expected.reshape(4, -1)  # one row per variable
-        torch.testing.assert_close(
+        assert_close(
             got.reshape(-1, *expected.shape),
             expected.expand(got.numel() // expected.numel(), *expected.shape),
         )
@@ -542,7 +541,7 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
             )
     assert gradients[0].abs().max() > 0.1
     for plain, changed in zip(gradients[:2], gradients[2:], strict=True):
-        torch.testing.assert_close(changed, plain, rtol=1e-12, atol=1e-12)
+        assert_close(changed, plain, rtol=1e-12, atol=1e-12)
 
 
 def test_a_distribution_of_unknown_form_works_twice_and_compiles():
@@ -555,7 +554,7 @@ def test_a_distribution_of_unknown_form_works_twice_and_compiles():
     q = Independent(base.expand((2, 3)), 1)
     for _ in range(2):
         Exact()(lambda x: x.sum(-1), q).sum().backward()
-    torch.testing.assert_close(logits.grad, torch.ones(3))
+    assert_close(logits.grad, torch.ones(3))
 
     base = Bernoulli(probs=torch.tensor([0.0, 0.5, 1.0]))
     base.entropy()
@@ -678,11 +677,11 @@ def test_variables_with_one_category(E):
             value = deepcopy(E)(f, q)
             value.sum().backward()
             point = 2.0 * d if kind == "one-hot" else 1.0 * d
-            torch.testing.assert_close(
+            assert_close(
                 value, torch.full(batch, 2 * point, dtype=torch.float64), rtol=0, atol=1e-12
             )
             assert theta.grad is None or theta.grad.abs().max() < 1e-12
-            torch.testing.assert_close(
+            assert_close(
                 slope.grad,
                 torch.full_like(slope, point * max(1, 2 * len(batch))),
                 rtol=0,

@@ -26,7 +26,7 @@ from catlog.distributions.factors import Factors
 from catlog.distributions.point_form import PointForm
 from catlog.estimator import Kind
 from catlog.sampling.draw import draw
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from gradients import assert_same
 from structured_cases import STRUCTURED_CASES, every
 
@@ -62,8 +62,7 @@ def test_copies_equal_a_network_of_chains() -> None:
         catlog.LEG(2),
     ):
         by_hand, copies = (
-            E(f, q, generator=torch.Generator().manual_seed(0))
-            for q in (BayesianNetwork(nodes), chains(theta))
+            E(f, q, generator=seeded()) for q in (BayesianNetwork(nodes), chains(theta))
         )
         assert_same(copies, by_hand, theta, rtol=0, atol=1e-12)
     assert catlog.SCateR(1).evaluations(chains(theta)) == 1 + 4

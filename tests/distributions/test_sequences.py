@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn, zeros
 from torch.nn.functional import one_hot
+from torch.testing import assert_close
 
 import catlog
 from catlog import Autoregressive
@@ -200,8 +201,8 @@ def test_extreme_logits_of_sequences_that_end(names: tuple[str, ...], end: int) 
     assert wanted[0].min() < -200
     for value, exact in zip(got, wanted, strict=True):
         assert value.isfinite().all()
-        torch.testing.assert_close(value, exact, rtol=1e-13, atol=1e-12)
-    torch.testing.assert_close(got[1].sum().item(), 1.0, rtol=0, atol=1e-12)
+        assert_close(value, exact, rtol=1e-13, atol=1e-12)
+    assert_close(got[1].sum().item(), 1.0, rtol=0, atol=1e-12)
 
 
 @each_form
@@ -214,7 +215,7 @@ def test_extreme_logits_in_float32(names: tuple[str, ...]) -> None:
     for value, wanted in zip(got, listed_numbers(exact, END), strict=True):
         assert value.dtype == torch.float32
         assert value.isfinite().all()
-        torch.testing.assert_close(value.double(), wanted, rtol=1e-6, atol=2e-5)
+        assert_close(value.double(), wanted, rtol=1e-6, atol=2e-5)
 
 
 def test_extreme_sequences_are_drawn_as_they_should() -> None:
@@ -339,13 +340,11 @@ def test_prompts_of_different_lengths(end: int | None) -> None:
     q.check(lambda x: x.double().mean(-1))
     points = q.enumerate_support()
     together = q.log_prob(points)
-    torch.testing.assert_close(
-        together.exp().sum(0), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12
-    )
+    assert_close(together.exp().sum(0), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12)
     for i, prompt in enumerate(PROMPTS):
         alone = Autoregressive(Prompted(model, torch.tensor(prompt)), [K] * 3, end=end)
-        torch.testing.assert_close(together[:, i], alone.log_prob(points[:, i]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(
+        assert_close(together[:, i], alone.log_prob(points[:, i]), rtol=0, atol=1e-12)
+    assert_close(
         q._stacked(q.by_steps(points), points, validate=True),
         q.log_conditionals(points),
         rtol=0,
@@ -398,10 +397,10 @@ def test_temperatures_of_a_batch() -> None:
     x = torch.randint(K, (7, 2, D))
     expected = (network.all_logits(x) / heat[:, None, None]).log_softmax(-1)
     expected = expected.gather(-1, x.unsqueeze(-1)).sum((-1, -2))
-    torch.testing.assert_close(q.log_prob(x), expected, rtol=0, atol=1e-12)
+    assert_close(q.log_prob(x), expected, rtol=0, atol=1e-12)
     assert torch.autograd.grad(q.log_prob(x).sum(), heat)[0].abs().min() > 0
     step = Autoregressive(Form(network, "start", "step"), [K] * D, (2,), temperature=heat)
-    torch.testing.assert_close(step.log_prob(x), expected, rtol=0, atol=1e-12)
+    assert_close(step.log_prob(x), expected, rtol=0, atol=1e-12)
 
 
 def test_not_a_number_after_the_end_does_no_harm() -> None:
@@ -425,7 +424,7 @@ def test_compiled_without_looking() -> None:
     q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
     x = torch.tensor([[END] * 4, [0, END, END, END], [0, 2, 2, 0], [2, 0, 2, END]])
     compiled = torch.compile(lambda x: q.log_prob(x), fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
+    assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
     E = catlog.SCateR(2, validate=False)
     noise = torch.rand(9, 2, D, dtype=torch.float64)
 
@@ -433,7 +432,7 @@ def test_compiled_without_looking() -> None:
         return E(lambda x: x.double().sum(-1).sin(), q, noise=noise)
 
     compiled = torch.compile(value, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(noise), value(noise), rtol=0, atol=1e-12)
+    assert_close(compiled(noise), value(noise), rtol=0, atol=1e-12)
 
 
 # The check of a network

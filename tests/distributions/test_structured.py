@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor, zeros
 from torch.distributions import Bernoulli, Independent
+from torch.testing import assert_close
 
 import catlog
 from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import estimators
 from gradients import assert_same
 from samplers import cells, combine, independent_draws, interventions
@@ -57,7 +58,7 @@ def exact(case: StructuredCase, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, 
 
 
 def close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
-    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
@@ -92,7 +93,7 @@ def test_scater_with_top_categories_and_a_remainder_is_unbiased() -> None:
         part[:5] = gradient[:5] if i == 0 else 0
         part[5:] = gradient[5:] if i == 1 else 0
         total = part if total is None else total + part
-    torch.testing.assert_close(total, exact(case, f)[1], rtol=0, atol=1e-12)
+    assert_close(total, exact(case, f)[1], rtol=0, atol=1e-12)
 
 
 def test_criticater_is_unbiased_by_its_other_route() -> None:
@@ -136,7 +137,7 @@ def test_ram_is_scater_with_common_gumbels() -> None:
     case = STRUCTURED_CASES["recurrent, network(x, i)"]
     q = case.distribution(case.theta)
     values = [
-        E(function(TABLE), q, generator=torch.Generator().manual_seed(0))
+        E(function(TABLE), q, generator=seeded())
         for E in (catlog.RAM(4), catlog.SCateR(4, suffix="gumbel"))
     ]
     assert torch.equal(*values)
@@ -184,7 +185,7 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
         return (x[..., 0] != x[..., 1]).double()
 
     assert variance(catlog.Reinforce(1), case, xor) < 1e-20
-    torch.testing.assert_close(
+    assert_close(
         variance(catlog.SCateR(1, suffix="common"), case, xor),
         torch.tensor([0.125], dtype=torch.float64),
     )
@@ -443,7 +444,7 @@ def test_narrow_types_give_what_float32_gives(
         results = []
         for number_type in (dtype, torch.float32):
             leaf, q = narrow_laws(theta.to(number_type))[name]
-            generator = torch.Generator().manual_seed(0)
+            generator = seeded()
             value = deepcopy(E)(
                 lambda x: (x * torch.tensor([1.0, 3.0])).sum(-1).sin(), q, generator=generator
             )
@@ -453,10 +454,10 @@ def test_narrow_types_give_what_float32_gives(
         # A network's own arithmetic is in the narrow type; tables are not.
         slack = 4 if name == "Autoregressive" else 1
         rounding = slack * torch.finfo(dtype).eps
-        torch.testing.assert_close(
+        assert_close(
             value, wide, rtol=rounding if slack > 1 else 1e-6, atol=rounding if slack > 1 else 1e-6
         )
-        torch.testing.assert_close(
+        assert_close(
             gradient.float(), exact, rtol=rounding, atol=rounding * exact.abs().max().item() + 1e-7
         )
     assert made <= {torch.float32}
@@ -692,10 +693,8 @@ def test_fixed_nodes_alone(E: catlog.Estimator) -> None:
     )
     slope = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     value = deepcopy(E)(lambda x: slope * (2 + 0 * x.sum(-1)), q)
-    torch.testing.assert_close(value.detach(), torch.tensor(3.0, dtype=torch.float64))
-    torch.testing.assert_close(
-        torch.autograd.grad(value, slope)[0], torch.tensor(2.0, dtype=torch.float64)
-    )
+    assert_close(value.detach(), torch.tensor(3.0, dtype=torch.float64))
+    assert_close(torch.autograd.grad(value, slope)[0], torch.tensor(2.0, dtype=torch.float64))
     if isinstance(E, catlog.SCateR | catlog.RAM) and getattr(E, "variables", None) is None:
         seen: list[Tensor] = []
         value = E(lambda x: (seen.append(x), x.double().sum(-1))[1], q)
@@ -713,13 +712,10 @@ def test_a_table_for_all_batch_elements() -> None:
     x = q.sample((6,))
     assert x.shape == (6, 4, 6)
     assert torch.equal(q.log_prob(x), wide.log_prob(x))
-    torch.testing.assert_close(q.entropy(), wide.entropy())
-    torch.testing.assert_close(q.entropy(), Ordered.entropy(q))
+    assert_close(q.entropy(), wide.entropy())
+    assert_close(q.entropy(), Ordered.entropy(q))
     for E in (catlog.SCateR(2), catlog.RLOO(2)):
-        values = [
-            E(lambda x: x.double().sum(-1), law, generator=torch.Generator().manual_seed(0))
-            for law in (q, wide)
-        ]
+        values = [E(lambda x: x.double().sum(-1), law, generator=seeded()) for law in (q, wide)]
         assert torch.equal(*values)
     assert MarkovChain(normals(2, 4, 3), transition, length=2).sample().shape == (2, 4, 2)
 
@@ -747,7 +743,7 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
         return table[tuple(x.unbind(-1))] + 10
 
     for seed in range(5):
-        value = deepcopy(E)(f, q, generator=torch.Generator().manual_seed(seed))
+        value = deepcopy(E)(f, q, generator=seeded(seed))
         for leaf, gradient in zip(
             (start, step), torch.autograd.grad(value, [start, step]), strict=True
         ):
@@ -770,8 +766,8 @@ def test_float32_of_a_long_chain() -> None:
     initial, transition = normals(5), normals(5, 5, seed=1)
     exact = MarkovChain(initial, transition, length=8000)
     q = MarkovChain(initial.float(), transition.float(), length=8000)
-    torch.testing.assert_close(q.entropy().double(), exact.entropy(), rtol=5e-6, atol=0)
-    torch.testing.assert_close(q.marginals().double(), exact.marginals(), rtol=0, atol=1e-6)
+    assert_close(q.entropy().double(), exact.entropy(), rtol=5e-6, atol=0)
+    assert_close(q.marginals().double(), exact.marginals(), rtol=0, atol=1e-6)
 
 
 MAPPED: dict[str, Callable[[Tensor], Ordered]] = {
@@ -807,6 +803,6 @@ def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
         rows.append(gradient(theta))
     torch.manual_seed(0)
     mapped = torch.func.vmap(gradient, randomness="same")(thetas)
-    torch.testing.assert_close(mapped, torch.stack(rows), rtol=1e-12, atol=1e-12)
+    assert_close(mapped, torch.stack(rows), rtol=1e-12, atol=1e-12)
     different = torch.func.vmap(gradient, randomness="different")(thetas[:1].expand(20, 6))
     assert len(different.unique(dim=0)) > 1

@@ -9,7 +9,7 @@ from math import prod
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, Normal, OneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
 from catlog import (
     ARM,
@@ -58,6 +58,7 @@ from catlog.checks import check_generator, check_number
 from catlog.functions import Additive, FirstLayerLinear, OfSum, Pairwise, Potts
 from catlog.testing.cases import seeded
 from catlog.testing.settings import continuous, supports
+from laws import bits, integers, one_hots
 
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
@@ -72,9 +73,9 @@ BLACK_BOX = [E for E in ALL if not E.differentiates_f]
 INJECTABLE = [E for E in ALL if E.randomness and not continuous(E)]
 each_estimator = pytest.mark.parametrize("E", ALL, ids=repr)
 KINDS = {
-    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "index": lambda logits: Independent(Categorical(logits=logits), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+    "bits": lambda logits: bits(logits[..., 0]),
+    "index": lambda logits: integers(logits),
+    "one-hot": lambda logits: one_hots(logits),
 }
 accepted = pytest.mark.parametrize(
     ("E", "kind"), [(E, kind) for kind in KINDS for E in ALL if supports(E, kind)], ids=repr
@@ -83,7 +84,7 @@ accepted = pytest.mark.parametrize(
 
 @pytest.fixture
 def q():
-    return Independent(Bernoulli(logits=torch.zeros(2, 3)), 1)
+    return bits(torch.zeros(2, 3))
 
 
 def total(x):
@@ -225,14 +226,11 @@ def test_distribution_without_variables():
     with pytest.raises(
         ValueError, match=r"q: a distribution needs at least one variable.*event shape \(0,\)"
     ):
-        IndeCateR()(total, Independent(Bernoulli(logits=torch.zeros(2, 0)), 1))
+        IndeCateR()(total, bits(torch.zeros(2, 0)))
 
 
 @pytest.mark.parametrize("E", RELAXING, ids=repr)
-@pytest.mark.parametrize(
-    "law",
-    [Independent(Categorical(logits=torch.zeros(2, 3)), 1), Categoricals([torch.zeros(2)] * 2)],
-)
+@pytest.mark.parametrize("law", [integers(torch.zeros(2, 3)), Categoricals([torch.zeros(2)] * 2)])
 def test_integers_with_a_relaxing_estimator(E, law):
     with pytest.raises(
         TypeError,
@@ -376,8 +374,7 @@ def test_x_where_none_is_taken(q):
     with pytest.raises(ValueError, match="x: Exact evaluates f at every point of q"):
         Exact()(total, q, x=torch.zeros(8, 2, 3))
     with pytest.raises(
-        ValueError,
-        match=r"x: GumbelSoftmax cannot use it; give `noise` or a `generator` instead",
+        ValueError, match=r"x: GumbelSoftmax cannot use it; give `noise` or a `generator` instead"
     ):
         GumbelSoftmax()(total, q, x=torch.zeros(1, 2, 3))
 
@@ -443,7 +440,7 @@ def test_bool_valued_f_is_accepted(E):
     ]
     both = [lambda x: total(x) == 2, lambda x: (total(x) == 2).double()]
     for f, leaf in zip(both, logits, strict=True):
-        deepcopy(E)(f, Independent(Bernoulli(logits=leaf), 1), generator=seeded()).sum().backward()
+        deepcopy(E)(f, bits(leaf), generator=seeded()).sum().backward()
     torch.testing.assert_close(logits[0].grad, logits[1].grad, rtol=0, atol=0)
 
 
@@ -693,7 +690,7 @@ NOISES = {  # a valid one for three bits without a batch, all of it in [0, 1)
 
 @pytest.mark.parametrize("E", NOISES, ids=repr)
 def test_bad_noise(E):
-    q, noise = Independent(Bernoulli(logits=torch.zeros(3)), 1), NOISES[E]
+    q, noise = bits(torch.zeros(3)), NOISES[E]
     name = "start" if isinstance(E, SlopeCateR) else "noise"
     for argument in (noise, noise.double(), noise.half()):
         value = E(lambda x: x.sum(-1), q, **{name: argument})
@@ -812,7 +809,7 @@ def test_every_setting_works_or_is_refused(cls):
         E = cls(**setting)
         if isinstance(E, MovingAverageBaseline):
             return E(torch.ones(2)) + 0 * logits.sum()
-        return E(lambda x: x.sum(-1), Independent(Bernoulli(logits=logits), 1)).sum()
+        return E(lambda x: x.sum(-1), bits(logits)).sum()
 
     refused = 0
     for name in signature(cls).parameters:
@@ -879,7 +876,7 @@ def test_f_with_a_derivative_of_zero(E):
         lambda x: x.mul_(2).sum(-1),
     ):
         logits = torch.zeros(2, 3, requires_grad=True)
-        E(f, Independent(Bernoulli(logits=logits), 1)).sum().backward()
+        E(f, bits(logits)).sum().backward()
         assert bool(logits.grad.isfinite().all())
 
 
@@ -950,7 +947,7 @@ def test_what_is_learned_must_be_where_q_is(name: str) -> None:
     """The "meta" device stands for a GPU."""
     E = ESTIMATORS[name]()
     logits = torch.zeros(3, 4, device="meta", requires_grad=True)
-    q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    q = bits(logits, validate_args=False)
     message = rf"{name} keeps what it learns on cpu, but q is on meta.*E\.to\('meta'\)"
     with pytest.raises(ValueError, match=message):
         E(lambda x: x.sum(-1), q)
@@ -958,7 +955,7 @@ def test_what_is_learned_must_be_where_q_is(name: str) -> None:
 
 def test_a_baseline_must_be_where_q_is() -> None:
     logits = torch.zeros(3, 4, device="meta", requires_grad=True)
-    q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+    q = bits(logits, validate_args=False)
     message = r"MovingAverageBaseline keeps .* on cpu, but q is on meta.*baseline\.to\('meta'\)"
     with pytest.raises(ValueError, match=message):
         Reinforce(2, baseline=MovingAverageBaseline())(lambda x: x.sum(-1), q)

@@ -17,17 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog import (
-    ESTIMATORS,
-    Autoregressive,
-    BayesianNetwork,
-    Categoricals,
-    Exact,
-    MarkovChain,
-)
+from catlog import ESTIMATORS, Autoregressive, BayesianNetwork, Categoricals, Exact, MarkovChain
 from catlog.distributions import Node
 from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw
+from catlog.testing.cases import seeded
 from catlog.testing.settings import VARIANTS
 
 EXAMPLES = int(os.environ.get("CATLOG_FUZZ", "400"))
@@ -169,7 +163,7 @@ def cases(pick: Callable[..., Any]) -> Case:
 
 def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
     """Return a leaf, and a function that makes logits ``[*batch, *shape]`` from it."""
-    source = torch.Generator().manual_seed(case.seed)
+    source = seeded(case.seed)
     theta = torch.randn(400, generator=source, dtype=torch.float64).mul(case.scale).to(case.dtype)
     theta.requires_grad_(case.mode == "gradients")
     taken = 0
@@ -327,7 +321,7 @@ POINTS: dict[str, Callable[[Tensor], Any]] = {  # from valid ones
 UNSEEN = {"halves", "beyond", "negative", "NaN"}  # wrong in their numbers
 GENERATORS: dict[str, Callable[[int], Any]] = {
     "none": lambda seed: None,
-    "seeded": lambda seed: torch.Generator().manual_seed(seed),
+    "seeded": lambda seed: seeded(seed),
     "int": lambda seed: seed,
     "string": lambda seed: "seed",
     "class": lambda seed: torch.Generator,

@@ -7,12 +7,13 @@ from math import prod
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributions import Bernoulli, Independent, OneHotCategorical
+from torch.testing import assert_close
 
 from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThrough
 from catlog.distributions.factors import factors
 from catlog.sampling.draw import DRAWS, draw
 from catlog.testing.cases import seeded
+from laws import bits, one_hots
 
 search = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -23,8 +24,8 @@ counts = st.integers(1, 3)
 TINY = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 LAWS = {
-    "bits": lambda logits, sizes: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "one-hot": lambda logits, sizes: Independent(OneHotCategorical(logits=logits), 1),
+    "bits": lambda logits, sizes: bits(logits[..., 0]),
+    "one-hot": lambda logits, sizes: one_hots(logits),
     "categoricals": Categoricals,
 }
 BLACK_BOX = [
@@ -84,8 +85,8 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
             x=x[rows],
             **{name: option[rows] for name, option in options.items()},
         )
-        torch.testing.assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
-        torch.testing.assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
+        assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
+        assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
 
 
 @search
@@ -110,7 +111,7 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
         value = E(f, Categoricals(logits, sizes), generator=seeded(seed))
         results.append((value.detach(), gradient(value, logits)))
         most.append(seen if isinstance(E, Exact) else seen[1:])
-    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    assert_close(*results, rtol=0, atol=1e-12)
     assert sum(most[0]) == sum(most[1])
     assert all(rows <= max(1, chunk_size // prod(batch)) for rows in most[1])
 
@@ -147,10 +148,8 @@ def test_indecater_equals_the_literal_formula(
             point = x[i::d].clone() if per_variable else x.clone()
             point[..., i] = k
             literal = literal + probs[..., k] * f(point).mean(0)
-    torch.testing.assert_close(value, literal / d, rtol=0, atol=TINY[dtype])
-    torch.testing.assert_close(
-        gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype]
-    )
+    assert_close(value, literal / d, rtol=0, atol=TINY[dtype])
+    assert_close(gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype])
 
 
 @search
@@ -166,9 +165,7 @@ def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E)
     stride = torch.tensor([prod(sizes[i + 1 :]) for i in range(len(sizes))])
     logits = 3 * torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=seeded(seed))
     value = E(
-        lambda x: values[(x * stride).sum(-1)],
-        Categoricals(logits, sizes),
-        generator=seeded(seed),
+        lambda x: values[(x * stride).sum(-1)], Categoricals(logits, sizes), generator=seeded(seed)
     )
     assert value.shape == batch
     assert bool(value.isfinite().all())
@@ -188,13 +185,11 @@ def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
     logits = random_logits(seed, batch, sizes)
     q = Categoricals(logits, sizes)
     value = E(
-        lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64),
-        q,
-        generator=seeded(seed),
+        lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64), q, generator=seeded(seed)
     )
-    torch.testing.assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
+    assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
     expected = torch.zeros_like(logits)
-    torch.testing.assert_close(
+    assert_close(
         gradient(value, logits), expected, rtol=0, atol=1e-10 if isinstance(E, RLOO) else 0
     )
 
@@ -216,11 +211,7 @@ def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     index = E(f, Categoricals(logits, [k] * d), generator=seeded(seed))
     one_hot = E(
-        lambda x: f(x @ torch.arange(k, dtype=dtype)),
-        Independent(OneHotCategorical(logits=logits), 1),
-        generator=seeded(seed),
+        lambda x: f(x @ torch.arange(k, dtype=dtype)), one_hots(logits), generator=seeded(seed)
     )
-    torch.testing.assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
-    torch.testing.assert_close(
-        gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype]
-    )
+    assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
+    assert_close(gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Bernoulli
 from torch.nn.functional import leaky_relu, linear
 
 from catlog import NVIL, REBAR, RELAX, RLOO, RODEO, DoubleCV, Estimator, Exact, SlopeCateR
@@ -18,6 +18,7 @@ from catlog.experiments import DVAE, execute, records
 from catlog.experiments.protocol import ProtocolTask
 from catlog.experiments.stacked import StackedMLP, glorot_by_seed, stack_estimator
 from catlog.report.runs import Evidence, method_label
+from laws import bits, one_hots
 
 MODELS, BATCH, D = 3, 4, 5
 
@@ -67,10 +68,6 @@ def function(model: int | slice) -> Any:
         return quadratic + (x @ cubes.unsqueeze(-1)).squeeze(-1) ** 3
 
     return f
-
-
-def bits(logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits), 1)
 
 
 def gradient(E: Estimator, f: Any, logits: Tensor, **randomness: Tensor) -> Tensor:
@@ -174,12 +171,12 @@ def test_slopecater_of_a_stack_of_one_hot_variables() -> None:
     weight = torch.randn(MODELS, 1, D, k, dtype=torch.float64)
     for _ in range(2):
         logits = torch.randn(MODELS, BATCH, D, k, dtype=torch.float64)
-        x = Independent(OneHotCategorical(logits=logits), 1).sample((2,))
+        x = one_hots(logits).sample((2,))
         start = torch.rand(1, MODELS, BATCH, dtype=torch.float64)
 
         def of(E: Any, part: Any, logits: Tensor = logits, x: Tensor = x, u: Tensor = start) -> Any:
             leaf = logits[part].clone().requires_grad_()
-            q = Independent(OneHotCategorical(logits=leaf), 1)
+            q = one_hots(leaf)
 
             def f(points: Tensor) -> Tensor:
                 return (points * weight[part]).sum((-1, -2)) ** 3

@@ -23,7 +23,7 @@ from catlog.functions import (
     ising,
 )
 from catlog.sampling.draw import draw
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from gradients import assert_same as assert_same_estimates
 
 LAWS = {
@@ -98,7 +98,7 @@ def build(name, kind, batch=(), d=4):
 
 
 def some_draws(law, n):
-    return draw(law, n, generator=torch.Generator().manual_seed(0))
+    return draw(law, n, generator=seeded())
 
 
 def by_calls(f):
@@ -152,8 +152,7 @@ def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     f = build(name, kind, (4,))[0]
     logits = normals(4, 4, 3).requires_grad_()
     by_table, by_evaluation = (
-        E(function, LAWS[kind](logits), generator=torch.Generator().manual_seed(0))
-        for function in (f, by_calls(f))
+        E(function, LAWS[kind](logits), generator=seeded()) for function in (f, by_calls(f))
     )
     assert_same_estimates(by_table, by_evaluation, logits, rtol=0, atol=1e-12)
 
@@ -223,9 +222,7 @@ def test_values_follow_their_definition():
 def test_relaxed_points_have_a_gradient(name, kind):
     f = build(name, kind, (4,))[0]
     logits = normals(4, 4, 3).requires_grad_()
-    GumbelSoftmax(samples=2)(
-        f, LAWS[kind](logits), generator=torch.Generator().manual_seed(0)
-    ).sum().backward()
+    GumbelSoftmax(samples=2)(f, LAWS[kind](logits), generator=seeded()).sum().backward()
     assert bool(logits.grad.any(-1).all())
 
 
@@ -387,7 +384,7 @@ def test_units_that_are_off_are_left_out(case, batch):
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_digits_of_sum_and_its_table(base: int, places: int, one_hot: bool) -> None:
     """Against integers, at every neighbour; runs of base - 1 carry far."""
-    generator = torch.Generator().manual_seed(base * places)
+    generator = seeded(base * places)
     x = torch.randint(0, base, (30, 4, 2 * places), generator=generator)
     x[:10, :, places:] = base - 1 - x[:10, :, :places]  # every place adds up to base - 1
     weights = base ** torch.arange(places - 1, -1, -1)

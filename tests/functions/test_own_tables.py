@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 from torch.nn.utils import parametrizations
+from torch.testing import assert_close
 
 from catlog import Categoricals, IndeCateR, functions
 from catlog.distributions.factors import factors
@@ -57,7 +58,7 @@ def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatc
     with torch.no_grad():
         expected = differences(lambda x: f(x), x, f(x), law)
         f.table_checked = True  # the comparison would hide what this is about
-        torch.testing.assert_close(differences(f, x, f(x), law), expected, rtol=0, atol=1e-10)
+        assert_close(differences(f, x, f(x), law), expected, rtol=0, atol=1e-10)
     assert bool(expected.any(-1).all(0).any())
 
 
@@ -239,9 +240,7 @@ def test_subclasses_that_compute_the_same_are_accepted() -> None:
 
     net = decoder("few moves")
     f = FirstLayerLinear(Named(*with_weights_of(net, 0, Own(5, 6).double())), head())
-    torch.testing.assert_close(
-        f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5))
-    )
+    assert_close(f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5)))
 
 
 def test_batch_normalisation_in_training_raises_an_error() -> None:
@@ -283,10 +282,8 @@ def test_a_function_with_another_forward_and_an_old_table_raises_an_error(name: 
         {"neighbours": lambda self, x, *given: kind.neighbours(self, x, *given) ** 2},
     )
     table = OWN[name](both).neighbours(x)
-    torch.testing.assert_close(table, OWN[name](kind).neighbours(x) ** 2)
-    torch.testing.assert_close(
-        table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x)
-    )
+    assert_close(table, OWN[name](kind).neighbours(x) ** 2)
+    assert_close(table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x))
     f = OWN[name](kind)
     handle = f.register_forward_hook(lambda module, given, out: 2 * out)
     with pytest.raises(TypeError, match="forward hooks"):
@@ -482,8 +479,8 @@ def test_sums_are_wider_than_what_is_summed(kind: torch.dtype) -> None:
     ):
         expected, table = wide(x.double()), wide.neighbours(x.double())
         assert f(x).dtype == f.neighbours(x).dtype == torch.float32
-        torch.testing.assert_close(f(x).double(), expected, rtol=1e-5, atol=0)
-        torch.testing.assert_close(f.neighbours(x).double(), table, rtol=1e-5, atol=0)
+        assert_close(f(x).double(), expected, rtol=1e-5, atol=0)
+        assert_close(f.neighbours(x).double(), table, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("kind", HALVES)
@@ -492,9 +489,7 @@ def test_cross_entropy_of_few_bits_is_summed_in_float32(kind: torch.dtype) -> No
     logits = logits.to(kind)
     value = BernoulliCrossEntropy(targets.to(kind))(logits)
     assert value.dtype == torch.float32
-    torch.testing.assert_close(
-        value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0
-    )
+    assert_close(value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0)
 
 
 class Rounded(torch.overrides.TorchFunctionMode):
