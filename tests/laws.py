@@ -16,3 +16,7 @@ def integers(logits: Tensor, **options: Any) -> Distribution:
 
 def one_hots(logits: Tensor, **options: Any) -> Distribution:
     return Independent(OneHotCategorical(logits=logits, **options), 1)
+
+
+# By kind, from logits [*batch, variables, categories]; the logits of bits are those of category 0.
+KINDS = {"bits": lambda logits: bits(logits[..., 0]), "index": integers, "one-hot": one_hots}

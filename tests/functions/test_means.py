@@ -21,18 +21,14 @@ from catlog import Categoricals, Exact, MarkovChain, log_expectation, problems
 from catlog.functions import Additive, DigitsOfSum, OfSum, Pairwise, Potts, ising
 from catlog.functions.convolution import by_fft, by_products, distribution_of_sum
 from catlog.testing.cases import normals, seeded
-from gradients import assert_same
-from laws import bits, integers, one_hots
+from gradients import assert_same, with_gradients
+from laws import KINDS, bits, integers
 
-LAWS = {
-    "bits": lambda logits: bits(logits[..., 0]),
+LAWS = KINDS | {
     "bits by probs": lambda logits: Independent(Bernoulli(probs=logits[..., 0].sigmoid()), 1),
-    "index": lambda logits: integers(logits),
-    "one-hot": lambda logits: one_hots(logits),
     "mixed": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :]),
-    "masked": lambda logits: Independent(
-        Categorical(logits=logits.masked_fill(normals(*logits.shape[-2:], seed=9) > 1, -torch.inf)),
-        1,
+    "masked": lambda logits: integers(
+        logits.masked_fill(normals(*logits.shape[-2:], seed=9) > 1, -torch.inf)
     ),
 }
 
@@ -41,29 +37,28 @@ def wave(total):
     return (total.double() * 0.7).sin() + 1.5
 
 
-FUNCTIONS = {
-    "additive": lambda batch, d, k, one_hot: Additive(normals(d, k), one_hot),
-    "additive, batched": lambda batch, d, k, one_hot: Additive(normals(*batch, d, k), one_hot),
-    "pairwise": lambda batch, d, k, one_hot: Pairwise(
-        normals(d, k, d, k), normals(d, k, seed=1), one_hot
-    ),
-    "potts": lambda batch, d, k, one_hot: Potts(normals(d, d), normals(d, k, seed=1), one_hot),
-    "ising": lambda batch, d, k, one_hot: ising(normals(d, d), normals(d, seed=1)),
-    "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
-    "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(
-        lambda s: wave(s + normals(*batch)), k, one_hot=one_hot
-    ),
-    "sum, indicator": lambda batch, d, k, one_hot: OfSum(lambda s: s == 3, k, one_hot=one_hot),
-    "weighted sum": lambda batch, d, k, one_hot: OfSum(
-        wave, k, torch.tensor([2.0, -1.0, 0.0, 3.0])[:d], one_hot
-    ),
-    "integer weights": lambda batch, d, k, one_hot: OfSum(
-        wave, k, torch.tensor([-2, -1, -1, -3])[:d], one_hot
-    ),
-}
+def functions(batch, d, k, one_hot):
+    """Return how to make each function of d variables with k categories."""
+    fields, weights = normals(d, k, seed=1), torch.tensor([2.0, -1.0, 0.0, 3.0])[:d]
+    return {
+        "additive": lambda: Additive(normals(d, k), one_hot),
+        "additive, batched": lambda: Additive(normals(*batch, d, k), one_hot),
+        "pairwise": lambda: Pairwise(normals(d, k, d, k), fields, one_hot),
+        "potts": lambda: Potts(normals(d, d), fields, one_hot),
+        "ising": lambda: ising(normals(d, d), normals(d, seed=1)),
+        "sum": lambda: OfSum(wave, k, one_hot=one_hot),
+        "sum, knows the batch": lambda: OfSum(
+            lambda s: wave(s + normals(*batch)), k, one_hot=one_hot
+        ),
+        "sum, indicator": lambda: OfSum(lambda s: s == 3, k, one_hot=one_hot),
+        "weighted sum": lambda: OfSum(wave, k, weights, one_hot),
+        "integer weights": lambda: OfSum(wave, k, torch.tensor([-2, -1, -1, -3])[:d], one_hot),
+    }
+
+
 CASES = [
     (name, kind)
-    for name in FUNCTIONS
+    for name in functions((), 1, 1, False)
     for kind in LAWS
     if name != "ising" or kind.startswith("bits")
 ]
@@ -91,7 +86,7 @@ def test_mean_and_gradient_equal_brute_force(name, kind, batch):
     d = 4
     logits = normals(*batch, d, 3, seed=3).requires_grad_()
     q = LAWS[kind](logits)
-    f = FUNCTIONS[name](batch, d, 2 if "bits" in kind else 3, kind == "one-hot")
+    f = functions(batch, d, 2 if "bits" in kind else 3, kind == "one-hot")[name]()
     weight = normals(*batch, seed=7)
     expected = brute_force(f, q, batch)
     mean = Exact()(f, q)
@@ -110,10 +105,8 @@ def test_six_digits_against_all_million_points(convolve, monkeypatch):
     f = OfSum(lambda total: (total - 20.0).abs().double().sqrt(), categories=10)
     mean, expected = Exact()(f, q), Exact()(lambda x: f(x), q)
     assert_close(mean, expected, rtol=1e-12, atol=0)
-    gradient, by_enumeration = (
-        torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (mean, expected)
-    )
-    assert_close(gradient, by_enumeration, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (mean, expected)]
+    assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
@@ -182,9 +175,7 @@ def test_logarithm_of_a_mean_that_underflows(dtype):
     value = log_expectation(Exact(), f, q)
     assert value.dtype == dtype
     assert_close(value.double(), exact, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0)
-    gradient, expected = (
-        torch.autograd.grad(y, logits, retain_graph=True)[0] for y in (value, exact)
-    )
+    gradient, expected = (with_gradients(y, logits)[1] for y in (value, exact))
     assert_close(gradient, expected, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7)
 
 
@@ -299,23 +290,19 @@ def test_sums_without_a_lattice_are_enumerated(weights):
 
 
 def test_a_function_of_other_variables_is_refused():
-    q = integers(torch.zeros(4, 3))
-    with pytest.raises(ValueError, match="Additive: q must have 5 variables, as f has"):
-        Exact()(Additive(torch.zeros(5, 3)), q)
-    with pytest.raises(ValueError, match="Potts: q must have at most 2 categories, as f has"):
-        Exact()(Potts(torch.zeros(4, 4), torch.zeros(4, 2)), q)
-    with pytest.raises(ValueError, match="OfSum: q must have 3 variables, as f has"):
-        Exact()(OfSum(torch.sin, 3, torch.ones(3)), q)
+    for f, message in (
+        (Additive(torch.zeros(5, 3)), "Additive: q must have 5 variables"),
+        (Potts(torch.zeros(4, 4), torch.zeros(4, 2)), "Potts: q must have at most 2 categories"),
+        (OfSum(torch.sin, 3, torch.ones(3)), "OfSum: q must have 3 variables"),
+    ):
+        with pytest.raises(ValueError, match=f"{message}, as f has"):
+            Exact()(f, integers(torch.zeros(4, 3)))
 
 
 def test_q_may_have_fewer_categories_than_f():
     q = integers(normals(4, 2))
-    for f in (
-        Additive(normals(4, 3)),
-        Pairwise(normals(4, 3, 4, 3)),
-        Potts(normals(4, 4), normals(4, 3)),
-        OfSum(wave, 3),
-    ):
+    potts = Potts(normals(4, 4), normals(4, 3))
+    for f in (Additive(normals(4, 3)), Pairwise(normals(4, 3, 4, 3)), potts, OfSum(wave, 3)):
         assert_close(Exact()(f, q), Exact()(lambda x, f=f: f(x), q))
 
 
