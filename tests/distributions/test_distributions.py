@@ -48,9 +48,7 @@ def as_one_hot(x, kind):
 
 
 def check_view(q, law, wide):
-    """The view of q holds the probabilities of ``wide``, the distribution in at least float32, and
-    writes points as q does.
-    """
+    """Check that the view of q holds the probabilities of ``wide`` and writes points as q does."""
     probs = torch.stack([1 - wide.probs, wide.probs], -1) if law.kind == "bits" else wide.probs
     assert_close(law.probs, probs.reshape(law.probs.shape))
     assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-6)
@@ -112,9 +110,7 @@ def test_nested_and_expanded_distributions(kind, by):
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_view_follows_the_given_parameter(kind, by):
-    """torch caches the other form of the parameter beside the given one; the gradient must reach
-    the given one.
-    """
+    """The gradient reaches the given form, although torch caches the other one beside it."""
     parameter = getattr(base_law(kind, by, (3,)), by).clone().requires_grad_()
     base = TYPES[kind](**{by: parameter})
     for _ in range(2):
@@ -238,9 +234,7 @@ MASKED = {
 
 
 def masked_bits(logits):
-    """Probability 0 where category 1 is masked, 1 where category 0 is (never both, in the first two
-    columns of MASK).
-    """
+    """Return probabilities of 0 where category 1 is masked, and of 1 where category 0 is."""
     only_zero, only_one = MASK[..., 1], MASK[..., 0]
     return logits[..., 0].sigmoid().masked_fill(only_zero, 0.0).masked_fill(only_one, 1.0)
 
@@ -406,9 +400,7 @@ def curved(z, c):
 
 
 def by_the_convention(case):
-    """E[f] and its gradients, the impossible held at zero: what is impossible (bits: certain) is a
-    constant.
-    """
+    """Return E[f] and its gradients, where what is impossible (bits: certain) is a constant."""
     theta, c = case.theta.clone().requires_grad_(), SLOPE.clone().requires_grad_()
     bits = case.kind == "bits"
     held = torch.where((theta == 0) | (theta == 1) if bits else theta == 0, theta.detach(), theta)
@@ -422,9 +414,7 @@ def by_the_convention(case):
 @pytest.mark.parametrize("case", WITH_ZEROS.values(), ids=WITH_ZEROS.keys())
 @pytest.mark.parametrize("E", estimators())
 def test_a_category_of_probability_zero_gets_no_gradient(E, case):
-    """All estimators share one convention, whatever the constant in f; the other gradients are
-    right.
-    """
+    """Whatever the constant in f; the other gradients are right."""
     if not supports(E, case.kind) or (getattr(E, "variables", None) or 0) > case.theta.shape[0]:
         pytest.skip("not for this law")
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
@@ -499,9 +489,7 @@ EXTREME = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_view_survives_torch_caches_and_expand(kind, change, by, dtype):
-    """Extreme probabilities, where torch's other form of the parameter is clamped: the view is that
-    of the given form.
-    """
+    """Extreme probabilities, for which torch clamps the other form of the parameter."""
     parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=dtype)
     untouched = factors(TYPES[kind](**{by: parameter}))
     seen = factors(change(TYPES[kind](**{by: parameter})))
@@ -545,9 +533,7 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
 
 
 def test_a_distribution_of_unknown_form_works_twice_and_compiles():
-    """Given by logits, both forms known, expanded: no graph of torch's cache is in the way of a
-    second backward pass.
-    """
+    """No graph of torch's cache is in the way of a second backward pass."""
     logits = torch.zeros(3, requires_grad=True)
     base = Bernoulli(logits=logits)
     base.entropy()

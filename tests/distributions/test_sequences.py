@@ -548,9 +548,7 @@ def test_check_passes_sound_networks(
 
 @pytest.mark.parametrize("mistake", ["positions", "padding"])
 def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
-    """Positions of cached steps shifted by one; padding that influences probabilities does not
-    show in a comparison of forms, but in one with the prompt alone.
-    """
+    """Wrong padding does not show between forms, but in a comparison with the prompt alone."""
     model = Attention(mistake=mistake)
     prompts, mask = left_padded(PROMPTS)
     q = Autoregressive(Prompted(model, prompts, mask), [K] * 3, end=END, validate_args=True)

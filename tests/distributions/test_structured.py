@@ -171,9 +171,7 @@ def test_variance_at_most_reinforce_for_parameters_of_one_factor(seed: int) -> N
 
 
 def test_the_corollary_fails_for_shared_parameters() -> None:
-    """Two bits on one logit, the second independent of the first, f = XOR: REINFORCE has no
-    variance, SCateR has.
-    """
+    """Two independent bits on one logit, f = XOR: REINFORCE has no variance, SCateR has."""
 
     def law(theta: Tensor) -> Ordered:
         logits = torch.stack([torch.zeros_like(theta[0]), theta[0]])
@@ -192,9 +190,7 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
 
 
 def test_conditional_calls_and_evaluations_as_promised() -> None:
-    """One call of each conditional; rows: the base and every move of an earlier variable; f once
-    per row.
-    """
+    """Rows: the base and every move of an earlier variable; f once per row."""
     calls: list[int] = []
     evaluated = 0
     sizes = [3, 2, 4]
@@ -384,9 +380,7 @@ def test_bad_input(message: str) -> None:
 
 
 class _Tables(torch.nn.Module):
-    """Each of 1,000 categories at each of two places, given the one before: no product, so that a
-    CPU can do it in any type.
-    """
+    """1,000 categories at each of two places, without a product, which not every CPU can do."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -398,9 +392,7 @@ class _Tables(torch.nn.Module):
 
 
 def narrow_laws(theta: Tensor) -> dict[str, tuple[Tensor, Ordered]]:
-    """Return by name the parameter and a distribution of two variables with logits ``theta``, ``[2,
-    k]``.
-    """
+    """Return by name the parameter and a distribution of two variables with logits ``theta``."""
     k = theta.shape[-1]
     leaves = [theta.clone().requires_grad_() for _ in range(2)]
     network = _Tables(theta.clone())
@@ -427,9 +419,7 @@ NARROW = [
 def test_narrow_types_give_what_float32_gives(
     E: catlog.Estimator, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same numbers in a narrow type: the same draws, value and gradient, up to that dtype's
-    rounding.
-    """
+    """The same draws, value and gradient, up to that dtype's rounding."""
     made: set[torch.dtype] = set()
     rand = torch.rand
 
@@ -467,9 +457,7 @@ def test_narrow_types_give_what_float32_gives(
 def test_every_one_of_1000_categories_is_drawn_in_narrow_types(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uniforms at the middles of 1,000 cells, in the dtype that q asks for, draw every category of
-    both variables once.
-    """
+    """Uniforms at the middles of 1,000 cells draw every category of both variables once."""
     cells = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
 
     def grid(shape: tuple[int, ...], dtype: torch.dtype, **options: object) -> Tensor:
@@ -505,9 +493,7 @@ def test_entropies_in_narrow_types_and_under_autocast() -> None:
     "E", [catlog.RLOO(2), catlog.Reinforce(1), catlog.LEG(1), catlog.Exact()], ids=str
 )
 def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
-    """E(-log q, detached) has the entropy's value and gradient; the mean of -log q over draws has
-    no gradient on average.
-    """
+    """E(-log q, detached) has the entropy's gradient; the mean of -log q over draws has none."""
     for name in ("chain", "recurrent, step", "network with a block"):
         case = STRUCTURED_CASES[name]
         theta = case.theta.clone().requires_grad_()
@@ -527,9 +513,7 @@ def test_the_entropy_bonus_of_the_docstring(E: catlog.Estimator) -> None:
 
 
 class Letters(torch.nn.Module):
-    """A sequence model over three letters by a masked matrix: row i of the logits depends on x
-    before i (or not, if broken).
-    """
+    """A sequence model by a masked matrix: row i of the logits depends on x before i, if sound."""
 
     def __init__(self, seen: str = "earlier", stepped: str = "right", dropout: float = 0.0) -> None:
         super().__init__()
@@ -593,9 +577,7 @@ def test_networks_that_are_not_autoregressive_raise_an_error(
 
 
 def test_sound_networks_pass() -> None:
-    """In every form, with a batch of contexts, with one variable or category, with dropout in eval
-    mode, with masked letters.
-    """
+    """Every form, contexts, one variable or category, dropout in eval mode, masked letters."""
     Autoregressive._uses.clear()
     for network in (Letters(), Letters(dropout=0.5).eval()):
         q = Autoregressive(network, [3] * 5, validate_args=True)
@@ -630,9 +612,7 @@ def test_a_network_that_learns_to_look_ahead_is_caught_later() -> None:
 
 
 def test_the_check_is_skipped_where_python_may_not_look() -> None:
-    """Without validation and inside transforms (test_compile.py compiles a network); and repeats
-    are rare.
-    """
+    """Without validation and inside transforms; and repeats are rare."""
     broken = Letters("all")
     x = zeros(5, dtype=torch.int64)
     Autoregressive(broken, [3] * 5, validate_args=False).log_prob(x)

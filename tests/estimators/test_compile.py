@@ -171,9 +171,7 @@ def test_a_distribution_made_outside() -> None:
 @pytest.mark.usefixtures("own_inductor_cache")
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 def test_inductor() -> None:
-    """The real backend, for the estimator that matters most; its draws differ from eager's, so x is
-    given.
-    """
+    """Compiled draws differ from eager ones, so x is given."""
     network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     function = FirstLayerLinear(network, lambda out: out.squeeze(-1).exp())
     x = torch.bernoulli(torch.full((2, 5, 6), 0.5), generator=torch.Generator().manual_seed(0))
@@ -207,9 +205,7 @@ def test_compiled_step_on_a_cpu() -> None:
 
 
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
-    """torch.compile gives up on a code object after eight variants; here are ten models with one
-    loss method.
-    """
+    """torch.compile gives up on a code object after eight variants; here are ten models."""
 
     class Model:
         def __init__(self, size: int) -> None:
@@ -235,9 +231,7 @@ def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
 
 @pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 def test_compiled_updates_do_not_use_up_the_recompilations() -> None:
-    """Each of many optimisers has its update compiled, in one piece, and moves as the plain one
-    does.
-    """
+    """Every update is compiled in one piece, and moves as the plain one does."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     # names of torch 2.6, which later versions take as well

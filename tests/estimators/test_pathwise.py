@@ -173,9 +173,7 @@ def test_several_samples_are_paired_and_averaged(case: Independently) -> None:
 
 
 def test_neighbours_share_the_noise() -> None:
-    """The noise cancels in the differences: f's additive dependence on z leaves no trace in the
-    gradient of the logits.
-    """
+    """f's additive dependence on z leaves no trace in the gradient of the logits."""
     logits = torch.zeros(100, 2).double().requires_grad_()
     q = bits(logits)
     p = Normal(torch.zeros(100).double(), 1)
@@ -186,9 +184,7 @@ def test_neighbours_share_the_noise() -> None:
 
 
 def test_a_structured_distribution_and_a_vector() -> None:
-    """A Markov chain and a two-dimensional z; f is linear in z, so its gradient in mu is E[x]
-    exactly.
-    """
+    """A Markov chain and z in two dimensions; f is linear in z, so its gradient in mu is E[x]."""
     start, change = torch.randn(5, 2, generator=torch.Generator().manual_seed(1)), torch.zeros(2, 2)
     q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
@@ -279,9 +275,7 @@ def test_the_page_runs() -> None:
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)
 def test_reading_the_entropy_keeps_zero_probabilities(E: catlog.Estimator) -> None:
-    """Pathwise expands q, and torch's expand calls the clamped logits the parameter once they are
-    known.
-    """
+    """Once the clamped logits are known, torch's expand calls them the parameter."""
     for law, probs in (
         (Categorical, torch.tensor([[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]])),
         (Bernoulli, torch.tensor([0.0, 1.0])),
