@@ -20,7 +20,7 @@ import catlog
 from catlog.distributions import Autoregressive, BayesianNetwork, MarkovChain, Node, Ordered
 from catlog.testing.cases import normals, seeded
 from catlog.testing.settings import estimators
-from gradients import assert_same
+from gradients import assert_same, with_gradients
 from samplers import cells, combine, independent_draws, interventions
 from structured_cases import STRUCTURED_CASES, StructuredCase, choices
 
@@ -136,11 +136,8 @@ def test_the_same_as_indecater_for_independent_variables(E: catlog.Estimator) ->
 def test_ram_is_scater_with_common_gumbels() -> None:
     case = STRUCTURED_CASES["recurrent, network(x, i)"]
     q = case.distribution(case.theta)
-    values = [
-        E(function(TABLE), q, generator=seeded())
-        for E in (catlog.RAM(4), catlog.SCateR(4, suffix="gumbel"))
-    ]
-    assert torch.equal(*values)
+    estimators = catlog.RAM(4), catlog.SCateR(4, suffix="gumbel")
+    assert torch.equal(*(E(function(TABLE), q, generator=seeded()) for E in estimators))
 
 
 def variance(E: catlog.Estimator, case: StructuredCase, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -153,9 +150,7 @@ def variance(E: catlog.Estimator, case: StructuredCase, f: Callable[[Tensor], Te
         weight, options = case.probabilities(case.theta), {"x": case.points.unsqueeze(0)}
     theta = case.theta.clone().requires_grad_()
     values = E(f, case.distribution(theta).expand([len(weight)]), **options)
-    rows = torch.stack(
-        [torch.autograd.grad(value, theta, retain_graph=True)[0] for value in values]
-    )
+    rows = torch.stack([with_gradients(value, theta)[1] for value in values])
     mean = (weight[:, None] * rows).sum(0)
     return (weight[:, None] * (rows - mean).square()).sum(0)
 
@@ -183,10 +178,8 @@ def test_the_corollary_fails_for_shared_parameters() -> None:
         return (x[..., 0] != x[..., 1]).double()
 
     assert variance(catlog.Reinforce(1), case, xor) < 1e-20
-    assert_close(
-        variance(catlog.SCateR(1, suffix="common"), case, xor),
-        torch.tensor([0.125], dtype=torch.float64),
-    )
+    expected = torch.tensor([0.125], dtype=torch.float64)
+    assert_close(variance(catlog.SCateR(1, suffix="common"), case, xor), expected)
 
 
 def test_conditional_calls_and_evaluations_as_promised() -> None:
@@ -230,11 +223,7 @@ def test_only_descendants_are_drawn_again() -> None:
         }
     )
     catlog.SCateR(1)(lambda x: x.sum(-1).float(), q)
-    assert rows == {
-        "a": 1,
-        "b": 1,
-        "c": 1 + 3,
-    }  # c is drawn for the base and for the other three values of its parent b
+    assert rows == {"a": 1, "b": 1, "c": 1 + 3}  # c for the base and three other values of b
 
 
 def test_fixed_nodes_get_no_interventions() -> None:
@@ -442,14 +431,12 @@ def test_narrow_types_give_what_float32_gives(
         (value, gradient), (wide, exact) = results
         assert value.dtype == torch.float32
         # A network's own arithmetic is in the narrow type; tables are not.
-        slack = 4 if name == "Autoregressive" else 1
-        rounding = slack * torch.finfo(dtype).eps
-        assert_close(
-            value, wide, rtol=rounding if slack > 1 else 1e-6, atol=rounding if slack > 1 else 1e-6
-        )
-        assert_close(
-            gradient.float(), exact, rtol=rounding, atol=rounding * exact.abs().max().item() + 1e-7
-        )
+        is_network = name == "Autoregressive"
+        rounding = (4 if is_network else 1) * torch.finfo(dtype).eps
+        of_value = rounding if is_network else 1e-6
+        assert_close(value, wide, rtol=of_value, atol=of_value)
+        atol = rounding * exact.abs().max().item() + 1e-7
+        assert_close(gradient.float(), exact, rtol=rounding, atol=atol)
     assert made <= {torch.float32}
 
 
@@ -481,9 +468,8 @@ def test_entropies_in_narrow_types_and_under_autocast() -> None:
     initial, transition = normals(3).float(), normals(3, 3).float()
     wide = MarkovChain(initial, transition, length=3, emission=transition).entropy()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(
-            MarkovChain(initial, transition, length=3, emission=transition).entropy(), wide
-        )
+        q = MarkovChain(initial, transition, length=3, emission=transition)
+        assert torch.equal(q.entropy(), wide)
     initial, transition = initial.bfloat16(), transition.bfloat16()
     wide = MarkovChain(initial.float(), transition.float(), length=3).entropy()
     assert torch.equal(MarkovChain(initial, transition, length=3).entropy(), wide)
@@ -533,9 +519,8 @@ class Letters(torch.nn.Module):
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         if previous is not None:
             letter = torch.nn.functional.one_hot(previous, 3).double()
-            state = state + torch.einsum(
-                "...l,ikl->...ik", letter, (self.weight * self.mask)[:, :, i - 1]
-            )
+            weight = (self.weight * self.mask)[:, :, i - 1]
+            state = state + torch.einsum("...l,ikl->...ik", letter, weight)
         row = state[..., i, :] if self.stepped == "right" else state[..., i, :] * 0.9
         return row, state
 
@@ -570,10 +555,10 @@ def test_networks_that_are_not_autoregressive_raise_an_error(
 ) -> None:
     make, message = BROKEN[name]
     Autoregressive._uses.clear()
+    # torch.compile switches the default off.
+    q = Autoregressive(make(), [3] * 5, validate_args=True)
     with pytest.raises(ValueError, match=message):
-        use(
-            Autoregressive(make(), [3] * 5, validate_args=True)
-        )  # torch.compile switches the default off
+        use(q)
 
 
 def test_sound_networks_pass() -> None:
@@ -705,16 +690,11 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
     """Parameters that hold -inf: a certain start, some impossible steps and one certain step."""
     no = -torch.inf
     start = torch.tensor([no, 0.4, no], dtype=torch.float64, requires_grad=True)
-    step = torch.tensor(
-        [[0.0, no, 1.0], [0.3, no, 0.2], [no, no, 0.7]], dtype=torch.float64, requires_grad=True
-    )
+    rows = [[0.0, no, 1.0], [0.3, no, 0.2], [no, no, 0.7]]
+    step = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
     q = MarkovChain(start, step, length=3)
     points = torch.cartesian_prod(*[torch.arange(3)] * 3)
-    possible = {
-        tuple(x.tolist())
-        for x, log_prob in zip(points, q.log_prob(points), strict=True)
-        if log_prob > no
-    }
+    possible = set(map(tuple, points[q.log_prob(points) > no].tolist()))
     assert 1 < len(possible) < 27
     table = normals(3, 3, 3, seed=5)
 
@@ -724,9 +704,8 @@ def test_impossible_categories_are_not_shown_and_get_no_gradient(E: catlog.Estim
 
     for seed in range(5):
         value = deepcopy(E)(f, q, generator=seeded(seed))
-        for leaf, gradient in zip(
-            (start, step), torch.autograd.grad(value, [start, step]), strict=True
-        ):
+        gradients = torch.autograd.grad(value, [start, step])
+        for leaf, gradient in zip((start, step), gradients, strict=True):
             assert gradient.isfinite().all()
             certain = (leaf == no) | ((leaf > no).sum(-1, keepdim=True) == 1)
             assert gradient[certain].abs().max() < 1e-12
@@ -772,10 +751,10 @@ MAPPED: dict[str, Callable[[Tensor], Ordered]] = {
 def test_vmap_of_draws_equals_a_loop(name: str, E: catlog.Estimator) -> None:
     thetas = normals(4, 6)
 
-    def gradient(theta: Tensor) -> Tensor:
-        return torch.func.grad(lambda t: E(lambda x: x.double().cos().sum(-1), MAPPED[name](t)))(
-            theta
-        )
+    def value(theta: Tensor) -> Tensor:
+        return E(lambda x: x.double().cos().sum(-1), MAPPED[name](theta))
+
+    gradient = torch.func.grad(value)
 
     rows = []
     for theta in thetas:
