@@ -21,7 +21,7 @@ from catlog.distributions import lost_mass, truncated
 from catlog.distributions.counts import counts
 from catlog.testing import z_limit
 from catlog.testing.cases import seeded
-from gradients import assert_same
+from gradients import assert_same, with_gradients
 
 
 def double(*numbers):
@@ -154,21 +154,16 @@ def test_extreme_logits(name, dtype):
         "Binomial": binomial + z * log_p + (4 - z) * log_rest,
         "Geometric": z * log_rest + log_p,
         "NegativeBinomial": choices + z * log_p + 2.5 * log_rest,
-        "Poisson by its logarithm": z * y.unsqueeze(-1)
-        - y.exp().unsqueeze(-1)
-        - torch.lgamma(z + 1),
+        "Poisson by its logarithm": (z * y[:, None] - y.exp()[:, None] - torch.lgamma(z + 1)),
     }[name]
     leaf = start.to(dtype).requires_grad_()
     short = truncated(make(leaf), categories=5)
-    tight = (
-        {"rtol": 1e-13, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
-    )
+    rtol, atol = (1e-13, 1e-12) if dtype == torch.float64 else (1e-5, 1e-5)
+    tight = {"rtol": rtol, "atol": atol}
     assert_close(short.logits.double(), log_mass.log_softmax(-1), **tight)
     for count in range(5):
-        got = torch.autograd.grad(short.logits[:, count].sum(), leaf, retain_graph=True)[0]
-        wanted = torch.autograd.grad(
-            log_mass.log_softmax(-1)[:, count].sum(), y, retain_graph=True
-        )[0]
+        got = with_gradients(short.logits[:, count], leaf)[1]
+        wanted = with_gradients(log_mass.log_softmax(-1)[:, count], y)[1]
         assert_close(got.double(), wanted, **tight)
     q = Independent(make(leaf), 1)
     again = truncated(q, categories=5).base_dist.logits  # probabilities are cached by now
@@ -356,39 +351,38 @@ def test_rare_counts_have_a_gradient(rate):
 
 
 def test_bad_input_is_named():
-    q = Independent(Poisson(torch.ones(2)), 1)
+    q, half = Independent(Poisson(torch.ones(2)), 1), torch.tensor(0.5)
+    nan = Independent(Poisson(torch.full((2,), torch.nan), validate_args=False), 1)
+    size = torch.tensor(2.0, requires_grad=True)
 
     def f(z):
         return z.sum(-1)
 
+    learned, single = NegativeBinomial(size, probs=half), Binomial(2, probs=half)
+    impossible = "x must hold counts that q can draw"
+    for function, law, options, message in (
+        (lambda z: z, learned, {}, "`total_count` that requires a gradient"),
+        (f, q, {"x": torch.zeros(3, 3)}, "x must be a tensor of shape"),
+        (f, q, {"x": torch.tensor([[0.5, 1.0]])}, impossible),
+        (lambda z: z, single, {"x": torch.tensor([3.0])}, impossible),
+        (lambda z: z, q, {}, "f must return one value per point"),
+        (f, nan, {}, "parameters that are NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CountDifferences()(function, law, **options)
     with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
         CountDifferences()(f, Independent(Bernoulli(torch.ones(2)), 1))
     with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
         truncated(Categorical(logits=torch.zeros(3)))
     with pytest.raises(TypeError, match=r"catlog\.CountDifferences"):
         IndeCateR(1)(f, q)
-    size = torch.tensor(2.0, requires_grad=True)
-    with pytest.raises(ValueError, match="`total_count` that requires a gradient"):
-        CountDifferences()(lambda z: z, NegativeBinomial(size, probs=torch.tensor(0.5)))
-    with pytest.raises(ValueError, match="x must be a tensor of shape"):
-        CountDifferences()(f, q, x=torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="x must hold counts that q can draw"):
-        CountDifferences()(f, q, x=torch.tensor([[0.5, 1.0]]))
-    with pytest.raises(ValueError, match="x must hold counts that q can draw"):
-        CountDifferences()(lambda z: z, Binomial(2, probs=torch.tensor(0.5)), x=torch.tensor([3.0]))
-    with pytest.raises(ValueError, match="f must return one value per point"):
-        CountDifferences()(lambda z: z, q)
-    with pytest.raises(ValueError, match="parameters that are NaN"):
-        CountDifferences()(f, Independent(Poisson(torch.full((2,), nan), validate_args=False), 1))
-    with pytest.raises(ValueError, match="needs more than 65536 categories"):
-        truncated(Poisson(torch.tensor(1e6)))
-    with pytest.raises(ValueError, match="`error` must be in"):
-        truncated(q, error=-1.0)
-    with pytest.raises(ValueError, match="`categories` must be between 1"):
-        truncated(q, categories=0)
-
-
-nan = float("nan")
+    for law, options, message in (
+        (Poisson(torch.tensor(1e6)), {}, "needs more than 65536 categories"),
+        (q, {"error": -1.0}, "`error` must be in"),
+        (q, {"categories": 0}, "`categories` must be between 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            truncated(law, **options)
 
 
 def test_a_decoder_of_counts_gets_its_own_gradient():

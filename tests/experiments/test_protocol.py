@@ -24,16 +24,8 @@ MODELS, BATCH, D = 3, 4, 5
 
 
 def task_of(**settings: Any) -> ProtocolTask:
-    tiny = {
-        "protocol": "bernoulli",
-        "models": 2,
-        "variables": 4,
-        "batch": 50,
-        "test_samples": 5,
-        "device": "cpu",
-        "epochs": 1,
-    }
-    task = DVAE(**(tiny | settings)).task()
+    tiny = {"protocol": "bernoulli", "models": 2, "variables": 4, "batch": 50, "epochs": 1}
+    task = DVAE(**(tiny | {"test_samples": 5, "device": "cpu"} | settings)).task()
     assert isinstance(task, ProtocolTask)
     return task
 
@@ -82,9 +74,7 @@ class Slice(nn.Module):
 
     def __init__(self, network: nn.Module, model: int, dimension: int) -> None:
         super().__init__()
-        self.network = network
-        self.model = model
-        self.dimension = dimension
+        self.network, self.model, self.dimension = network, model, dimension
 
     def forward(self, x: Tensor) -> Tensor:
         shape = [-1] * (x.dim() + 1)
@@ -109,12 +99,8 @@ def test_control_variates_of_a_stack_are_those_of_single_models() -> None:
     logits = torch.randn(MODELS, BATCH, D, dtype=torch.float64)
     x = bits(logits).sample((3,))
     noise = torch.rand(3, MODELS, BATCH, D, 2, dtype=torch.float64)
-    for name, stack in {
-        "DoubleCV": random_stack(DoubleCV(3)),
-        "RODEO": random_stack(RODEO(3)),
-        "REBAR": random_stack(REBAR(3)),
-        "RELAX": random_stack(RELAX(3)),
-    }.items():
+    for E in (DoubleCV(3), RODEO(3), REBAR(3), RELAX(3)):
+        name, stack = type(E).__name__, random_stack(E)
         more = {"noise": noise} if name in ("REBAR", "RELAX") else {}
         together = gradient(stack, function(slice(None)), logits, x=x, **more)
         for s in range(MODELS):
@@ -310,21 +296,14 @@ def test_bias_is_measured_at_the_end_where_points_are_few() -> None:
 
 
 def test_learning_rates_are_those_of_the_protocols() -> None:
-    rates = {
-        (protocol, data): DVAE(protocol=protocol, data=data).rate  # type: ignore[arg-type]
-        for protocol in ("paper", "bernoulli", "gaussian", "categorical")
-        for data in ("mnist", "fashion-mnist")
-    }
-    assert rates == {
-        ("paper", "mnist"): 1e-4,
-        ("paper", "fashion-mnist"): 1e-4,
-        ("bernoulli", "mnist"): 1e-3,
-        ("bernoulli", "fashion-mnist"): 3e-4,
-        ("gaussian", "mnist"): 1e-4,
-        ("gaussian", "fashion-mnist"): 1e-4,
-        ("categorical", "mnist"): 5e-4,
-        ("categorical", "fashion-mnist"): 5e-4,
-    }
+    for protocol, of_mnist, of_fashion in (
+        ("paper", 1e-4, 1e-4),
+        ("bernoulli", 1e-3, 3e-4),
+        ("gaussian", 1e-4, 1e-4),
+        ("categorical", 5e-4, 5e-4),
+    ):
+        assert DVAE(protocol=protocol, data="mnist").rate == of_mnist
+        assert DVAE(protocol=protocol, data="fashion-mnist").rate == of_fashion
     assert DVAE(protocol="bernoulli", learning_rate=2e-3).rate == 2e-3
 
 

@@ -42,16 +42,11 @@ def simulator(point: Any) -> Any:
         raise ZeroDivisionError("a singular matrix")
     if worst == 4:
         time.sleep(100)
-    if worst == 5:
-        return float("nan")
     if worst == 6:
         os.kill(os.getpid(), signal.SIGKILL)
-    if worst == 7:
-        return "seven"
-    if worst == 8:
-        return None
-    if worst == 9:
-        return point
+    wrong = {5: float("nan"), 7: "seven", 8: None, 9: point}
+    if worst in wrong:
+        return wrong[worst]
     return np.sin(point @ np.arange(1.0, len(point) + 1))
 
 
@@ -146,9 +141,7 @@ def test_retries(tmp_path: Path) -> None:
 
 
 def test_batch_elements_have_their_own_argument() -> None:
-    x = torch.tensor(
-        [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]
-    )  # [2 draws, 2 batch elements, 2 variables]
+    x = torch.tensor([[[1, 0], [0, 1]], [[1, 1], [0, 0]]])  # draws, batch elements, variables
     with Pool(weighed, 2, batch=[1.0, 10.0], dtype=torch.float64) as pool:
         assert_close(pool(x), reference(x) * torch.tensor([1.0, 10.0]), rtol=0, atol=1e-14)
         with pytest.raises(ValueError, match="3 batch elements"):
@@ -156,21 +149,12 @@ def test_batch_elements_have_their_own_argument() -> None:
 
 
 def test_wrong_settings_are_reported() -> None:
-    for settings, named in (
-        ({"workers": 0}, "workers"),
-        ({"timeout": 0}, "timeout"),
-        ({"engine": "threads"}, "engine"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            Pool(simulator, **settings)
-    for settings, named in (
-        ({"timeout": "2"}, "timeout"),
-        ({"start_timeout": True}, "start_timeout"),
-        ({"seed": 0.5}, "seed"),
-        ({"batch": 3}, "batch"),
-    ):
-        with pytest.raises(TypeError, match=named):
-            Pool(simulator, **settings)
+    for name, value in {"workers": 0, "timeout": 0, "engine": "threads"}.items():
+        with pytest.raises(ValueError, match=name):
+            Pool(simulator, **{name: value})
+    for name, value in {"timeout": "2", "start_timeout": True, "seed": 0.5, "batch": 3}.items():
+        with pytest.raises(TypeError, match=name):
+            Pool(simulator, **{name: value})
     with pytest.raises(TypeError, match="`f` must be a function"):
         Pool(3)  # type: ignore[arg-type]
 
@@ -258,15 +242,9 @@ def test_random_numbers_depend_on_the_seed_but_not_on_the_workers() -> None:
 def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
     """Streams differ between ranks, rows, calls and retries, and between the three generators."""
     states = []
-    for streams in (
-        [1, 0, 1, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 0, 1, 1, 0],
-        [1, 0, 2, 0, 0],
-        [1, 0, 1, 0, 1],
-    ):
+    for streams in ("10100", "11100", "10110", "10200", "10101"):
         state, python = torch.get_rng_state(), random.getstate()
-        serving.reseed(streams)
+        serving.reseed([int(number) for number in streams])
         states += [numpys(None), pythons(None), torchs(None)]
         torch.set_rng_state(state)
         random.setstate(python)
@@ -368,9 +346,8 @@ def test_nothing_outlives_a_terminated_parent() -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"started\n"
-        assert (
-            len(marked(mark)) >= 1 + 1 + 2 + 6
-        )  # parent, keeper, workers, processes that they started
+        # The parent, the keeper, the workers and the processes that they started.
+        assert len(marked(mark)) >= 1 + 1 + 2 + 6
         parent.terminate()
         assert parent.wait(60) == -signal.SIGTERM
         assert leftovers(mark) == {}
