@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 
 def with_gradients(value: Tensor, leaves: Tensor | Sequence[Tensor]) -> list[Tensor]:
@@ -16,6 +17,4 @@ def assert_same(
     got: Tensor, wanted: Tensor, leaves: Tensor | Sequence[Tensor], **tolerance: Any
 ) -> None:
     """Check that two values, and the gradients of their sums in the leaves, are close."""
-    torch.testing.assert_close(
-        with_gradients(got, leaves), with_gradients(wanted, leaves), **tolerance
-    )
+    assert_close(with_gradients(got, leaves), with_gradients(wanted, leaves), **tolerance)

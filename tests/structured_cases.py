@@ -24,6 +24,7 @@ from torch.distributions import (
 import catlog
 from catlog.distributions import Node
 from catlog.testing.cases import normals
+from laws import bits, integers, one_hots
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,8 @@ def chain(name: str, k: int, length: int, emission: int = 0) -> StructuredCase:
 
     def parts(theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         initial, step, seen = theta.split(sizes, -1)
-        return (
-            initial,
-            step.unflatten(-1, (k, k)),
-            seen.unflatten(-1, (k, -1)) if emission else None,
-        )
+        seen = seen.unflatten(-1, (k, -1)) if emission else None
+        return initial, step.unflatten(-1, (k, k)), seen
 
     def log_probs(theta: Tensor) -> Tensor:
         initial, step, seen = parts(theta)
@@ -276,6 +274,18 @@ def log_probs_of_choices(theta: Tensor) -> Tensor:
     weather = normals(2, 3, seed=7).log_softmax(-1)
     after = theta[2:].view(3, 2).log_softmax(-1)
     return theta[:2].log_softmax(-1)[a] + weather[a, b] + after[b, c]
+
+
+def network(
+    name: str,
+    parameters: int,
+    distribution: Callable[[Tensor], Distribution],
+    sizes: tuple[int, ...],
+    log_probs: Callable[[Tensor], Tensor],
+    has_copies: bool = False,
+) -> StructuredCase:
+    theta, points = normals(parameters), every(*sizes)
+    return StructuredCase(f"network {name}", theta, distribution, points, log_probs, has_copies)
 
 
 # Sequences of a network
@@ -485,45 +495,35 @@ def without_last(logits: Tensor) -> Distribution:
     return Categorical(logits=logits.masked_fill(mask, -torch.inf))
 
 
+def by_probs(numbers: Tensor) -> Distribution:
+    return Categorical(probs=numbers.exp())
+
+
+def softmax_of(*sizes: int) -> Callable[[Tensor], Tensor]:
+    """Return the probabilities of all points from logits of independent numbers."""
+    return lambda logits: of_numbers(every(*sizes), logits.softmax(-1))
+
+
 def mixtures() -> Iterator[StructuredCase]:
-    bits = every(2, 2, 2).double()
-    yield mixture(
-        "mixture of bits",
-        (2, 3),
-        bits,
-        lambda logits: Independent(Bernoulli(logits=logits), 1),
-        of_bits,
-    )
-    yield mixture(
-        "mixture of two bits",
-        (2, 2),
-        every(2, 2).double(),
-        lambda logits: Independent(Bernoulli(logits=logits), 1),
-        of_bits,
-        has_copies=True,
-    )
+    yield mixture("mixture of bits", (2, 3), every(2, 2, 2).double(), bits, of_bits)
+    pairs = every(2, 2).double()
+    yield mixture("mixture of two bits", (2, 2), pairs, bits, of_bits, has_copies=True)
     yield mixture(
         "mixture of bits by probabilities",
         (2, 3),
-        bits,
+        every(2, 2, 2).double(),
         lambda logits: Independent(Bernoulli(probs=edged(logits)), 1),
         lambda logits: of_bits_by_probs(edged(logits)),
-        lambda numbers: Categorical(probs=numbers.exp()),
+        by_probs,
     )
-    yield mixture(
-        "mixture of numbers",
-        (2, 2, 3),
-        every(3, 3),
-        lambda logits: Independent(Categorical(logits=logits), 1),
-        lambda logits: of_numbers(every(3, 3), logits.softmax(-1)),
-    )
+    yield mixture("mixture of numbers", (2, 2, 3), every(3, 3), integers, softmax_of(3, 3))
     yield mixture(
         "mixture of numbers by probabilities",
         (2, 2, 2),
         every(2, 2),
-        lambda numbers: Independent(Categorical(probs=numbers.exp()), 1),
-        lambda numbers: of_numbers(every(2, 2), numbers.softmax(-1)),
-        lambda numbers: Categorical(probs=numbers.exp()),
+        lambda numbers: Independent(by_probs(numbers), 1),
+        softmax_of(2, 2),
+        by_probs,
         has_copies=True,
     )
     for name, weights in (
@@ -534,8 +534,8 @@ def mixtures() -> Iterator[StructuredCase]:
             name,
             (3, 2, 3),
             every(3, 3),
-            lambda logits: Independent(Categorical(logits=masked(logits)), 1),
-            lambda logits: of_numbers(every(3, 3), masked(logits).softmax(-1)),
+            lambda logits: integers(masked(logits)),
+            lambda logits: softmax_of(3, 3)(masked(logits)),
             weights,
         )
     yield mixture(
@@ -546,19 +546,14 @@ def mixtures() -> Iterator[StructuredCase]:
         lambda logits: logits.softmax(-1),
         has_copies=True,
     )
-    yield mixture(
-        "mixture of one-hot vectors",
-        (2, 2, 3),
-        torch.eye(3).double()[every(3, 3)],
-        lambda logits: Independent(OneHotCategorical(logits=logits), 1),
-        lambda logits: of_numbers(every(3, 3), logits.softmax(-1)),
-    )
+    vectors = torch.eye(3).double()[every(3, 3)]
+    yield mixture("mixture of one-hot vectors", (2, 2, 3), vectors, one_hots, softmax_of(3, 3))
     yield mixture(
         "mixture of one-hot vectors by probabilities",
         (2, 2, 2),
         torch.eye(2).double()[every(2, 2)],
         lambda numbers: Independent(OneHotCategorical(probs=numbers.exp()), 1),
-        lambda numbers: of_numbers(every(2, 2), numbers.softmax(-1)),
+        softmax_of(2, 2),
         has_copies=True,
     )
     yield mixture(
@@ -566,12 +561,12 @@ def mixtures() -> Iterator[StructuredCase]:
         (2, 2, 3),
         every(3, 2),
         lambda logits: catlog.Categoricals(logits, (3, 2)),
-        lambda logits: of_numbers(every(3, 2), shorter(logits).softmax(-1)),
+        lambda logits: softmax_of(3, 2)(shorter(logits)),
     )
 
 
 def multinomial(
-    name: str, n: int, k: int, zeros: tuple[int, ...] = (), by_probs: bool = False
+    name: str, n: int, k: int, zeros: tuple[int, ...] = (), is_by_probs: bool = False
 ) -> StructuredCase:
     """Return a Multinomial, in which the categories ``zeros`` are impossible."""
     points = every(*[n + 1] * k).double()
@@ -580,14 +575,14 @@ def multinomial(
     kept = torch.tensor([i not in zeros for i in range(k)])
 
     def distribution(theta: Tensor) -> Distribution:
-        if by_probs:
+        if is_by_probs:
             return Multinomial(n, probs=theta.exp() * kept)
         return Multinomial(n, logits=theta.masked_fill(~kept, -torch.inf) if zeros else theta)
 
     def log_probs(theta: Tensor) -> Tensor:
         return log_coefficient + (points[:, kept] * theta[kept].log_softmax(-1)).sum(-1)
 
-    few = len(points) < 4 and not by_probs
+    few = len(points) < 4 and not is_by_probs
     return StructuredCase(name, normals(k, seed=5), distribution, points, log_probs, few)
 
 
@@ -614,44 +609,17 @@ ALONE = [
     chain("short chain", 2, 2),
     chain("chain of three states", 3, 2),
     chain("chain with observations", 2, 2, emission=2),
-    StructuredCase(
-        "network with a block",
-        normals(17),
-        block_network,
-        every(2, 2, 3, 2),
-        block_log_probs,
-        has_copies=False,
-    ),
-    StructuredCase(
-        "network of networks",
-        normals(7),
-        network_of_networks,
-        every(2, 3, 2),
-        log_probs_of_networks,
-        has_copies=False,
-    ),
-    StructuredCase(
-        "network with a known root",
-        normals(6),
-        known_environment,
-        every(2, 3),
-        environment_log_probs,
-    ),
-    StructuredCase(
-        "network with a known node",
-        normals(8),
-        choices,
-        every(2, 3, 2),
-        log_probs_of_choices,
-        has_copies=False,
-    ),
+    network("with a block", 17, block_network, (2, 2, 3, 2), block_log_probs),
+    network("of networks", 7, network_of_networks, (2, 3, 2), log_probs_of_networks),
+    network("with a known root", 6, known_environment, (2, 3), environment_log_probs, True),
+    network("with a known node", 8, choices, (2, 3, 2), log_probs_of_choices),
     *sequences(),
     *mixtures(),
     multinomial("multinomial", 2, 3),
     multinomial("multinomial of two categories", 2, 2),
     multinomial("multinomial of three draws", 3, 3),
     multinomial("multinomial with impossible categories", 2, 4, zeros=(1, 3)),
-    multinomial("multinomial by probabilities", 2, 4, zeros=(1, 3), by_probs=True),
+    multinomial("multinomial by probabilities", 2, 4, zeros=(1, 3), is_by_probs=True),
     multinomial("multinomial of no draws", 0, 2),
 ]
 COPIES = [

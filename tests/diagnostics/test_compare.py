@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import exp, log, sqrt
 from pathlib import Path
@@ -13,13 +14,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Distribution,
-    Independent,
-    OneHotCategorical,
-)
+from torch.distributions import Distribution
 
 import catlog
 from catlog import (
@@ -42,17 +37,17 @@ from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, w
 from catlog.estimator import label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
+from laws import bits, integers, one_hots
 
 ONE = torch.ones(6, dtype=torch.float64)
 WEIGHTS = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 
 
+quick = partial(compare, rounds=1, progress=False)
+
+
 def f(x: Tensor) -> Tensor:
     return (x @ WEIGHTS + 3 * x[..., 0] * x[..., 1]).sin() + x[..., 2]
-
-
-def bits(logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits), 1)
 
 
 def zeros(*shape: int) -> Tensor:
@@ -109,42 +104,27 @@ def test_variance_is_that_over_all_outcomes(shared: bool) -> None:
     """Per logit, and after the chain rule through one shared parameter."""
     factors = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]], dtype=torch.float64)
     theta = zeros(2) if shared else zeros(3)
-    result = compare(
-        f,
-        (lambda t: bits(t @ factors)) if shared else bits,
-        {"RLOO": EachOnce(RLOO(DRAWS))},
-        [theta],
-        repeats=len(OUTCOMES[0]),
-        rounds=1,
-        progress=False,
-    )
-    row, by_hand = result["RLOO"], rloo_by_hand()
+    law = (lambda t: bits(t @ factors)) if shared else bits
+    (row,) = quick(f, law, {"RLOO": EachOnce(RLOO(DRAWS))}, [theta], repeats=64).rows
+    by_hand = rloo_by_hand()
     in_parameters = by_hand @ factors.T if shared else by_hand
     assert row.repeats == 64
     torch.testing.assert_close(row.logit_variances, by_hand.var(0), rtol=1e-12, atol=0)
     torch.testing.assert_close(row.variances, in_parameters.var(0), rtol=1e-12, atol=0)
     assert row.logit_variance == pytest.approx(by_hand.var(0).sum().item(), rel=1e-12)
     assert row.variance == pytest.approx(in_parameters.var(0).sum().item(), rel=1e-12)
-    assert row.snr == pytest.approx(
-        in_parameters.mean(0).norm().item() / sqrt(row.variance), rel=1e-9
-    )
+    snr = in_parameters.mean(0).norm().item() / sqrt(row.variance)
+    assert row.snr == pytest.approx(snr, rel=1e-9)
     spread = (in_parameters - in_parameters.mean(0)).square().sum(-1)
-    assert log(row.variance_high / row.variance) == pytest.approx(
-        NORMAL * spread.std().item() / 8 / row.variance, rel=1e-9
-    )
+    error = NORMAL * spread.std().item() / 8 / row.variance
+    assert log(row.variance_high / row.variance) == pytest.approx(error, rel=1e-9)
     assert row.largest_z < 1e-9  # the mean over all outcomes is the exact gradient
 
 
 def test_bias_is_that_over_all_outcomes() -> None:
     """StraightThrough is biased: its expectation is the mean slope of f times p (1 - p)."""
-    result = compare(
-        f,
-        bits,
-        {"biased": EachOnce(StraightThrough(DRAWS), unbiased=False)},
-        [zeros(3)],
-        repeats=64,
-        progress=False,
-    )
+    biased = {"biased": EachOnce(StraightThrough(DRAWS), unbiased=False)}
+    result = compare(f, bits, biased, [zeros(3)], repeats=64, progress=False)
     leaf = OUTCOMES[0].clone().requires_grad_()
     (slope,) = torch.autograd.grad(f(leaf).sum(), leaf)
     exact = rloo_by_hand().mean(0)
@@ -165,7 +145,7 @@ def test_drawn_estimates_have_the_enumerated_variance() -> None:
     weight = (p * OUTCOMES + (1 - p) * (1 - OUTCOMES)).prod(-1).prod(0)
     mean = (weight[:, None] * gradient).sum(0)
     variance = (weight * (gradient - mean).square().sum(-1)).sum().item()
-    row = compare(f, bits(theta), [RLOO(2)], repeats=4000, rounds=1, progress=False).rows[0]
+    row = quick(f, bits(theta), [RLOO(2)], repeats=4000).rows[0]
     error = log(row.variance_high / row.variance) / NORMAL
     assert abs(log(row.variance / variance)) < 5.2 * error
     assert 5.2 * error < log(4) / 2  # the power
@@ -189,7 +169,7 @@ def test_interval_covers_a_known_variance() -> None:
 
 
 def test_no_variance_is_zero_not_rounding() -> None:
-    q = Independent(Categorical(logits=torch.randn(5, 3)), 1)
+    q = integers(torch.randn(5, 3))
     estimators = [IndeCateR(3), Exact()]
     result = compare(Additive(torch.rand(5, 3)), q, estimators, rounds=2, progress=False)
     assert [row.variance for row in result.rows] == [0.0, 0.0]
@@ -222,18 +202,13 @@ def test_gradients_of_every_distribution(case: object) -> None:
 def test_f_that_knows_its_table_and_a_batch() -> None:
     costs = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    for E in (
-        IndeCateR(2),
-        IndeCateR(2, per_variable=True),
-        IndeCateR(2, variables=2, control="none"),
-    ):
+    some = IndeCateR(2, variables=2, control="none")
+    for E in (IndeCateR(2), IndeCateR(2, per_variable=True), some):
         calls = []
         table = Additive(costs)
-        table.neighbours = lambda *arguments, real=table.neighbours, calls=calls: (
-            calls.append(1),
-            real(*arguments),
-        )[1]
-        task = GradientSampler(table, Independent(Categorical(logits=logits), 1))
+        real = table.neighbours
+        table.neighbours = lambda *given, real=real, calls=calls: (calls.append(1), real(*given))[1]
+        task = GradientSampler(table, integers(logits))
         got, _ = task.gradients(E, 5, torch.Generator().manual_seed(0))
         assert calls
         (exact,) = torch.autograd.grad((logits.softmax(-1) * costs).sum(), logits)
@@ -265,7 +240,7 @@ def test_structured_distributions(law: Callable[..., MarkovChain], batched: bool
     got, in_logits = task.gradients(Exact(), 2)
     assert in_logits is None
     torch.testing.assert_close(got, task.exact(100).expand(2, -1))
-    row = compare(task.f, law, [RLOO(8)], parameters, repeats=400, rounds=1, progress=False).rows[0]
+    row = quick(task.f, law, [RLOO(8)], parameters, repeats=400).rows[0]
     assert row.largest_z < 5.5
     assert row.logit_variance != row.logit_variance  # there are no fixed logits
 
@@ -285,43 +260,28 @@ def test_parameters_are_found_and_left_alone() -> None:
     decoder = nn.Linear(3, 1).double()
     E = DoubleCV(4)
     before = deepcopy(encoder.state_dict())
-    result = compare(
-        lambda z: decoder(z).squeeze(-1),
-        bits(encoder(data)),
-        [E],
-        training=5,
-        repeats=10,
-        rounds=1,
-        progress=False,
-    )
-    row = result.rows[0]
+    q = bits(encoder(data))
+    row = quick(lambda z: decoder(z).squeeze(-1), q, [E], training=5, repeats=10).rows[0]
     assert row.variances.shape == (15,)  # weights and bias
     assert row.trained == 5
     assert row.estimator.alpha != 0
     assert E.alpha == 0
-    assert all(
-        parameter.grad is None
-        for parameter in [*encoder.parameters(), *decoder.parameters(), *E.parameters()]
-    )
+    for module in (encoder, decoder, E):
+        assert all(parameter.grad is None for parameter in module.parameters())
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
 
 def test_learning_lowers_the_variance() -> None:
-    options = {"repeats": 200, "rounds": 1, "progress": False}
-    linear = compare(
-        lambda x: x @ WEIGHTS, bits(zeros(3)), [RLOO(4), DoubleCV(4)], training=200, **options
-    )
-    assert (
-        linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance
-    )  # exact with alpha = 1
+    estimators = [RLOO(4), DoubleCV(4)]  # the second is exact with alpha = 1
+    q = bits(zeros(3))
+    linear = quick(lambda x: x @ WEIGHTS, q, estimators, training=200, repeats=200)
+    assert linear["DoubleCV(4)"].variance < 0.01 * linear["RLOO(4)"].variance
 
 
 def test_a_baseline_learns_by_being_called() -> None:
     remembering = Reinforce(4, baseline=catlog.MovingAverageBaseline(decay=0.9))
-    options = {"repeats": 200, "rounds": 1, "progress": False}
-    result = compare(
-        lambda x: 100 + f(x), bits(zeros(3)), [Reinforce(4), remembering], training=100, **options
-    )
+    estimators, q = [Reinforce(4), remembering], bits(zeros(3))
+    result = quick(lambda x: 100 + f(x), q, estimators, training=100, repeats=200)
     plain, learned = result["Reinforce(4)"], result["Reinforce(4, baseline=MovingAverageBaseline)"]
     assert (plain.trained, learned.trained) == (0, 100)
     assert learned.variance < 0.01 * plain.variance
@@ -359,7 +319,7 @@ class Watched(nn.Module):
 
 def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
     Watched.seen.clear()
-    compare(f, bits(zeros(3)), [Watched()], training=3, repeats=10, rounds=1, progress=False)
+    quick(f, bits(zeros(3)), [Watched()], training=3, repeats=10)
     # learning, ten estimates in one call, two warm-ups and a timed step
     assert Watched.seen == [True] * 3 + [False] + [True] * 3
 
@@ -371,14 +331,8 @@ def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
     E = ESTIMATORS[name]()
-    q = (
-        bits(torch.zeros(4))
-        if "bits" in E.supports
-        else Independent(OneHotCategorical(logits=torch.zeros(4, 2)), 1)
-    )
-    if (
-        name in ("Exact", "MAPO") and budget == 7
-    ):  # 16 points; 4 remembered ones and 2 draws at least
+    q = bits(torch.zeros(4)) if "bits" in E.supports else one_hots(torch.zeros(4, 2))
+    if name in ("Exact", "MAPO") and budget == 7:  # 16 points; 4 remembered ones and 2 draws
         with pytest.raises(ValueError, match="evaluations, more than the budget of 4"):
             within_budget(E, 4, lambda E: E.evaluations(q))
         return
@@ -392,20 +346,13 @@ def test_budget_is_used_and_not_exceeded(name: str, budget: int) -> None:
 
 def test_modes() -> None:
     chosen = [RLOO(3), IndeCateR(3), Exact()]
-    options = {"repeats": 4, "rounds": 1, "progress": False}
-    unchanged = compare(f, bits(zeros(3)), chosen, **options)
-    assert {row.name: row.evaluations for row in unchanged.rows} == {
-        "RLOO(3)": 3,
-        "IndeCateR(3)": 12,
-        "Exact()": 8,
-    }
-    equal = compare(f, bits(zeros(3)), chosen, samples=5, **options)
-    assert {row.name: row.samples for row in equal.rows} == {
-        "RLOO(5)": 5,
-        "IndeCateR(5)": 5,
-        "Exact()": None,
-    }
-    budget = compare(f, bits(zeros(3)), ["RLOO", "IndeCateR", "Exact"], budget=7, **options)
+    unchanged = quick(f, bits(zeros(3)), chosen, repeats=4)
+    evaluations = {row.name: row.evaluations for row in unchanged.rows}
+    assert evaluations == {"RLOO(3)": 3, "IndeCateR(3)": 12, "Exact()": 8}
+    equal = quick(f, bits(zeros(3)), chosen, samples=5, repeats=4)
+    samples = {row.name: row.samples for row in equal.rows}
+    assert samples == {"RLOO(5)": 5, "IndeCateR(5)": 5, "Exact()": None}
+    budget = quick(f, bits(zeros(3)), ["RLOO", "IndeCateR", "Exact"], budget=7, repeats=4)
     assert {row.name: row.evaluations for row in budget.rows} == {"RLOO(7)": 7, "IndeCateR(1)": 4}
     assert budget.skipped == {"Exact": "it needs 8 evaluations, more than the budget of 7"}
     assert "Equal evaluations: at most 7" in str(budget)
@@ -419,19 +366,13 @@ def test_times_come_from_the_clock() -> None:
         seen[0] += x.shape[:-1].numel()
         return f(x)
 
-    result = compare(
-        counted,
-        bits(zeros(3)),
-        [RLOO(6), IndeCateR(2), Reinforce(3)],
-        progress=False,
-        clock=lambda: seen[0],
-    )
+    estimators = [RLOO(6), IndeCateR(2), Reinforce(3)]
+    result = compare(counted, bits(zeros(3)), estimators, progress=False, clock=lambda: seen[0])
     for row in result.rows:
         assert row.seconds == row.evaluations
         assert row.merit == row.variance * row.evaluations
-        assert row.merit_high / row.merit == pytest.approx(
-            row.variance_high / row.variance
-        )  # these times do not vary
+        # These times do not vary.
+        assert row.merit_high / row.merit == pytest.approx(row.variance_high / row.variance)
     assert list(result.rows) == sorted(result.rows, key=lambda row: row.merit)
     assert result.best is result.rows[0]
 
@@ -440,42 +381,35 @@ def test_times_come_from_the_clock() -> None:
 
 
 def test_reasons_for_leaving_out() -> None:
-    numbers = Independent(Categorical(logits=torch.zeros(2, 3)), 1)
-    options = {"repeats": 4, "rounds": 1, "progress": False}
-    result = compare(
-        lambda x: x.double().sum(-1), numbers, ["RLOO", "ARM", "DoubleCV", "VIMCO"], **options
-    )
+    def total(x: Tensor) -> Tensor:
+        return x.double().sum(-1)
+
+    numbers = integers(torch.zeros(2, 3))
+    result = quick(total, numbers, ["RLOO", "ARM", "DoubleCV", "VIMCO"], repeats=4)
     assert [row.name for row in result.rows] == ["RLOO(2)"]
-    assert result.skipped["ARM"] == "it is not for numbers (Categorical), but for bits"
-    assert (
-        result.skipped["DoubleCV"] == "it is not for numbers (Categorical), but for bits, one-hot"
-    )
-    assert result.skipped["VIMCO"] == "it differentiates a bound, not E[f]"
-    hard = compare(
-        lambda x: (x.sum(-1) > 1).double(), bits(zeros(3)), [RLOO(2), DoubleCV(2)], **options
-    )
+    assert result.skipped == {
+        "ARM": "it is not for numbers (Categorical), but for bits",
+        "DoubleCV": "it is not for numbers (Categorical), but for bits, one-hot",
+        "VIMCO": "it differentiates a bound, not E[f]",
+    }
+    estimators = [RLOO(2), DoubleCV(2)]
+    hard = quick(lambda x: (x.sum(-1) > 1).double(), bits(zeros(3)), estimators, repeats=4)
     assert "does not depend differentiably on x" in hard.skipped["DoubleCV(2)"]
     assert "Left out: DoubleCV(2)" in str(hard)
     assert why_unsuitable(IndeCateR(1, variables=1), "index") is not None
-    structured = compare(
-        lambda x: x.double().sum(-1),
-        chain,
-        ["IndeCateR", "RLOO"],
-        [zeros(3), zeros(3, 3)],
-        **options,
-    )
+    parameters = [zeros(3), zeros(3, 3)]
+    structured = quick(total, chain, ["IndeCateR", "RLOO"], parameters, repeats=4)
     assert structured.skipped["IndeCateR"].startswith("it is not for dependent variables")
-    with pytest.raises(
-        ValueError, match=r"no estimator could be used\. ARM\(1\): it is not for numbers"
-    ):
-        compare(lambda x: x.double().sum(-1), numbers, [catlog.ARM()], **options)
+    message = r"no estimator could be used\. ARM\(1\): it is not for numbers"
+    with pytest.raises(ValueError, match=message):
+        quick(total, numbers, [catlog.ARM()], repeats=4)
 
 
 def test_pooled_reference_excludes_the_estimator_itself() -> None:
-    options = {"repeats": 300, "rounds": 1, "limit": 1, "progress": False}
-    alone = compare(f, bits(zeros(3)), [RLOO(4)], **options)
+    options = {"repeats": 300, "limit": 1}
+    alone = quick(f, bits(zeros(3)), [RLOO(4)], **options)
     assert alone.rows[0].bias != alone.rows[0].bias  # nothing to compare with
-    result = compare(f, bits(zeros(3)), [RLOO(4), IndeCateR(4), StraightThrough(8)], **options)
+    result = quick(f, bits(zeros(3)), [RLOO(4), IndeCateR(4), StraightThrough(8)], **options)
     assert result.reference == "pooled"
     assert result["StraightThrough(8)"].largest_z > 8
     assert result["RLOO(4)"].largest_z < 5.5
@@ -486,9 +420,11 @@ def test_pooled_reference_excludes_the_estimator_itself() -> None:
 
 def test_given_reference() -> None:
     exact = GradientSampler(f, bits(zeros(3))).exact(8)
-    options = {"repeats": 300, "rounds": 1, "progress": False}
-    right = compare(f, bits(zeros(3)), [RLOO(4)], reference=exact, **options)
-    wrong = compare(f, bits(zeros(3)), [RLOO(4)], reference=[exact + 1], **options)
+
+    def against(reference: object) -> Comparison:
+        return quick(f, bits(zeros(3)), [RLOO(4)], reference=reference, repeats=300)
+
+    right, wrong = against(exact), against([exact + 1])
     assert right.reference == "given"
     assert right.rows[0].largest_z < 5.5
     assert wrong.rows[0].bias == pytest.approx(sqrt(3), rel=0.1)
@@ -496,26 +432,18 @@ def test_given_reference() -> None:
     class Known:
         gradient, error = (exact,), (torch.ones(3, dtype=torch.float64),)
 
-    assert compare(f, bits(zeros(3)), [RLOO(4)], reference=Known, **options).rows[
-        0
-    ].bias_error == pytest.approx(sqrt(3), rel=0.01)
-    with pytest.raises(
-        ValueError, match=r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"
-    ):
-        compare(f, bits(zeros(3)), [RLOO(4)], reference=torch.zeros(2), **options)
+    assert against(Known).rows[0].bias_error == pytest.approx(sqrt(3), rel=0.01)
+    message = r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"
+    with pytest.raises(ValueError, match=message):
+        against(torch.zeros(2))
 
 
 # The table and the files
 
 
 def test_table_and_files(tmp_path: Path) -> None:
-    result = compare(
-        f,
-        bits(zeros(3)),
-        ["RLOO", "IndeCateR", "StraightThrough", "CARMS", "Exact", "VIMCO"],
-        progress=False,
-        rounds=2,
-    )
+    names = ["RLOO", "IndeCateR", "StraightThrough", "CARMS", "Exact", "VIMCO"]
+    result = compare(f, bits(zeros(3)), names, progress=False, rounds=2)
     text = str(result)
     assert "StraightThrough(1) (b)" in text
     assert "Left out: VIMCO: it differentiates a bound, not E[f]." in text
@@ -612,17 +540,14 @@ def test_errors(options: dict[str, object], message: str) -> None:
 def test_errors_about_estimators_and_gradients() -> None:
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), [RLOO], progress=False)
+    q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
     with pytest.raises(ValueError, match="has no gradient to estimate"):
-        compare(
-            f, MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3), [RLOO(2)], progress=False
-        )
+        compare(f, q, [RLOO(2)], progress=False)
 
 
 def test_labels() -> None:
-    assert (
-        label(IndeCateR(2, variables=3, control="none"))
-        == "IndeCateR(2, variables=3, control=none)"
-    )
+    some = IndeCateR(2, variables=3, control="none")
+    assert label(some) == "IndeCateR(2, variables=3, control=none)"
     assert label(catlog.NVIL(2, network=nn.Linear(1, 1))) == "NVIL(2, network=Linear)"
     assert label(catlog.GumbelSoftmax(3, temperature=0.25)) == "GumbelSoftmax(3, temperature=0.25)"
 
@@ -652,17 +577,17 @@ def test_command(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     Path("my_problem_of_bits.py").write_text(MINE, encoding="utf-8")
-    quick = "--repeats 10 --rounds 1"
+    few = "--repeats 10 --rounds 1"
     chosen = "--estimators RLOO,IndeCateR(draws=latin),CARMS(4) --budget 10"
     mine = "compare --problem my_problem_of_bits"
-    assert main(f"{mine}:problem {chosen} {quick} --csv out.csv --plot out.png".split()) == 0
+    assert main(f"{mine}:problem {chosen} {few} --csv out.csv --plot out.png".split()) == 0
     output = capsys.readouterr().out
     assert all(name in output for name in ("RLOO(10)", "IndeCateR(2, draws=latin)", "CARMS(10)"))
     assert output.endswith("Numbers: out.csv\nFigure: out.png\n")
     assert max(map(len, output.splitlines())) <= 80
     assert Path("out.csv").exists()
     assert Path("out.png").exists()
-    assert main(f"{mine}:plain --estimators RLOO --samples 3 {quick}".split()) == 0
+    assert main(f"{mine}:plain --estimators RLOO --samples 3 {few}".split()) == 0
     assert "RLOO(3)" in capsys.readouterr().out
     assert main(["advise", "--problem", "my_problem_of_bits:problem"]) == 0
     assert "q: 4 independent bits." in capsys.readouterr().out
@@ -694,12 +619,10 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 3
     names: dict[str, object] = {}
-    quick = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
-    exec(blocks[0].replace(")\nprint", quick), names)
-    rows = re.findall(
-        r"^(\w+\(.*?\)(?: \(b\))?) +([\d.e-]+) ", capsys.readouterr().out, re.MULTILINE
-    )
-    assert len(rows) == 8
+    few = ", repeats=4, rounds=1, training=2, progress=False)\nprint"
+    exec(blocks[0].replace(")\nprint", few), names)
+    row = r"^(\w+\(.*?\)(?: \(b\))?) +([\d.e-]+) "
+    assert len(re.findall(row, capsys.readouterr().out, re.MULTILINE)) == 8
     exec(blocks[1], names)
     assert len(capsys.readouterr().out.splitlines()) == 5
     exec(blocks[2], names)

@@ -13,13 +13,15 @@ from torch.distributions import (
     OneHotCategorical,
     Poisson,
 )
+from torch.testing import assert_close
 
 import catlog
 from catlog import CountDifferences, Exact, IndeCateR
 from catlog.distributions import lost_mass, truncated
 from catlog.distributions.counts import counts
 from catlog.testing import z_limit
-from gradients import assert_same
+from catlog.testing.cases import seeded
+from gradients import assert_same, with_gradients
 
 
 def double(*numbers):
@@ -93,8 +95,8 @@ def test_vectors_of_counts(family):
     estimate = (pairs.detach() * CountDifferences()(f, many, x=z[None])).sum()
     actual = torch.autograd.grad(estimate, [theta, scale])
     # The third count is always 1, so that its own derivative is not that of a mean.
-    torch.testing.assert_close(actual[0][:2], expected[0][:2], rtol=0, atol=1e-10)
-    torch.testing.assert_close(actual[1], expected[1], rtol=0, atol=1e-10)
+    assert_close(actual[0][:2], expected[0][:2], rtol=0, atol=1e-10)
+    assert_close(actual[1], expected[1], rtol=0, atol=1e-10)
 
 
 @families
@@ -104,7 +106,7 @@ def test_draws_are_unbiased(family):
     theta = start.expand(20_000, 3).clone().requires_grad_()
     f = FUNCTIONS["sine"]
     q = Independent(make(theta), 1)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     value = CountDifferences(2)(lambda z: f(z).sum(-1), q, generator=generator)
     gradient = torch.autograd.grad(value.sum(), theta)[0]
     leaf = start.clone().requires_grad_()
@@ -127,7 +129,7 @@ def test_impossible_counts_are_never_shown():
 def test_certain_counts_have_finite_gradients():
     p = double(0.0, 1.0).requires_grad_()
     CountDifferences(3)(lambda z: z.sum(-1), Independent(Binomial(4, probs=p), 1)).backward()
-    torch.testing.assert_close(p.grad, double(4.0, 4.0))
+    assert_close(p.grad, double(4.0, 4.0))
 
 
 EXTREME = {
@@ -152,25 +154,20 @@ def test_extreme_logits(name, dtype):
         "Binomial": binomial + z * log_p + (4 - z) * log_rest,
         "Geometric": z * log_rest + log_p,
         "NegativeBinomial": choices + z * log_p + 2.5 * log_rest,
-        "Poisson by its logarithm": z * y.unsqueeze(-1)
-        - y.exp().unsqueeze(-1)
-        - torch.lgamma(z + 1),
+        "Poisson by its logarithm": (z * y[:, None] - y.exp()[:, None] - torch.lgamma(z + 1)),
     }[name]
     leaf = start.to(dtype).requires_grad_()
     short = truncated(make(leaf), categories=5)
-    tight = (
-        {"rtol": 1e-13, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
-    )
-    torch.testing.assert_close(short.logits.double(), log_mass.log_softmax(-1), **tight)
+    rtol, atol = (1e-13, 1e-12) if dtype == torch.float64 else (1e-5, 1e-5)
+    tight = {"rtol": rtol, "atol": atol}
+    assert_close(short.logits.double(), log_mass.log_softmax(-1), **tight)
     for count in range(5):
-        got = torch.autograd.grad(short.logits[:, count].sum(), leaf, retain_graph=True)[0]
-        wanted = torch.autograd.grad(
-            log_mass.log_softmax(-1)[:, count].sum(), y, retain_graph=True
-        )[0]
-        torch.testing.assert_close(got.double(), wanted, **tight)
+        got = with_gradients(short.logits[:, count], leaf)[1]
+        wanted = with_gradients(log_mass.log_softmax(-1)[:, count], y)[1]
+        assert_close(got.double(), wanted, **tight)
     q = Independent(make(leaf), 1)
     again = truncated(q, categories=5).base_dist.logits  # probabilities are cached by now
-    torch.testing.assert_close(again, short.logits, rtol=0, atol=0)
+    assert_close(again, short.logits, rtol=0, atol=0)
     value = CountDifferences(50)(lambda z: (z < 2).to(dtype).sum(-1), q)
     assert value.isfinite()
     assert torch.autograd.grad(value, leaf)[0].isfinite().all()
@@ -189,7 +186,7 @@ def test_extreme_gradients_equal_the_series(name):
         wanted = torch.autograd.grad(mass @ f(z), y, retain_graph=True)[0]
         estimate = CountDifferences()(f, make(y.expand(most)), x=z[None])
         got = torch.autograd.grad((mass.detach() * estimate).sum(), y)[0]
-        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+        assert_close(got, wanted, rtol=0, atol=1e-12)
 
 
 @families
@@ -199,9 +196,7 @@ def test_expand_and_batches(family):
     q, wide = Independent(make(start), 1), Independent(make(start), 1).expand([4, 2])
     assert counts(wide).batch_shape == (4, 2)
     expected = truncated(q, categories=6).base_dist.logits
-    torch.testing.assert_close(
-        truncated(wide, categories=6).base_dist.logits, expected.expand(4, 2, 3, 6)
-    )
+    assert_close(truncated(wide, categories=6).base_dist.logits, expected.expand(4, 2, 3, 6))
     x = q.sample((5,)).unsqueeze(1).unsqueeze(1).expand(5, 4, 2, 3)
     theta = start.clone().requires_grad_()
     p, f = Independent(make(theta), 1), lambda z: z.square().sum(-1).sin()
@@ -244,17 +239,14 @@ def test_shapes_outputs_chunks_and_generators():
         return torch.stack([z.sum((-1, -2)), z.square().mean((-1, -2))], -1)
 
     def gradients(E):
-        value = E(f, q, outputs=1, generator=torch.Generator().manual_seed(0))
+        value = E(f, q, outputs=1, generator=seeded())
         assert value.shape == (2, 3, 2)
         return torch.autograd.grad((value * torch.tensor([1.0, 2.0])).sum(), rate)[0]
 
-    torch.testing.assert_close(gradients(E), gradients(CountDifferences(3)))
-    single = [
-        E(lambda z, i=i: f(z)[..., i], q, generator=torch.Generator().manual_seed(0))
-        for i in range(2)
-    ]
+    assert_close(gradients(E), gradients(CountDifferences(3)))
+    single = [E(lambda z, i=i: f(z)[..., i], q, generator=seeded()) for i in range(2)]
     by_output = torch.autograd.grad((single[0] + 2 * single[1]).sum(), rate)[0]
-    torch.testing.assert_close(gradients(E), by_output)
+    assert_close(gradients(E), by_output)
 
 
 def test_compiled():
@@ -301,7 +293,7 @@ def test_truncated_probabilities_are_those_of_q(family):
     z = torch.arange(short.logits.shape[-1], dtype=torch.float64)
     if isinstance(q, Binomial):
         return  # torch refuses counts beyond the smallest n; the error bound has checked these
-    torch.testing.assert_close(short.probs, q.log_prob(z[:, None]).exp().T, rtol=1e-9, atol=1e-12)
+    assert_close(short.probs, q.log_prob(z[:, None]).exp().T, rtol=1e-9, atol=1e-12)
 
 
 def test_binomials_are_not_cut_off_without_error():
@@ -311,8 +303,8 @@ def test_binomials_are_not_cut_off_without_error():
     assert short.base_dist.logits.shape == (2, 6)
     assert lost_mass(q, 6) == 0
     value = Exact()(lambda z: z.double().prod(-1), short)
-    torch.testing.assert_close(value, 15 * p.prod())
-    torch.testing.assert_close(torch.autograd.grad(value, p)[0], double(13.5, 3.0))
+    assert_close(value, 15 * p.prod())
+    assert_close(torch.autograd.grad(value, p)[0], double(13.5, 3.0))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +320,7 @@ def test_estimators_of_categories_take_truncated_counts(E):
         counts = z @ torch.arange(z.shape[-1], dtype=z.dtype) if E.differentiates_f else z.float()
         return counts.square().sum(-1)
 
-    E(f, q, generator=torch.Generator().manual_seed(0)).sum().backward()
+    E(f, q, generator=seeded()).sum().backward()
     assert rate.grad.isfinite().all()
     assert rate.grad.any()  # an entry may be 0 by chance
 
@@ -345,7 +337,7 @@ def test_truncated_gradients_approach_those_of_differences():
     many = Independent(Poisson(rate.expand(1600, 2)), 1)
     weight = many.log_prob(z).exp().detach()
     estimate = (weight * CountDifferences()(f, many, x=z[None])).sum()
-    torch.testing.assert_close(gradient, torch.autograd.grad(estimate, rate)[0], rtol=0, atol=1e-9)
+    assert_close(gradient, torch.autograd.grad(estimate, rate)[0], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("rate", [1e-3, 1e-8, 1e-20])
@@ -359,39 +351,38 @@ def test_rare_counts_have_a_gradient(rate):
 
 
 def test_bad_input_is_named():
-    q = Independent(Poisson(torch.ones(2)), 1)
+    q, half = Independent(Poisson(torch.ones(2)), 1), torch.tensor(0.5)
+    nan = Independent(Poisson(torch.full((2,), torch.nan), validate_args=False), 1)
+    size = torch.tensor(2.0, requires_grad=True)
 
     def f(z):
         return z.sum(-1)
 
+    learned, single = NegativeBinomial(size, probs=half), Binomial(2, probs=half)
+    impossible = "x must hold counts that q can draw"
+    for function, law, options, message in (
+        (lambda z: z, learned, {}, "`total_count` that requires a gradient"),
+        (f, q, {"x": torch.zeros(3, 3)}, "x must be a tensor of shape"),
+        (f, q, {"x": torch.tensor([[0.5, 1.0]])}, impossible),
+        (lambda z: z, single, {"x": torch.tensor([3.0])}, impossible),
+        (lambda z: z, q, {}, "f must return one value per point"),
+        (f, nan, {}, "parameters that are NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CountDifferences()(function, law, **options)
     with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
         CountDifferences()(f, Independent(Bernoulli(torch.ones(2)), 1))
     with pytest.raises(TypeError, match="q: a distribution of independent counts is needed"):
         truncated(Categorical(logits=torch.zeros(3)))
     with pytest.raises(TypeError, match=r"catlog\.CountDifferences"):
         IndeCateR(1)(f, q)
-    size = torch.tensor(2.0, requires_grad=True)
-    with pytest.raises(ValueError, match="`total_count` that requires a gradient"):
-        CountDifferences()(lambda z: z, NegativeBinomial(size, probs=torch.tensor(0.5)))
-    with pytest.raises(ValueError, match="x must be a tensor of shape"):
-        CountDifferences()(f, q, x=torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="x must hold counts that q can draw"):
-        CountDifferences()(f, q, x=torch.tensor([[0.5, 1.0]]))
-    with pytest.raises(ValueError, match="x must hold counts that q can draw"):
-        CountDifferences()(lambda z: z, Binomial(2, probs=torch.tensor(0.5)), x=torch.tensor([3.0]))
-    with pytest.raises(ValueError, match="f must return one value per point"):
-        CountDifferences()(lambda z: z, q)
-    with pytest.raises(ValueError, match="parameters that are NaN"):
-        CountDifferences()(f, Independent(Poisson(torch.full((2,), nan), validate_args=False), 1))
-    with pytest.raises(ValueError, match="needs more than 65536 categories"):
-        truncated(Poisson(torch.tensor(1e6)))
-    with pytest.raises(ValueError, match="`error` must be in"):
-        truncated(q, error=-1.0)
-    with pytest.raises(ValueError, match="`categories` must be between 1"):
-        truncated(q, categories=0)
-
-
-nan = float("nan")
+    for law, options, message in (
+        (Poisson(torch.tensor(1e6)), {}, "needs more than 65536 categories"),
+        (q, {"error": -1.0}, "`error` must be in"),
+        (q, {"categories": 0}, "`categories` must be between 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            truncated(law, **options)
 
 
 def test_a_decoder_of_counts_gets_its_own_gradient():

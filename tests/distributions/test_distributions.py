@@ -1,6 +1,7 @@
 """The view of every distribution, and draws from it."""
 
 from copy import deepcopy
+from functools import partial
 from itertools import product
 from pickle import dumps, loads
 
@@ -8,17 +9,22 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
+from torch.testing import assert_close
 
 import catlog
 from catlog import ESTIMATORS, Categoricals, Exact, GumbelSoftmax, IndeCateR
+from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.distributions.factors import factors
 from catlog.evaluation.evaluate import chunks
 from catlog.sampling.draw import DRAWS, categories, draw, uniforms
-from catlog.testing.cases import seeded
+from catlog.testing.cases import normals, seeded
 from catlog.testing.enumeration import Case, expectation
 from catlog.testing.settings import continuous, estimators, supports
+from gradients import with_gradients
+from laws import bits, integers, one_hots
 
+double = partial(torch.tensor, dtype=torch.float64)
 TYPES = {"bits": Bernoulli, "index": Categorical, "one-hot": OneHotCategorical}
 ALL = [
     *(cls() for cls in ESTIMATORS.values()),
@@ -32,9 +38,7 @@ ALL = [
 
 
 def base_law(kind, by, shape, dtype=torch.float64):
-    logits = torch.randn(
-        (*shape, *([] if kind == "bits" else [3])), dtype=torch.float64, generator=seeded()
-    )
+    logits = normals(*shape, *([] if kind == "bits" else [3]))
     probs = logits.sigmoid() if kind == "bits" else logits.softmax(-1)
     return TYPES[kind](**{by: (logits if by == "logits" else probs).to(dtype)})
 
@@ -47,12 +51,10 @@ def as_one_hot(x, kind):
 
 
 def check_view(q, law, wide):
-    """The view of q holds the probabilities of ``wide``, the distribution in at least float32, and
-    writes points as q does.
-    """
+    """Check that the view of q holds the probabilities of ``wide`` and writes points as q does."""
     probs = torch.stack([1 - wide.probs, wide.probs], -1) if law.kind == "bits" else wide.probs
-    torch.testing.assert_close(law.probs, probs.reshape(law.probs.shape))
-    torch.testing.assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-6)
+    assert_close(law.probs, probs.reshape(law.probs.shape))
+    assert_close(law.log_probs.exp(), law.probs, rtol=0, atol=1e-6)
     torch.manual_seed(0)
     x = q.sample((5,))
     index, flat = law.index(x), law.flat(x)
@@ -63,7 +65,7 @@ def check_view(q, law, wide):
     drawn = draw(law, 5, generator=seeded())
     assert (drawn.shape, drawn.dtype) == (x.shape, x.dtype)
     log_prob = wide.log_prob(x.to(wide.probs)).reshape(5, *q.batch_shape, law.d).sum(-1)
-    torch.testing.assert_close(law.log_prob(index), log_prob, rtol=1e-6, atol=1e-5)
+    assert_close(law.log_prob(index), log_prob, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -72,20 +74,15 @@ def check_view(q, law, wide):
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_view_of_a_distribution(kind, by, batch, dims, dtype, monkeypatch):
-    if (
-        dtype == torch.bfloat16
-    ):  # torch finds bfloat16 probabilities that do not add up to one invalid
+    if dtype == torch.bfloat16:  # rounded, they do not add up to one
         monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
     base = base_law(kind, by, batch + (3, 2)[:dims], dtype)
     at_least_float32 = torch.promote_types(dtype, torch.float32)
     q = Independent(base, dims)
     law = factors(q)
     assert (law.kind, law.d, law.k) == (kind, [1, 3, 6][dims], 2 if kind == "bits" else 3)
-    assert (law.batch_shape, law.event_shape, law.batch_size) == (
-        q.batch_shape,
-        q.event_shape,
-        q.batch_shape.numel(),
-    )
+    assert (law.batch_shape, law.event_shape) == (q.batch_shape, q.event_shape)
+    assert law.batch_size == q.batch_shape.numel()
     assert law.cardinalities == (law.k,) * law.d
     assert law.probs.dtype == at_least_float32
     wide = TYPES[kind](**{by: getattr(base, by).to(at_least_float32)})
@@ -111,17 +108,13 @@ def test_nested_and_expanded_distributions(kind, by):
 @pytest.mark.parametrize("by", ["logits", "probs"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_view_follows_the_given_parameter(kind, by):
-    """torch caches the other form of the parameter beside the given one; the gradient must reach
-    the given one.
-    """
+    """The gradient reaches the given form, although torch caches the other one beside it."""
     parameter = getattr(base_law(kind, by, (3,)), by).clone().requires_grad_()
     base = TYPES[kind](**{by: parameter})
     for _ in range(2):
         law = factors(Independent(base, 1))
         assert (law.given_logits is not None) == (by == "logits")
-        assert torch.autograd.grad(law.log_probs[..., 0].sum(), parameter, retain_graph=True)[
-            0
-        ].any()
+        assert with_gradients(law.log_probs[..., 0], parameter)[1].any()
         assert base.probs is not None
         assert base.logits is not None
 
@@ -140,26 +133,17 @@ def test_assign_sets_one_variable(kind, batch):
 
 
 def test_gradients_reach_given_probs():
-    probs = torch.tensor(
-        [[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64, requires_grad=True
-    )
+    probs = double([[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]]).requires_grad_()
     law = factors(Independent(Categorical(probs=probs), 1))
     law.log_prob(torch.tensor([[1, 2]])).sum().backward()
-    expected = torch.tensor(
-        [[-1, 0.25, 0], [-1, -1, 3]], dtype=torch.float64
-    )  # nothing for what is impossible
-    torch.testing.assert_close(probs.grad, expected)
+    assert_close(probs.grad, double([[-1, 0.25, 0], [-1, -1, 3]]))  # 0 for what is impossible
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 def test_categoricals_equal_separate_distributions(batch):
-    logits = [
-        torch.randn(*batch, k, dtype=torch.float64, generator=seeded(k)) for k in (3, 2, 1, 4)
-    ]
+    logits = [normals(*batch, k, seed=k) for k in (3, 2, 1, 4)]
     separate = [Categorical(logits=row) for row in logits]
-    padded = torch.stack(
-        [torch.nn.functional.pad(row, (0, 4 - row.shape[-1]), value=7.0) for row in logits], -2
-    )
+    padded = torch.stack([pad(row, (0, 4 - row.shape[-1]), value=7.0) for row in logits], -2)
     for q in (Categoricals(logits), Categoricals(padded, (3, 2, 1, 4))):
         assert q.cardinalities == (3, 2, 1, 4)
         assert (q.batch_shape, q.event_shape) == (batch, (4,))
@@ -168,29 +152,20 @@ def test_categoricals_equal_separate_distributions(batch):
         assert x.dtype == torch.int64
         assert x.shape == (500, *q.batch_shape, 4)
         assert bool((x < torch.tensor(q.cardinalities)).all())
-        torch.testing.assert_close(
-            q.log_prob(x), sum(row.log_prob(x[..., i]) for i, row in enumerate(separate))
-        )
-        torch.testing.assert_close(q.entropy(), sum(row.entropy() for row in separate))
-        torch.testing.assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
+        assert_close(q.log_prob(x), sum(row.log_prob(x[..., i]) for i, row in enumerate(separate)))
+        assert_close(q.entropy(), sum(row.entropy() for row in separate))
+        assert_close(q.probs.sum(-1), torch.ones_like(q.probs[..., 0]))
         wide = q.expand((5, *q.batch_shape))
-        assert (wide.batch_shape, wide.event_shape, wide.cardinalities) == (
-            (5, *q.batch_shape),
-            (4,),
-            q.cardinalities,
-        )
+        assert (wide.batch_shape, wide.event_shape) == ((5, *q.batch_shape), (4,))
+        assert wide.cardinalities == q.cardinalities
         many = x.unsqueeze(1).expand(500, 5, *q.batch_shape, 4)
         for log_prob in (wide.log_prob(many), factors(wide).log_prob(many)):
-            torch.testing.assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
+            assert_close(log_prob, q.log_prob(many), rtol=0, atol=1e-12)
 
 
 def test_categoricals_sample_their_support():
-    q = Categoricals(
-        [
-            torch.tensor(row)
-            for row in ([0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0])
-        ]
-    )
+    rows = [0.0, 1.0, 2.0], [0.5, -0.5], [3.0], [0.0, -torch.inf, 1.0, 2.0]
+    q = Categoricals([torch.tensor(row) for row in rows])
     torch.manual_seed(0)
     seen = set(map(tuple, q.sample((2000,)).tolist()))
     assert seen == set(product([0, 1, 2], [0, 1], [0], [0, 2, 3]))
@@ -204,12 +179,12 @@ def test_entropy_of_masked_categoricals_is_differentiable():
     logits = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
     q = Categoricals(logits, (4, 2, 1))
     q.entropy().backward()
-    torch.testing.assert_close(q.entropy().exp(), torch.tensor(8.0, dtype=torch.float64))
-    torch.testing.assert_close(logits.grad, torch.zeros_like(logits))
+    assert_close(q.entropy().exp(), torch.tensor(8.0, dtype=torch.float64))
+    assert_close(logits.grad, torch.zeros_like(logits))
 
 
 def test_categoricals_inside_independent():
-    logits = torch.randn(5, 2, 2, 3, dtype=torch.float64, generator=seeded()).requires_grad_()
+    logits = normals(5, 2, 2, 3).requires_grad_()
     q = Independent(Categoricals(logits, (3, 2)), 1)
     law = factors(q)
     assert (law.batch_shape, law.event_shape, law.d) == ((5,), (2, 2), 4)
@@ -218,18 +193,14 @@ def test_categoricals_inside_independent():
     for E in (Exact(), IndeCateR()):
         value = E(additive, q, generator=seeded())
         slopes.append(torch.autograd.grad(value.sum(), logits, retain_graph=True)[0])
-    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
+    assert_close(*slopes, rtol=0, atol=1e-12)
 
 
 MASK = torch.tensor([[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 1, 1], [1, 0, 1], [0, 0, 0]]]).bool()
 MASKED = {
     "bits": lambda logits: Independent(Bernoulli(probs=masked_bits(logits)), 1),
-    "index": lambda logits: Independent(
-        Categorical(logits=logits.masked_fill(MASK, -torch.inf)), 1
-    ),
-    "one-hot": lambda logits: Independent(
-        OneHotCategorical(logits=logits.masked_fill(MASK, -torch.inf)), 1
-    ),
+    "index": lambda logits: integers(logits.masked_fill(MASK, -torch.inf)),
+    "one-hot": lambda logits: one_hots(logits.masked_fill(MASK, -torch.inf)),
     "one-hot by probs": lambda logits: Independent(
         OneHotCategorical(probs=logits.exp().masked_fill(MASK, 0.0)), 1
     ),
@@ -239,9 +210,7 @@ MASKED = {
 
 
 def masked_bits(logits):
-    """Probability 0 where category 1 is masked, 1 where category 0 is (never both, in the first two
-    columns of MASK).
-    """
+    """Return probabilities of 0 where category 1 is masked, and of 1 where category 0 is."""
     only_zero, only_one = MASK[..., 1], MASK[..., 0]
     return logits[..., 0].sigmoid().masked_fill(only_zero, 0.0).masked_fill(only_one, 1.0)
 
@@ -277,26 +246,16 @@ def test_masked_categories_are_never_shown(E, kind):
 def test_masked_categories_are_never_drawn_at_the_ends(dtype):
     for mask in product([False, True], repeat=4):
         if not all(mask):
-            logits = torch.linspace(-1, 1, 4, dtype=dtype).masked_fill(
-                torch.tensor(mask), -torch.inf
-            )
-            law = factors(Categorical(logits=logits))
+            logits = torch.linspace(-1, 1, 4, dtype=dtype)
+            law = factors(Categorical(logits=logits.masked_fill(torch.tensor(mask), -torch.inf)))
             cdf = law.probs[0].cumsum(-1)
-            u = torch.cat(
-                [
-                    torch.tensor([0.0, 1.0], dtype=dtype),
-                    cdf,
-                    cdf.nextafter(cdf * 0),
-                    cdf.nextafter(cdf * 2),
-                ]
-            ).unsqueeze(-1)
+            beside = cdf.nextafter(cdf * 0), cdf.nextafter(cdf * 2)
+            u = torch.cat([torch.tensor([0.0, 1.0], dtype=dtype), cdf, *beside]).unsqueeze(-1)
             assert bool(law.possible[0, categories(law, u)].all())
+    ends = torch.tensor([[0.0], [1.0]], dtype=dtype)
     for probs in (0.0, 1.0):
         law = factors(Bernoulli(probs=torch.tensor(probs, dtype=dtype)))
-        assert categories(law, torch.tensor([[0.0], [1.0]], dtype=dtype)).tolist() == [
-            [probs],
-            [probs],
-        ]
+        assert categories(law, ends).tolist() == [[probs], [probs]]
 
 
 @pytest.mark.parametrize(
@@ -306,11 +265,8 @@ def test_masked_categories_are_never_drawn_at_the_ends(dtype):
 def test_inverse_cdf_is_exact_on_a_grid(eighths):
     law = factors(Categorical(probs=torch.tensor(eighths, dtype=torch.float64) / 8))
     u = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
-    assert categories(law, u.unsqueeze(-1)).flatten().bincount(
-        minlength=len(eighths)
-    ).tolist() == list(eighths)
-    latin = draw(law, 8, "latin", generator=seeded())
-    assert latin.flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
+    for drawn in (categories(law, u.unsqueeze(-1)), draw(law, 8, "latin", generator=seeded())):
+        assert drawn.flatten().bincount(minlength=len(eighths)).tolist() == list(eighths)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
@@ -369,10 +325,8 @@ def one_hot_pair(x):
     return one_hot(x, 3).flatten(-2).double()
 
 
-SOME_CERTAIN = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
-SOME_IMPOSSIBLE = torch.tensor(
-    [[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]], dtype=torch.float64
-)  # unnormalised
+SOME_CERTAIN = double([0.0, 0.3, 1.0])
+SOME_IMPOSSIBLE = double([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]])  # unnormalised
 WITH_ZEROS = {
     case.name: case
     for case in [
@@ -380,7 +334,7 @@ WITH_ZEROS = {
             "bits, two of them certain",
             SOME_CERTAIN,
             lambda t: Independent(Bernoulli(probs=t), 1),
-            torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]], dtype=torch.float64),
+            double([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]]),
             lambda x: torch.cat([x + 1, x.square()], -1),
         ),
         Case(
@@ -399,7 +353,7 @@ WITH_ZEROS = {
         ),
     ]
 }
-SLOPE = torch.tensor([0.7, -0.4, 1.1, 0.3, -0.9, 0.5], dtype=torch.float64)
+SLOPE = double([0.7, -0.4, 1.1, 0.3, -0.9, 0.5])
 
 
 def curved(z, c):
@@ -407,9 +361,7 @@ def curved(z, c):
 
 
 def by_the_convention(case):
-    """E[f] and its gradients, the impossible held at zero: what is impossible (bits: certain) is a
-    constant.
-    """
+    """Return E[f] and its gradients, where what is impossible (bits: certain) is a constant."""
     theta, c = case.theta.clone().requires_grad_(), SLOPE.clone().requires_grad_()
     bits = case.kind == "bits"
     held = torch.where((theta == 0) | (theta == 1) if bits else theta == 0, theta.detach(), theta)
@@ -423,28 +375,19 @@ def by_the_convention(case):
 @pytest.mark.parametrize("case", WITH_ZEROS.values(), ids=WITH_ZEROS.keys())
 @pytest.mark.parametrize("E", estimators())
 def test_a_category_of_probability_zero_gets_no_gradient(E, case):
-    """All estimators share one convention, whatever the constant in f; the other gradients are
-    right.
-    """
+    """Whatever the constant in f; the other gradients are right."""
     if not supports(E, case.kind) or (getattr(E, "variables", None) or 0) > case.theta.shape[0]:
         pytest.skip("not for this law")
     theta = case.theta.expand(20, *case.theta.shape).clone().requires_grad_()
-    E = deepcopy(E)
-    E(
-        lambda x: curved(case.features(x), SLOPE), case.distribution(theta), generator=seeded()
-    ).sum().backward()
-    certain = (
-        (theta == 0) | (theta == 1)
-        if case.kind == "bits"
-        else (theta == 0) | ((theta > 0).sum(-1, keepdim=True) == 1)
-    )
+    E, q = deepcopy(E), case.distribution(theta)
+    E(lambda x: curved(case.features(x), SLOPE), q, generator=seeded()).sum().backward()
+    alone = theta == 1 if case.kind == "bits" else (theta > 0).sum(-1, keepdim=True) == 1
+    certain = (theta == 0) | alone
     assert theta.grad.isfinite().all()
     assert theta.grad[certain].abs().max() <= 1e-12
     if E.unbiased and not continuous(E) and not isinstance(E, catlog.VIMCO):
-        for gradient, expected in zip(
-            expectation(E, case, curved, SLOPE), by_the_convention(case), strict=True
-        ):
-            torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+        got = expectation(E, case, curved, SLOPE)
+        assert_close(got, by_the_convention(case), rtol=0, atol=1e-12)
 
 
 def test_the_constant_in_f_does_not_matter_at_zero():
@@ -461,8 +404,13 @@ def _asked(q):
     return q
 
 
+def expanded(q):
+    q.entropy()
+    return q.expand((4, *q.batch_shape))
+
+
 CHANGES = {
-    "entropy, expand": lambda q: (q.entropy(), q.expand((4, *q.batch_shape)))[1],
+    "entropy, expand": expanded,
     "entropy, Independent, expand": lambda q: (
         q.entropy(),
         Independent(q, 1).expand((4, *q.batch_shape[:-1])),
@@ -473,13 +421,9 @@ CHANGES = {
     ),
     "enumerate_support, entropy": lambda q: (q.enumerate_support(), q.entropy(), q)[2],
     "entropy, deepcopy": lambda q: (q.entropy(), deepcopy(q))[1],
-    "entropy, expand, deepcopy": lambda q: deepcopy(
-        (q.entropy(), q.expand((4, *q.batch_shape)))[1]
-    ),
+    "entropy, expand, deepcopy": lambda q: deepcopy(expanded(q)),
     "entropy, pickle": lambda q: loads(dumps((q.entropy(), q)[1])),
-    "entropy, expand, pickle": lambda q: loads(
-        dumps((q.entropy(), q.expand((4, *q.batch_shape)))[1])
-    ),
+    "entropy, expand, pickle": lambda q: loads(dumps(expanded(q))),
 }
 EXTREME = {
     "bits": {"probs": [0.0, 1.0, 0.3, 1e-10], "logits": [-torch.inf, 200.0, 20.0, 0.3]},
@@ -500,15 +444,13 @@ EXTREME = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_view_survives_torch_caches_and_expand(kind, change, by, dtype):
-    """Extreme probabilities, where torch's other form of the parameter is clamped: the view is that
-    of the given form.
-    """
+    """Extreme probabilities, for which torch clamps the other form of the parameter."""
     parameter = torch.tensor(EXTREME["bits" if kind == "bits" else "index"][by], dtype=dtype)
     untouched = factors(TYPES[kind](**{by: parameter}))
     seen = factors(change(TYPES[kind](**{by: parameter})))
     for got, expected in ((seen.probs, untouched.probs), (seen.log_probs, untouched.log_probs)):
         expected = expected.reshape(4, -1)  # one row per variable
-        torch.testing.assert_close(
+        assert_close(
             got.reshape(-1, *expected.shape),
             expected.expand(got.numel() // expected.numel(), *expected.shape),
         )
@@ -520,9 +462,7 @@ def test_the_view_survives_torch_caches_and_expand(kind, change, by, dtype):
 @pytest.mark.parametrize("by", ["probs", "logits"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_gradient_survives_entropy_and_expand(kind, by):
-    parameter = torch.tensor(
-        EXTREME["bits" if kind == "bits" else "index"][by], dtype=torch.float64, requires_grad=True
-    )
+    parameter = double(EXTREME["bits" if kind == "bits" else "index"][by]).requires_grad_()
     slope = torch.linspace(-1, 2, 8 if kind == "bits" else 12, dtype=torch.float64).view(4, -1)
 
     def f(x):
@@ -531,41 +471,29 @@ def test_the_gradient_survives_entropy_and_expand(kind, by):
     gradients = []
     for change in (lambda q: q, lambda q: (q.entropy(), q.expand((1, *q.batch_shape)))[1]):
         law = Independent(change(TYPES[kind](**{by: parameter})), 1)
-        for E in (Exact(), catlog.Reinforce(1)):
-            x = (
-                {}
-                if isinstance(E, Exact)
-                else {"x": factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)}
-            )
-            gradients.append(
-                torch.autograd.grad(E(f, law, **x).sum(), parameter, retain_graph=True)[0]
-            )
+        x = factors(law).point(factors(law).probs.argmax(-1)).unsqueeze(0)
+        values = Exact()(f, law), catlog.Reinforce(1)(f, law, x=x)
+        gradients += [with_gradients(value, parameter)[1] for value in values]
     assert gradients[0].abs().max() > 0.1
     for plain, changed in zip(gradients[:2], gradients[2:], strict=True):
-        torch.testing.assert_close(changed, plain, rtol=1e-12, atol=1e-12)
+        assert_close(changed, plain, rtol=1e-12, atol=1e-12)
 
 
 def test_a_distribution_of_unknown_form_works_twice_and_compiles():
-    """Given by logits, both forms known, expanded: no graph of torch's cache is in the way of a
-    second backward pass.
-    """
+    """No graph of torch's cache is in the way of a second backward pass."""
     logits = torch.zeros(3, requires_grad=True)
     base = Bernoulli(logits=logits)
     base.entropy()
     q = Independent(base.expand((2, 3)), 1)
     for _ in range(2):
         Exact()(lambda x: x.sum(-1), q).sum().backward()
-    torch.testing.assert_close(logits.grad, torch.ones(3))
+    assert_close(logits.grad, torch.ones(3))
 
     base = Bernoulli(probs=torch.tensor([0.0, 0.5, 1.0]))
     base.entropy()
     q = base.expand((2, 3))
-    compiled = torch.compile(
-        lambda: factors(q, validate=False).log_probs,
-        backend="aot_eager",
-        fullgraph=True,
-        dynamic=False,
-    )
+    options = {"backend": "aot_eager", "fullgraph": True, "dynamic": False}
+    compiled = torch.compile(lambda: factors(q, validate=False).log_probs, **options)
     seen = compiled().exp().view(2, 3, 2)
     assert torch.equal(seen, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]).expand(2, 3, 2))
 
@@ -573,11 +501,7 @@ def test_a_distribution_of_unknown_form_works_twice_and_compiles():
 @pytest.mark.parametrize("kind", TYPES)
 def test_comparisons_never_show_the_impossible(kind):
     """compare and advise rebuild q from the given form."""
-    probs = torch.tensor(
-        EXTREME["bits" if kind == "bits" else "index"]["probs"],
-        dtype=torch.float64,
-        requires_grad=True,
-    )
+    probs = double(EXTREME["bits" if kind == "bits" else "index"]["probs"]).requires_grad_()
     base = TYPES[kind](probs=probs)
     base.entropy()
     q = Independent(base.expand((1, 4)), 1)
@@ -588,9 +512,7 @@ def test_comparisons_never_show_the_impossible(kind):
         assert not bool((mass.bool() & ~possible).any())
         return mass.flatten(-2).cumsum(-1).sin().sum(-1)
 
-    got = catlog.diagnostics.gradient_samples.GradientSampler(f, q).gradients(
-        IndeCateR(2), 5, seeded()
-    )[0]
+    got, _ = GradientSampler(f, q).gradients(IndeCateR(2), 5, seeded())
     assert got.isfinite().all()
     assert got.view(5, *probs.shape)[:, probs == 0].abs().max() < 1e-12
 
@@ -603,13 +525,8 @@ def every_law(batch, d, k, dtype=torch.float32):
         if kind == "mixed":
             yield kind, theta, Categoricals(theta, (k,) * d)
         elif kind == "structured":
-            yield (
-                kind,
-                theta,
-                catlog.MarkovChain(
-                    theta[..., 0, :], torch.zeros(*batch, k, k, dtype=dtype), length=d
-                ),
-            )
+            step = torch.zeros(*batch, k, k, dtype=dtype)
+            yield kind, theta, catlog.MarkovChain(theta[..., 0, :], step, length=d)
         else:
             yield kind, theta, Independent(TYPES[kind](logits=theta), 1)
 
@@ -617,35 +534,29 @@ def every_law(batch, d, k, dtype=torch.float32):
 @pytest.mark.parametrize("E", estimators())
 def test_an_empty_batch(E, monkeypatch):
     """The result is empty, a backward pass works, and nothing is learned."""
-    monkeypatch.setattr(
-        torch.distributions.Distribution, "_validate_args", False
-    )  # torch's own check cannot do empty batches
+    # torch's own check cannot do empty batches.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
     E = deepcopy(E)
     before = deepcopy(E.state_dict()) if isinstance(E, nn.Module) else {}
     for batch in ((0,), (2, 0)):
         for kind, theta, q in every_law(batch, 3, 3):
             if not supports(E, kind):
                 continue
-            value = E(
-                lambda x, lead=1 + len(batch): x.to(torch.float32).flatten(lead).sum(-1).sin(), q
-            )
+            value = E(lambda x, lead=1 + len(batch): x.float().flatten(lead).sum(-1).sin(), q)
             assert value.shape == batch
             value.sum().backward()
             assert theta.grad.shape == theta.shape
     if isinstance(E, nn.Module):
         assert all(torch.equal(before[name], now) for name, now in E.state_dict().items())
-        assert all(
-            parameter.grad is None or not parameter.grad.any() for parameter in E.parameters()
-        )
+        gradients = [parameter.grad for parameter in E.parameters()]
+        assert not any(gradient is not None and gradient.any() for gradient in gradients)
 
 
 def test_a_moving_average_of_nothing_stays():
     baseline = catlog.MovingAverageBaseline(decay=0.5)
     baseline(torch.full((2,), 3.0))
     theta = torch.zeros(0, 3, requires_grad=True)
-    catlog.Reinforce(2, baseline=baseline)(
-        lambda x: x.sum(-1), Independent(Bernoulli(logits=theta), 1)
-    ).sum().backward()
+    catlog.Reinforce(2, baseline=baseline)(lambda x: x.sum(-1), bits(theta)).sum().backward()
     assert baseline(torch.zeros(1)) == 3.0
 
 
@@ -670,7 +581,7 @@ def test_variables_with_one_category(E):
         for kind, theta, q in every_law(batch, d, 1, torch.float64):
             if kind == "bits" or not supports(E, kind) or (getattr(E, "variables", None) or 0) > d:
                 continue
-            slope = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+            slope = double(2.0).requires_grad_()
 
             def f(x, slope=slope, lead=1 + len(batch)):
                 return slope * (x.double() + 1).flatten(lead).sum(-1)
@@ -678,16 +589,11 @@ def test_variables_with_one_category(E):
             value = deepcopy(E)(f, q)
             value.sum().backward()
             point = 2.0 * d if kind == "one-hot" else 1.0 * d
-            torch.testing.assert_close(
-                value, torch.full(batch, 2 * point, dtype=torch.float64), rtol=0, atol=1e-12
-            )
+            expected = torch.full(batch, 2 * point, dtype=torch.float64)
+            assert_close(value, expected, rtol=0, atol=1e-12)
             assert theta.grad is None or theta.grad.abs().max() < 1e-12
-            torch.testing.assert_close(
-                slope.grad,
-                torch.full_like(slope, point * max(1, 2 * len(batch))),
-                rtol=0,
-                atol=1e-12,
-            )
+            expected = double(point * max(1, 2 * len(batch)))
+            assert_close(slope.grad, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("E", estimators())
@@ -695,12 +601,11 @@ def test_one_variable(E):
     for kind, theta, q in every_law((5,), 1, 3, torch.float64):
         if not supports(E, kind) or (getattr(E, "variables", None) or 0) > 1:
             continue
-        value = deepcopy(E)(
-            lambda x: (
-                (x.double().flatten(2) * torch.arange(1.0, 1 + x[0, 0].numel())).sum(-1).sin()
-            ),
-            q,
-        )
+
+        def f(x):
+            return (x.double().flatten(2) * torch.arange(1.0, 1 + x[0, 0].numel())).sum(-1).sin()
+
+        value = deepcopy(E)(f, q)
         assert value.shape == (5,)
         assert value.isfinite().all()
         assert torch.autograd.grad(value.sum(), theta)[0].isfinite().all()

@@ -3,13 +3,13 @@
 test_checklist.py judges the probabilities of sequences, and test_every_estimator.py the estimators.
 """
 
-from collections.abc import Callable
 from itertools import product
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, zeros
 from torch.nn.functional import one_hot
+from torch.testing import assert_close
 
 import catlog
 from catlog import Autoregressive
@@ -39,8 +39,8 @@ class Recurrent(nn.Module):
         self.rows: list[int] = []
 
     def start(self, lead: torch.Size) -> Tensor:
-        zeros = torch.zeros(*lead, 5, dtype=torch.float64)
-        return zeros if self.context is None else zeros + self.context
+        state = zeros(*lead, 5, dtype=torch.float64)
+        return state if self.context is None else state + self.context
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         self.rows.append(state.shape[:-1].numel())
@@ -115,7 +115,7 @@ class Tree(nn.Module):
         self.table = nn.Parameter((80 * numbers.clamp(-1, 1)).to(dtype))
 
     def start(self, lead: torch.Size) -> Tensor:
-        return torch.zeros(lead, dtype=torch.int64)
+        return zeros(lead, dtype=torch.int64)
 
     def step(self, state: Tensor, i: int, previous: Tensor | None) -> tuple[Tensor, Tensor]:
         state = state if previous is None else K * state + previous
@@ -201,8 +201,8 @@ def test_extreme_logits_of_sequences_that_end(names: tuple[str, ...], end: int) 
     assert wanted[0].min() < -200
     for value, exact in zip(got, wanted, strict=True):
         assert value.isfinite().all()
-        torch.testing.assert_close(value, exact, rtol=1e-13, atol=1e-12)
-    torch.testing.assert_close(got[1].sum().item(), 1.0, rtol=0, atol=1e-12)
+        assert_close(value, exact, rtol=1e-13, atol=1e-12)
+    assert_close(got[1].sum().item(), 1.0, rtol=0, atol=1e-12)
 
 
 @each_form
@@ -215,7 +215,7 @@ def test_extreme_logits_in_float32(names: tuple[str, ...]) -> None:
     for value, wanted in zip(got, listed_numbers(exact, END), strict=True):
         assert value.dtype == torch.float32
         assert value.isfinite().all()
-        torch.testing.assert_close(value.double(), wanted, rtol=1e-6, atol=2e-5)
+        assert_close(value.double(), wanted, rtol=1e-6, atol=2e-5)
 
 
 def test_extreme_sequences_are_drawn_as_they_should() -> None:
@@ -340,13 +340,11 @@ def test_prompts_of_different_lengths(end: int | None) -> None:
     q.check(lambda x: x.double().mean(-1))
     points = q.enumerate_support()
     together = q.log_prob(points)
-    torch.testing.assert_close(
-        together.exp().sum(0), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12
-    )
+    assert_close(together.exp().sum(0), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12)
     for i, prompt in enumerate(PROMPTS):
         alone = Autoregressive(Prompted(model, torch.tensor(prompt)), [K] * 3, end=end)
-        torch.testing.assert_close(together[:, i], alone.log_prob(points[:, i]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(
+        assert_close(together[:, i], alone.log_prob(points[:, i]), rtol=0, atol=1e-12)
+    assert_close(
         q._stacked(q.by_steps(points), points, validate=True),
         q.log_conditionals(points),
         rtol=0,
@@ -399,10 +397,10 @@ def test_temperatures_of_a_batch() -> None:
     x = torch.randint(K, (7, 2, D))
     expected = (network.all_logits(x) / heat[:, None, None]).log_softmax(-1)
     expected = expected.gather(-1, x.unsqueeze(-1)).sum((-1, -2))
-    torch.testing.assert_close(q.log_prob(x), expected, rtol=0, atol=1e-12)
+    assert_close(q.log_prob(x), expected, rtol=0, atol=1e-12)
     assert torch.autograd.grad(q.log_prob(x).sum(), heat)[0].abs().min() > 0
     step = Autoregressive(Form(network, "start", "step"), [K] * D, (2,), temperature=heat)
-    torch.testing.assert_close(step.log_prob(x), expected, rtol=0, atol=1e-12)
+    assert_close(step.log_prob(x), expected, rtol=0, atol=1e-12)
 
 
 def test_not_a_number_after_the_end_does_no_harm() -> None:
@@ -426,7 +424,7 @@ def test_compiled_without_looking() -> None:
     q = Autoregressive(Form(network, "start", "step"), [K] * D, end=END, validate_args=False)
     x = torch.tensor([[END] * 4, [0, END, END, END], [0, 2, 2, 0], [2, 0, 2, END]])
     compiled = torch.compile(lambda x: q.log_prob(x), fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
+    assert_close(compiled(x), q.log_prob(x), rtol=0, atol=1e-12)
     E = catlog.SCateR(2, validate=False)
     noise = torch.rand(9, 2, D, dtype=torch.float64)
 
@@ -434,7 +432,7 @@ def test_compiled_without_looking() -> None:
         return E(lambda x: x.double().sum(-1).sin(), q, noise=noise)
 
     compiled = torch.compile(value, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(noise), value(noise), rtol=0, atol=1e-12)
+    assert_close(compiled(noise), value(noise), rtol=0, atol=1e-12)
 
 
 # The check of a network
@@ -543,16 +541,14 @@ def test_check_passes_sound_networks(
         for seed in range(3):
             torch.manual_seed(seed)
             q.check(lambda x: (x == 2).double().mean(-1))
-    q = Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
+    q = Autoregressive(lambda x, i: zeros(*x.shape[:-1], (2, 3)[i]), [2, 3], end=end)
     q.check()
-    Autoregressive(lambda x, i: torch.zeros(*x.shape[:-1], 1), [1], end=0).check()
+    Autoregressive(lambda x, i: zeros(*x.shape[:-1], 1), [1], end=0).check()
 
 
 @pytest.mark.parametrize("mistake", ["positions", "padding"])
 def test_check_and_first_use_find_a_wrong_cache(mistake: str) -> None:
-    """Positions of cached steps shifted by one; padding that influences probabilities does not
-    show in a comparison of forms, but in one with the prompt alone.
-    """
+    """Wrong padding does not show between forms, but in a comparison with the prompt alone."""
     model = Attention(mistake=mistake)
     prompts, mask = left_padded(PROMPTS)
     q = Autoregressive(Prompted(model, prompts, mask), [K] * 3, end=END, validate_args=True)
@@ -579,52 +575,41 @@ def test_check_of_f(name: str) -> None:
     check_f(lambda x: x.double().sum(-1) + torch.rand(x.shape[:-1]), x)  # noise is allowed
 
 
-BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "end is no category": (
-        lambda: Autoregressive(Recurrent(), [3, 2], end=2),
-        r"`end` must be between 0 and 1, but 2 was given. Every variable",
+BAD = {
+    "`end` must be between 0 and 1, but 2 was given. Every variable": lambda: Autoregressive(
+        Recurrent(), [3, 2], end=2
     ),
-    "end is no int": (lambda: Autoregressive(Recurrent(), [3], end=0.0), "`end` must be an int"),
-    "no temperature": (
-        lambda: Autoregressive(Recurrent(), [3], temperature=0.0),
-        "`temperature` must be positive, but it is 0.0",
+    "`end` must be an int": lambda: Autoregressive(Recurrent(), [3], end=0.0),
+    "`temperature` must be positive, but it is 0.0": lambda: Autoregressive(
+        Recurrent(), [3], temperature=0.0
     ),
-    "a negative temperature": (
-        lambda: Autoregressive(Recurrent(), [3], (2,), temperature=torch.tensor([1.0, -1.0])),
-        "`temperature` must be positive",
+    "`temperature` must be positive": lambda: Autoregressive(
+        Recurrent(), [3], (2,), temperature=torch.tensor([1.0, -1.0])
     ),
-    "temperatures of another batch": (
-        lambda: Autoregressive(Recurrent(), [3], (2,), temperature=torch.ones(3)),
-        r"broadcasts to the batch shape \(2,\), but its shape is \(3,\)",
+    r"broadcasts to the batch shape \(2,\), but its shape is \(3,\)": lambda: Autoregressive(
+        Recurrent(), [3], (2,), temperature=torch.ones(3)
     ),
-    "padding on the right": (
-        lambda: Prompted(Attention(), torch.zeros(1, 2).long(), torch.tensor([[True, False]])),
-        "must be padded on the left",
+    "must be padded on the left": lambda: Prompted(
+        Attention(), zeros(1, 2).long(), torch.tensor([[True, False]])
     ),
-    "a hole in a prompt": (
-        lambda: Prompted(
-            Attention(), torch.zeros(1, 3).long(), torch.tensor([[True, False, True]])
-        ),
-        "must be padded on the left",
+    "`prompts` must be padded on the left": lambda: Prompted(
+        Attention(), zeros(1, 3).long(), torch.tensor([[True, False, True]])
     ),
-    "an empty prompt": (
-        lambda: Prompted(Attention(), torch.zeros(2, 0).long()),
-        r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1",
+    r"`prompts` must be int64 tokens \[\*batch, p\] with p >= 1": lambda: Prompted(
+        Attention(), zeros(2, 0).long()
     ),
-    "a mask of another shape": (
-        lambda: Prompted(Attention(), torch.zeros(2, 1).long(), torch.ones(2, 2).bool()),
-        r"`mask` must be bool of the prompts' shape \(2, 1\)",
+    r"`mask` must be bool of the prompts' shape \(2, 1\)": lambda: Prompted(
+        Attention(), zeros(2, 1).long(), torch.ones(2, 2).bool()
     ),
-    "nothing to pad": (lambda: left_padded([[1], []]), "non-empty list of non-empty lists"),
-    "wrong logits of a step": (
-        lambda: Autoregressive(Form(Recurrent(k=2), "start", "step"), [3], end=0).sample(),
-        r"conditional of variable 0 must return logits of shape \(1, 3\), but it returned \(1, 2\)",
-    ),
+    "non-empty list of non-empty lists": lambda: left_padded([[1], []]),
+    r"conditional of variable 0 must return logits of shape \(1, 3\), "
+    r"but it returned \(1, 2\)": Autoregressive(
+        Form(Recurrent(k=2), "start", "step"), [3], end=0
+    ).sample,
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name: str) -> None:
-    action, message = BAD[name]
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input(message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        action()
+        BAD[message]()

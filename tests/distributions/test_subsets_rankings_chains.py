@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, zeros
 from torch.distributions import Distribution, Independent
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -285,7 +285,7 @@ def test_long_rankings_need_no_table() -> None:
 @pytest.mark.parametrize("batch", [(0,), (2, 0)])
 @pytest.mark.parametrize("name", ["Subset", "PlackettLuce", "LinearChainCRF"])
 def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
-    theta = torch.zeros(*batch, 3, 3, requires_grad=True)
+    theta = zeros(*batch, 3, 3, requires_grad=True)
     q = {
         "Subset": lambda: catlog.Subset(theta[..., 0, :], 2),
         "PlackettLuce": lambda: catlog.PlackettLuce(theta[..., 0, :], 2),
@@ -299,18 +299,18 @@ def test_an_empty_batch(name: str, batch: tuple[int, ...]) -> None:
 
 
 def test_shapes_broadcast() -> None:
-    q = catlog.Subset(torch.zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
+    q = catlog.Subset(zeros(5), torch.tensor([[1], [2]]), torch.ones(3, 5, dtype=torch.bool))
     assert q.batch_shape == (2, 3)
     assert q.mean.shape == (2, 3, 5)
-    ranking = catlog.PlackettLuce(torch.zeros(5), 2, torch.ones(3, 5, dtype=torch.bool))
+    ranking = catlog.PlackettLuce(zeros(5), 2, torch.ones(3, 5, dtype=torch.bool))
     assert ranking.sample((7,)).shape == (7, 3, 2)
-    chains = catlog.LinearChainCRF(torch.zeros(3, 4, 2), torch.zeros(2, 2))
+    chains = catlog.LinearChainCRF(zeros(3, 4, 2), zeros(2, 2))
     assert chains.marginals().shape == (3, 4, 2)
     assert chains.log_partition.shape == (3,)
 
 
 def test_a_point_with_other_numbers_than_bits_is_impossible() -> None:
-    q = catlog.Subset(torch.zeros(3), 2, validate_args=False)
+    q = catlog.Subset(zeros(3), 2, validate_args=False)
     assert q.log_prob(torch.tensor([[2, 0, 0], [3, -1, 0]])).tolist() == [-torch.inf] * 2
 
 
@@ -450,105 +450,69 @@ def test_in_torch_func() -> None:
 
 NAN = torch.tensor([0.0, torch.nan, 1.0])
 BAD = {
-    "k above d": (lambda: catlog.Subset(torch.zeros(3), 4), r"`k` must be between 0 and .* d = 3"),
-    "negative k": (lambda: catlog.Subset(torch.zeros(3), -1), r"`k` must be between 0 .* -1 was"),
-    "k per element above d": (
-        lambda: catlog.Subset(torch.zeros(2, 3), torch.tensor([1, 4])),
-        r"can be chosen, 3 at batch index \(1,\), but 4 was given",
+    "`k` must be between 0 and .* d = 3": lambda: catlog.Subset(zeros(3), 4),
+    "`k` must be between 0 .* -1 was": lambda: catlog.Subset(zeros(3), -1),
+    r"can be chosen, 3 at batch index \(1,\), but 4 was given": lambda: catlog.Subset(
+        zeros(2, 3), torch.tensor([1, 4])
     ),
-    "negative k per element": (
-        lambda: catlog.Subset(torch.zeros(2, 3), torch.tensor([1, -2])),
-        r"at batch index \(1,\), but -2 was given",
+    r"at batch index \(1,\), but -2 was given": lambda: catlog.Subset(
+        zeros(2, 3), torch.tensor([1, -2])
     ),
-    "k above the items that are not masked": (
-        lambda: catlog.Subset(torch.zeros(3), 2, torch.tensor([True, False, False])),
-        r"can be chosen, 1, but 2 was given",
+    "items that can be chosen, 1, but 2 was given": lambda: catlog.Subset(
+        zeros(3), 2, torch.tensor([True, False, False])
     ),
-    "k above the finite logits": (
-        lambda: catlog.Subset(torch.tensor([0.0, -torch.inf]), 2),
-        r"can be chosen, 1, but 2 was given",
+    "can be chosen, 1, but 2 was given": lambda: catlog.Subset(torch.tensor([0.0, -torch.inf]), 2),
+    "integers": lambda: catlog.Subset(zeros(3), torch.tensor(1.0)),
+    "`k` must be an int": lambda: catlog.Subset(zeros(3), True),
+    r"broadcast, but they are `logits` \(3,\), `k` \(2,\)": lambda: catlog.Subset(
+        zeros(3, 5), torch.tensor([1, 2])
     ),
-    "k of floats": (lambda: catlog.Subset(torch.zeros(3), torch.tensor(1.0)), "integers"),
-    "k of bools": (lambda: catlog.Subset(torch.zeros(3), True), "`k` must be an int"),
-    "k of another batch": (
-        lambda: catlog.Subset(torch.zeros(3, 5), torch.tensor([1, 2])),
-        r"broadcast, but they are `logits` \(3,\), `k` \(2,\)",
+    r"`logits` must be finite .* nan at index \(1,\)": lambda: catlog.Subset(NAN, 1),
+    "inf at index": lambda: catlog.Subset(torch.tensor([torch.inf]), 1),
+    "tensor of floats": lambda: catlog.Subset(zeros(3).long(), 1),
+    "d of at least 1": lambda: catlog.Subset(zeros(0), 0),
+    "tensor of bools": lambda: catlog.Subset(zeros(3), 1, torch.ones(3)),
+    r"`mask` must have shape \[\*batch, 3\].*\(2,\) was given": lambda: catlog.Subset(
+        zeros(3), 1, torch.ones(2, dtype=torch.bool)
     ),
-    "NaN logits": (
-        lambda: catlog.Subset(NAN, 1),
-        r"`logits` must be finite .* nan at index \(1,\)",
+    "`k` must be": lambda: catlog.PlackettLuce(zeros(3), 4),
+    "`k` must be between 1": lambda: catlog.PlackettLuce(zeros(3), 0),
+    "`k` must be between 1 .* -1 was": lambda: catlog.PlackettLuce(zeros(3), -1),
+    "`scores` must be finite .* nan at": lambda: catlog.PlackettLuce(NAN),
+    "can be chosen, 2, but 3 was given": lambda: catlog.PlackettLuce(
+        zeros(3), mask=torch.tensor([True, True, False])
     ),
-    "infinite logits": (lambda: catlog.Subset(torch.tensor([torch.inf]), 1), "inf at index"),
-    "integer logits": (lambda: catlog.Subset(torch.zeros(3).long(), 1), "tensor of floats"),
-    "no items": (lambda: catlog.Subset(torch.zeros(0), 0), r"d of at least 1"),
-    "mask of floats": (lambda: catlog.Subset(torch.zeros(3), 1, torch.ones(3)), "tensor of bools"),
-    "mask of another size": (
-        lambda: catlog.Subset(torch.zeros(3), 1, torch.ones(2, dtype=torch.bool)),
-        r"`mask` must have shape \[\*batch, 3\].*\(2,\) was given",
+    "every sequence has weight zero. The evidence is impossible": lambda: catlog.LinearChainCRF(
+        torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
+        torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
     ),
-    "ranking of more items": (lambda: catlog.PlackettLuce(torch.zeros(3), 4), "`k` must be"),
-    "ranking of none": (lambda: catlog.PlackettLuce(torch.zeros(3), 0), "`k` must be between 1"),
-    "ranking of a negative number": (
-        lambda: catlog.PlackettLuce(torch.zeros(3), -1),
-        "`k` must be between 1",
+    r"weight zero at batch index \(1,\)": lambda: catlog.LinearChainCRF(
+        torch.stack([zeros(2, 2), torch.full((2, 2), -torch.inf)]), zeros(2, 2)
     ),
-    "NaN scores": (lambda: catlog.PlackettLuce(NAN), r"`scores` must be finite .* nan at"),
-    "ranking of masked items": (
-        lambda: catlog.PlackettLuce(torch.zeros(3), mask=torch.tensor([True, True, False])),
-        r"can be chosen, 2, but 3 was given",
+    "`unary` must be finite or -inf": lambda: catlog.LinearChainCRF(
+        torch.full((2, 2), torch.nan), zeros(2, 2)
     ),
-    "impossible evidence": (
-        lambda: catlog.LinearChainCRF(
-            torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
-            torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]]),
-        ),
-        "every sequence has weight zero. The evidence is impossible",
+    r"`pairwise` must have shape \[3, 3\].*\(2, 3, 3\) was given": lambda: catlog.LinearChainCRF(
+        zeros(4, 3), zeros(2, 3, 3)
     ),
-    "impossible evidence in a batch": (
-        lambda: catlog.LinearChainCRF(
-            torch.stack([torch.zeros(2, 2), torch.full((2, 2), -torch.inf)]), torch.zeros(2, 2)
-        ),
-        r"weight zero at batch index \(1,\)",
+    "`unary` must have shape": lambda: catlog.LinearChainCRF(zeros(3), zeros(3, 3)),
+    r"q cannot draw: \[1, 1, 0\]": lambda: catlog.RLOO(2)(
+        lambda x: x.sum(-1).float(),
+        catlog.Subset(zeros(3), 1),
+        x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
     ),
-    "NaN evidence": (
-        lambda: catlog.LinearChainCRF(torch.full((2, 2), torch.nan), torch.zeros(2, 2)),
-        "`unary` must be finite or -inf",
+    "LinearChainCRF": lambda: catlog.SIMPLE()(
+        lambda x: x.sum(-1), catlog.LinearChainCRF(zeros(3, 2), zeros(2, 2))
     ),
-    "pairwise of another size": (
-        lambda: catlog.LinearChainCRF(torch.zeros(4, 3), torch.zeros(2, 3, 3)),
-        r"`pairwise` must have shape \[3, 3\].*\(2, 3, 3\) was given",
+    "differentiable|derivative": lambda: catlog.SIMPLE()(
+        lambda x: torch.arange(3.0)[x.long().argmax(-1)],
+        catlog.Subset(zeros(3, requires_grad=True), 1),
     ),
-    "unary without steps": (
-        lambda: catlog.LinearChainCRF(torch.zeros(3), torch.zeros(3, 3)),
-        r"`unary` must have shape",
-    ),
-    "a point of another size": (
-        lambda: catlog.RLOO(2)(
-            lambda x: x.sum(-1).float(),
-            catlog.Subset(torch.zeros(3), 1),
-            x=torch.tensor([[1, 0, 0], [1, 1, 0]]),
-        ),
-        r"q cannot draw: \[1, 1, 0\]",
-    ),
-    "SIMPLE of a chain": (
-        lambda: catlog.SIMPLE()(
-            lambda x: x.sum(-1), catlog.LinearChainCRF(torch.zeros(3, 2), torch.zeros(2, 2))
-        ),
-        "LinearChainCRF",
-    ),
-    "SIMPLE of a table": (
-        lambda: catlog.SIMPLE()(
-            lambda x: torch.arange(3.0)[x.long().argmax(-1)],
-            catlog.Subset(torch.zeros(3, requires_grad=True), 1),
-        ),
-        "differentiable|derivative",
-    ),
-    "too many points": (lambda: catlog.Exact()(len, catlog.Subset(torch.zeros(60), 30)), "points"),
+    "points": lambda: catlog.Exact()(len, catlog.Subset(zeros(60), 30)),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name: str) -> None:
-    action, message = BAD[name]
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input(message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        action()
+        BAD[message]()

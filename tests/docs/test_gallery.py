@@ -128,9 +128,7 @@ def test_sudoku(play) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_sudoku_rules() -> None:
-    """The checker by itself: the solution breaks nothing, one changed cell breaks a row, a column
-    and a box.
-    """
+    """The solution breaks nothing; one changed cell breaks a row, a column and a box."""
     source = (SCRIPTS / "sudoku.py").read_text(encoding="utf-8")
     rules: dict[str, object] = {}
     exec(source[source.index("ROWS = ") : source.index("def f(")], rules)

@@ -6,13 +6,8 @@ from itertools import groupby
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Independent,
-    MixtureSameFamily,
-    Multinomial,
-)
+from torch.distributions import Categorical, MixtureSameFamily, Multinomial
+from torch.testing import assert_close
 
 import catlog
 from catlog.compiled import compiled_update
@@ -21,6 +16,7 @@ from catlog.functions import FirstLayerLinear, OfSum, ising
 from catlog.testing.cases import normals
 from catlog.testing.settings import one_of_each, select, supports
 from compiling import BATCHES, LAWS, assert_compiles, both, why_not_inductor, widest
+from laws import bits, integers
 
 # torch's own, when it traces the autograd.Function of an estimator that learns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -51,7 +47,7 @@ def cases() -> Iterator[object]:
 @pytest.mark.parametrize(("E", "law", "backend"), list(cases()))
 def test_compiled_equals_eager(E: catlog.Estimator, law: str, backend: str) -> None:
     results = both(E, law, backend=backend, dynamic=False)
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("E", one_of_each())
@@ -64,7 +60,7 @@ def test_batches_and_numbers_of_variables_may_change(E: catlog.Estimator) -> Non
     graphs: list[int] = []
     sizes = [*BATCHES, (4, 2)]
     results = both(E, widest(E), sizes, graphs, backend="eager")
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert_close(*results, rtol=1e-12, atol=1e-12)
     assert graphs[:3] == [1, 2, 2]
 
 
@@ -92,7 +88,7 @@ STRUCTURED = {
         dtype=t.dtype,
     ),
     "mixture": lambda t: MixtureSameFamily(
-        Categorical(logits=t[8, :2]), Independent(Categorical(logits=t[:8].unflatten(0, (2, 4))), 1)
+        Categorical(logits=t[8, :2]), integers(t[:8].unflatten(0, (2, 4)))
     ),
     "multinomial": lambda t: Multinomial(2, logits=t[:4, 0]),
 }
@@ -139,7 +135,7 @@ def test_structured_distributions_compile(law: str, E: catlog.Estimator) -> None
 def test_draws_compile(name: str, draws: str) -> None:
     E = catlog.ESTIMATORS[name](3, draws=draws)
     results = both(E, "bits", BATCHES, backend="aot_eager")
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"per_variable": True}, {"variables": 2}], ids=str)
@@ -155,7 +151,7 @@ def test_functions_with_a_table_compile(name: str, options: dict[str, object]) -
     logits = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
 
     def loss(logits: Tensor) -> Tensor:
-        return catlog.IndeCateR(2, **options)(function, Independent(Bernoulli(logits=logits), 1))
+        return catlog.IndeCateR(2, **options)(function, bits(logits))
 
     assert_compiles(loss, logits)
 
@@ -172,7 +168,7 @@ def test_functions_with_a_table_are_made_inside(name: str) -> None:
             "network": lambda: FirstLayerLinear(network, lambda out: out.squeeze(-1) * targets),
             "sum": lambda: OfSum(lambda sums: (sums - targets).sin(), 2),
         }[name]()
-        return catlog.IndeCateR(2)(function, Independent(Bernoulli(logits=logits), 1))
+        return catlog.IndeCateR(2)(function, bits(logits))
 
     assert_compiles(loss, torch.randn(5, 3, dtype=torch.float64, requires_grad=True))
 
@@ -214,37 +210,35 @@ def test_a_module_of_an_autoregressive_distribution_compiles() -> None:
 
 def test_a_distribution_made_outside() -> None:
     """q as an argument of the compiled function."""
-    q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
+    q = bits(torch.zeros(4, 3))
     x = q.sample((2,))
     E = catlog.IndeCateR(2)
     call = torch.compile(
         lambda q, x: E(lambda x: x.prod(-1), q, x=x), fullgraph=True, backend="aot_eager"
     )
-    torch.testing.assert_close(call(q, x), E(lambda x: x.prod(-1), q, x=x))
+    assert_close(call(q, x), E(lambda x: x.prod(-1), q, x=x))
 
 
 @pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 @pytest.mark.usefixtures("own_inductor_cache")
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 def test_inductor() -> None:
-    """The real backend, for the estimator that matters most; its draws differ from eager's, so x is
-    given.
-    """
+    """Compiled draws differ from eager ones, so x is given."""
     network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     function = FirstLayerLinear(network, lambda out: out.squeeze(-1).exp())
     x = torch.bernoulli(torch.full((2, 5, 6), 0.5), generator=torch.Generator().manual_seed(0))
     logits = torch.zeros(5, 6, requires_grad=True)
 
     def loss(logits: Tensor) -> Tensor:
-        return catlog.IndeCateR(2)(function, Independent(Bernoulli(logits=logits), 1), x=x)
+        return catlog.IndeCateR(2)(function, bits(logits), x=x)
 
     eager, compiled = loss(logits), torch.compile(loss, fullgraph=True, dynamic=False)(logits)
-    torch.testing.assert_close(compiled, eager)
+    assert_close(compiled, eager)
     gradients = [
         torch.autograd.grad(step.sum(), [logits, *network.parameters()])
         for step in (compiled, eager)
     ]
-    torch.testing.assert_close(*gradients)
+    assert_close(*gradients)
 
 
 def test_compiled_step_on_a_cpu() -> None:
@@ -252,10 +246,7 @@ def test_compiled_step_on_a_cpu() -> None:
     E = catlog.IndeCateR(2, draws="latin")
 
     def loss(target: Tensor) -> Tensor:
-        return E(
-            lambda z: (z - target).square().sum(-1),
-            Independent(Bernoulli(logits=theta, validate_args=False), 1),
-        )
+        return E(lambda z: (z - target).square().sum(-1), bits(theta, validate_args=False))
 
     step = catlog.compiled_step(loss, torch.optim.Adam([theta], 0.5))
     target = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
@@ -266,9 +257,7 @@ def test_compiled_step_on_a_cpu() -> None:
 
 
 def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
-    """torch.compile gives up on a code object after eight variants; here are ten models with one
-    loss method.
-    """
+    """torch.compile gives up on a code object after eight variants; here are ten models."""
 
     class Model:
         def __init__(self, size: int) -> None:
@@ -276,7 +265,7 @@ def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
             self.E = catlog.RLOO(2 + size)
 
         def loss(self, target: Tensor) -> Tensor:
-            q = Independent(Bernoulli(logits=self.theta, validate_args=False), 1)
+            q = bits(self.theta, validate_args=False)
             return self.E(lambda z: (z - target).square().sum(-1), q)
 
     torch._dynamo.reset()
@@ -294,9 +283,7 @@ def test_steps_that_share_a_loss_do_not_use_up_the_recompilations() -> None:
 
 @pytest.mark.skipif(bool(why_not_inductor()), reason=why_not_inductor())
 def test_compiled_updates_do_not_use_up_the_recompilations() -> None:
-    """Each of many optimisers has its update compiled, in one piece, and moves as the plain one
-    does.
-    """
+    """Every update is compiled in one piece, and moves as the plain one does."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     # names of torch 2.6, which later versions take as well
@@ -313,8 +300,6 @@ def test_compiled_updates_do_not_use_up_the_recompilations() -> None:
                     model(torch.ones(2, 4, dtype=torch.float64)).square().sum().backward()
                     update()
                 moved.append(model.weight.detach())
-            torch.testing.assert_close(
-                *moved, rtol=1e-4, atol=1e-6
-            )  # compiled, steps are counted in float32
+            assert_close(*moved, rtol=1e-4, atol=1e-6)  # compiled, steps are counted in float32
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4
     assert not torch._dynamo.utils.counters["graph_break"]

@@ -4,11 +4,12 @@ from inspect import signature
 
 import pytest
 import torch
-from torch.distributions import Bernoulli, Independent, OneHotCategorical
 
 import catlog
 from catlog import ESTIMATORS
 from catlog.estimator import ANY
+from catlog.testing.cases import seeded
+from laws import bits, one_hots
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -32,15 +33,10 @@ def test_gumbel_softmax_takes_its_noise(hard: bool) -> None:
     """The generator's noise, given by hand, gives the same value; wrong noise is refused."""
     logits = torch.randn(4, 3, 5)
     E = catlog.GumbelSoftmax(2, temperature=0.5, hard=hard)
-    for q, shape in (
-        (Independent(Bernoulli(logits=logits[..., 0]), 1), (2, 4, 3)),
-        (Independent(OneHotCategorical(logits=logits), 1), (2, 4, 3, 5)),
-    ):
-        noise = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    for q, shape in ((bits(logits[..., 0]), (2, 4, 3)), (one_hots(logits), (2, 4, 3, 5))):
+        noise = torch.rand(shape, generator=seeded(1))
         given = E(lambda x: x.flatten(2).square().sum(-1), q, noise=noise)
-        drawn = E(
-            lambda x: x.flatten(2).square().sum(-1), q, generator=torch.Generator().manual_seed(1)
-        )
+        drawn = E(lambda x: x.flatten(2).square().sum(-1), q, generator=seeded(1))
         assert torch.equal(given, drawn)
         with pytest.raises(ValueError, match="noise"):
             E(lambda x: x.flatten(2).sum(-1), q, noise=noise[:1])

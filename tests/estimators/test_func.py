@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
 from torch.func import functional_call, grad, jvp, vmap
+from torch.testing import assert_close
 
 import catlog
 from catlog import ESTIMATORS
@@ -39,7 +40,7 @@ def test_grad(name: str) -> None:
         torch.manual_seed(0)
         E = ESTIMATORS[name](**settings)
         gradient = grad(lambda logits, E=E: loss(E, logits).sum())(LOGITS)
-        torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+        assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
 
 
 INJECTABLE = {type(E).__name__ for E in select().values() if E.randomness and not continuous(E)}
@@ -57,7 +58,7 @@ def test_vmap_of_grad_at_injected_points(name: str) -> None:
         mapped = vmap(
             grad(lambda logits, x, more, E=E: loss(E, logits, x, **more)), in_dims=(0, 1, 1)
         )
-        torch.testing.assert_close(
+        assert_close(
             mapped(LOGITS, x, more), by_backward(E, LOGITS, x, **more), rtol=1e-12, atol=1e-12
         )
 
@@ -74,9 +75,7 @@ def test_vmap_of_grad_with_draws_from_outside_a_set(name: str, randomness: str) 
         E.memory[:, :3] = points[1:]
         before = E.memory.clone()
     gradient = vmap(grad(lambda logits: loss(E, logits)), randomness=randomness)(LOGITS)
-    torch.testing.assert_close(
-        gradient, by_backward(catlog.Exact(), LOGITS), rtol=1e-10, atol=1e-10
-    )
+    assert_close(gradient, by_backward(catlog.Exact(), LOGITS), rtol=1e-10, atol=1e-10)
     if name == "MAPO":
         grad(lambda logits: loss(E, logits).sum())(LOGITS)
         assert torch.equal(E.memory, before)
@@ -161,7 +160,7 @@ def test_forward_mode() -> None:
             lambda logits, E=E, x=points: loss(E, logits, x).sum(), (LOGITS,), (direction,)
         )
         wanted = by_backward(E, LOGITS, points).sum()
-        torch.testing.assert_close(slope, wanted, rtol=1e-12, atol=1e-12)
+        assert_close(slope, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_per_example_gradients_of_a_module() -> None:
@@ -193,7 +192,7 @@ def test_per_example_gradients_of_a_module() -> None:
     )
     for name, whole in zip(parameters, expected, strict=True):
         assert per_example[name].shape == (4, *whole.shape)
-        torch.testing.assert_close(per_example[name].sum(0), whole, rtol=1e-12, atol=1e-12)
+        assert_close(per_example[name].sum(0), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_slopecater_in_vmap_with_one_source_of_randomness_gives_no_warning() -> None:

@@ -17,17 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
-from catlog import (
-    ESTIMATORS,
-    Autoregressive,
-    BayesianNetwork,
-    Categoricals,
-    Exact,
-    MarkovChain,
-)
+from catlog import ESTIMATORS, Autoregressive, BayesianNetwork, Categoricals, Exact, MarkovChain
 from catlog.distributions import Node
 from catlog.distributions.conditionals import view
 from catlog.sampling.draw import draw
+from catlog.testing.cases import seeded
 from catlog.testing.settings import VARIANTS
 
 EXAMPLES = int(os.environ.get("CATLOG_FUZZ", "400"))
@@ -104,11 +98,8 @@ def kinds_of(name: str) -> list[str]:
 
 def settings_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
     listed = st.sampled_from([{}, *VARIANTS[name]])
-    return (
-        st.one_of(listed, st.fixed_dictionaries({}, optional=MORE[name]))
-        if name in MORE
-        else listed
-    )
+    more = st.fixed_dictionaries({}, optional=MORE.get(name, {}))
+    return st.one_of(listed, more) if name in MORE else listed
 
 
 class Smooth(nn.Module):
@@ -129,47 +120,37 @@ def cases(pick: Callable[..., Any]) -> Case:
     d, sound = pick(st.integers(1, 3)), pick(st.integers(0, 3)) > 0
     size = pick(st.integers(1, 4))
     dtype = pick(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
-    functions = sorted(
-        (SOUND if sound else FUNCTIONS).keys() - ({"huge"} if dtype == torch.float16 else set())
-    )
-    sizes = (
-        tuple(pick(st.integers(1, 4)) for _ in range(d))
-        if kind == "mixed"
-        else (2 if kind == "bits" else size,) * d
-    )
+    too_large = {"huge"} if dtype == torch.float16 else set()
+    functions = sorted((SOUND if sound else FUNCTIONS).keys() - too_large)
+    sizes = (2 if kind == "bits" else size,) * d
+    if kind == "mixed":
+        sizes = tuple(pick(st.integers(1, 4)) for _ in range(d))
+    forms = ["logits", "probs"] if kind in ("bits", "index", "one-hot") else ["logits"]
+    modes = ["gradients"] * 3 + ["no leaf", "no_grad", "inference_mode"]
+    flags = [True] if sound else [True, True, False, None, 1, "yes", 0.0]
     return Case(
         estimator=name,
         options=pick(settings_of(name)),
         kind=kind,
-        by=pick(
-            st.sampled_from(
-                ["logits", "probs"] if kind in ("bits", "index", "one-hot") else ["logits"]
-            )
-        ),
+        by=pick(st.sampled_from(forms)),
         batch=pick(st.sampled_from([(), (1,), (3,), (2, 2), (0,), (2, 0)])),
         sizes=sizes,
         dtype=dtype,
         scale=pick(st.sampled_from([0.0, 1.0, 10.0, 1e4])),
         edge=pick(st.sampled_from(["none", "none", "masked", "certain"])),
         form=pick(st.sampled_from(["vector", "vector", "single" if d == 1 else "grid"])),
-        mode=pick(
-            st.sampled_from(
-                ["gradients", "gradients", "gradients", "no leaf", "no_grad", "inference_mode"]
-            )
-        ),
+        mode=pick(st.sampled_from(modes)),
         f=pick(st.sampled_from(functions)),
         x=pick(st.sampled_from(["none", "none", "drawn"] if sound else sorted(POINTS))),
         generator=pick(st.sampled_from(["none", "seeded"] if sound else sorted(GENERATORS))),
-        validate=pick(
-            st.sampled_from([True] if sound else [True, True, False, None, 1, "yes", 0.0])
-        ),
+        validate=pick(st.sampled_from(flags)),
         seed=pick(st.integers(0, 2**20)),
     )
 
 
 def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
     """Return a leaf, and a function that makes logits ``[*batch, *shape]`` from it."""
-    source = torch.Generator().manual_seed(case.seed)
+    source = seeded(case.seed)
     theta = torch.randn(400, generator=source, dtype=torch.float64).mul(case.scale).to(case.dtype)
     theta.requires_grad_(case.mode == "gradients")
     taken = 0
@@ -184,11 +165,9 @@ def logits_of(case: Case) -> tuple[Tensor, Callable[..., Tensor]]:
         if case.edge == "none":
             return raw
         order = torch.rand(shape, generator=source).argsort(-1)
-        impossible = (
-            order > 0
-            if case.edge == "certain"
-            else (order > 0) & (torch.rand(shape, generator=source) < 0.5)
-        )
+        impossible = order > 0
+        if case.edge != "certain":
+            impossible &= torch.rand(shape, generator=source) < 0.5
         return raw.masked_fill(impossible, -torch.inf)
 
     return theta, make
@@ -216,28 +195,17 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
     d, k = len(case.sizes), max(case.sizes)
     if case.kind in ("bits", "index", "one-hot"):
         logits = make(d, k)
+        probs = logits.double().softmax(-1)
         if case.kind == "bits":
-            chance = logits.double().softmax(-1)[..., 1]
-            parameters = (
-                {"probs": chance}
-                if case.by == "probs"
-                else {"logits": logits[..., 1] - logits[..., 0]}
-            )
-            cls: Any = Bernoulli
-        else:
-            parameters = (
-                {"probs": logits.double().softmax(-1)} if case.by == "probs" else {"logits": logits}
-            )
-            cls = Categorical if case.kind == "index" else OneHotCategorical
-        parameters = {name: value.to(case.dtype) for name, value in parameters.items()}
+            probs, logits = probs[..., 1], logits[..., 1] - logits[..., 0]
+        parameter = (probs if case.by == "probs" else logits).to(case.dtype)
+        cls: Any = {"bits": Bernoulli, "index": Categorical}.get(case.kind, OneHotCategorical)
+        dim = -1 if case.kind == "bits" else -2  # of the variables
         if case.form == "single":
-            dim = -1 if case.kind == "bits" else -2
-            single = {name: value.squeeze(dim) for name, value in parameters.items()}
-            return theta, cls(**single)
+            return theta, cls(**{case.by: parameter.squeeze(dim)})
         if case.form == "grid":
-            dim = -2 if case.kind == "bits" else -3
-            parameters = {name: value.unsqueeze(dim) for name, value in parameters.items()}
-        return theta, Independent(cls(**parameters), 2 if case.form == "grid" else 1)
+            return theta, Independent(cls(**{case.by: parameter.unsqueeze(dim - 1)}), 2)
+        return theta, Independent(cls(**{case.by: parameter}), 1)
     if case.kind == "mixed":
         return theta, Categoricals([make(size) for size in case.sizes])
     if case.kind == "chain":
@@ -263,12 +231,9 @@ def law_of(case: Case) -> tuple[Tensor, Distribution]:
 
 def feature(x: Tensor, case: Case) -> Tensor:
     """Return a number for every point, in the type of x if it holds floats, else in that of q."""
-    factored = case.kind in ("bits", "index", "one-hot")
-    event = (
-        {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot")
-        if factored
-        else 1
-    )
+    event = 1
+    if case.kind in ("bits", "index", "one-hot"):
+        event = {"vector": 1, "grid": 2, "single": 0}[case.form] + (case.kind == "one-hot")
     flat = x.flatten(-event) if event > 1 else x if event == 1 else x.unsqueeze(-1)
     wide = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     weight = torch.arange(1, flat.shape[-1] + 1, dtype=wide.dtype) / 2
@@ -327,7 +292,7 @@ POINTS: dict[str, Callable[[Tensor], Any]] = {  # from valid ones
 UNSEEN = {"halves", "beyond", "negative", "NaN"}  # wrong in their numbers
 GENERATORS: dict[str, Callable[[int], Any]] = {
     "none": lambda seed: None,
-    "seeded": lambda seed: torch.Generator().manual_seed(seed),
+    "seeded": lambda seed: seeded(seed),
     "int": lambda seed: seed,
     "string": lambda seed: "seed",
     "class": lambda seed: torch.Generator,
@@ -338,15 +303,8 @@ GENERATORS: dict[str, Callable[[int], Any]] = {
 def wrong_arguments(case: Case) -> list[str]:
     """Return why the call must be refused, whatever q and E are."""
     reasons = []
-    if case.f not in SOUND and case.f not in (
-        "bool",
-        "detached",
-        "unrelated",
-        "NaN at times",
-        "too large",
-        "NaN",
-        "inf",
-    ):
+    doubtful = {"bool", "detached", "unrelated", "NaN at times", "too large", "NaN", "inf"}
+    if case.f not in SOUND.keys() | doubtful:
         reasons.append("f")
     if case.x not in ("none", "drawn") and not (case.x in UNSEEN and 0 in case.batch):
         reasons.append("x")
@@ -398,12 +356,8 @@ def problem_of_call(case: Case, theta: Tensor, q: Distribution) -> str | None:
         )
         x = POINTS[case.x](draw(view(q), rows) if case.x != "none" else torch.zeros(1))
         for _ in range(2):
-            value = E(
-                f if callable(rule) else rule,
-                q,
-                x=x,
-                generator=GENERATORS[case.generator](case.seed),
-            )
+            generator = GENERATORS[case.generator](case.seed)
+            value = E(f if callable(rule) else rule, q, x=x, generator=generator)
     except (TypeError, ValueError) as error:
         return None if OURS.match(str(error)) else f"{type(error).__name__}: {error}"
     except Exception as error:
@@ -419,11 +373,7 @@ def problem_of_call(case: Case, theta: Tensor, q: Distribution) -> str | None:
     if value.requires_grad:
         value.sum().backward()
     learned = list(E.parameters()) if isinstance(E, nn.Module) and case.f != "huge" else []
-    for name, leaf in (
-        ("q", theta),
-        ("f", WEIGHT_OF_F),
-        *(("E", parameter) for parameter in learned),
-    ):
+    for name, leaf in (("q", theta), ("f", WEIGHT_OF_F), *(("E", leaf) for leaf in learned)):
         gradient, leaf.grad = leaf.grad, None
         if gradient is not None and not bool(gradient.isfinite().all()):
             return f"gradient in {name} {gradient.flatten()[:12]}"
@@ -445,11 +395,8 @@ def wrong_points(case: Case, q: Distribution, seen: list[Tensor]) -> str | None:
 
 def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) -> str | None:
     """Return an error if the value is outside the range of f over the possible points."""
-    if (
-        case.estimator in OUTSIDE
-        or (case.estimator == "SCateR" and "categories" in case.options)
-        or case.validate is False
-    ):
+    draws_categories = case.estimator == "SCateR" and "categories" in case.options
+    if case.estimator in OUTSIDE or draws_categories or case.validate is False:
         return None
     if ESTIMATORS[case.estimator].differentiates_f is True:
         return None
@@ -461,15 +408,10 @@ def wrong_value(case: Case, q: Distribution, value: Tensor, seen: list[Tensor]) 
 
     Exact(chunk_size=10**6)(f, q)
     low, high = values[0].double().amin(0), values[0].double().amax(0)
-    narrow = (
-        values[0].dtype if values[0].dtype in (torch.float16, torch.bfloat16) else torch.float32
-    )
-    slack = (
-        8
-        * max(torch.finfo(dtype).eps for dtype in (narrow, view(q).real))
-        * torch.maximum(low.abs(), high.abs())
-        + 1e-30
-    )
+    dtype = values[0].dtype
+    narrow = dtype if dtype in (torch.float16, torch.bfloat16) else torch.float32
+    rounding = max(torch.finfo(dtype).eps for dtype in (narrow, view(q).real))
+    slack = 8 * rounding * torch.maximum(low.abs(), high.abs()) + 1e-30
     if bool((value.double() < low - slack).any() or (value.double() > high + slack).any()):
         return f"value {value} outside [{low}, {high}]"
     return None

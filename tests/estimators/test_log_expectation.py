@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import Distribution
 from torch.nn.parallel import DistributedDataParallel
 
 import catlog
@@ -20,6 +20,7 @@ from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, outcomes
 from catlog.testing.cases import FeatureFunction
 from enumerated import function_of
 from gradients import assert_same
+from laws import bits, integers
 
 POSITIVE = "network"  # the function of the battery that is an exponential
 SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)]
@@ -27,10 +28,6 @@ SEEDED = [catlog.RLOO(3), catlog.IndeCateR(2), catlog.Reinforce(2, baseline=0.5)
 
 def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(1)
-
-
-def bits(logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits), 1)
 
 
 class Replayed:
@@ -215,7 +212,7 @@ def test_compiles_in_one_graph(repeats: int) -> None:
 
     def loss(logits: Tensor) -> Tensor:
         f = OfSum(lambda total: scale * (total == 3), categories=3)
-        q = Independent(Categorical(logits=logits, validate_args=False), 1)
+        q = integers(logits, validate_args=False)
         return log_expectation(catlog.IndeCateR(2), f, q, repeats=repeats, floor=1e-8)
 
     torch._dynamo.reset()
@@ -274,7 +271,7 @@ def test_wrong_arguments_are_named(
 
 
 def test_a_function_in_place_of_the_estimator_is_named() -> None:
-    q = Independent(Bernoulli(logits=torch.zeros(2)), 1)
+    q = bits(torch.zeros(2))
     for wrong in (lambda x: x.sum(-1), catlog.RLOO):
         with pytest.raises(TypeError, match=r"`E` must be an estimator .* The order is"):
             catlog.log_expectation(wrong, catlog.RLOO(2), q)
@@ -288,7 +285,7 @@ def test_addition_has_the_loss_that_it_had() -> None:
     sums = task.train.sums[index]
 
     def former() -> Tensor:
-        q = Independent(Categorical(logits=digit_logits(task.network, task.train.batch(index))), 1)
+        q = integers(digit_logits(task.network, task.train.batch(index)))
         f = OfSum(lambda total: (total == sums).float(), categories=10)
         return -(task.E(f, q) + 1e-8).log()
 

@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
+from torch.testing import assert_close
 
 import catlog
 from catlog.testing.cases import normals
+from laws import bits, integers
 
 POINTS = torch.tensor(list(product(range(3), repeat=2)))  # two variables of three categories
 Parameters = dict[str, Tensor]
@@ -52,7 +54,7 @@ class Independently:
         return t["mu"][0] + t["sigma"][0] * noise
 
     def law(self, t: Parameters, batch: int) -> Distribution | Callable[[Tensor], Distribution]:
-        return Independent(Categorical(logits=t["logits"].expand(batch, 2, 3)), 1)
+        return integers(t["logits"].expand(batch, 2, 3))
 
     def log_prob(self, t: Parameters, z: Tensor) -> Tensor:
         """``[points, *z.shape]``"""
@@ -79,7 +81,7 @@ class XGivenZ(Independently):
     """z first, then x with logits that depend on z."""
 
     def law(self, t: Parameters, batch: int) -> Callable[[Tensor], Distribution]:
-        return lambda z: Independent(Categorical(logits=t["logits"] * z[..., None, None].sin()), 1)
+        return lambda z: integers(t["logits"] * z[..., None, None].sin())
 
     def log_prob(self, t: Parameters, z: Tensor) -> Tensor:
         log_p = (t["logits"] * z[:, None, None].sin()).log_softmax(-1)
@@ -106,11 +108,7 @@ def expectation(
     """Return the expectation of the estimate and its gradients, over all outcomes and nodes."""
     t = parameters()
     noise, weight = nodes(count)
-    rows = (
-        0
-        if isinstance(E, catlog.Exact)
-        else E.rows(Independent(Categorical(logits=t["logits"]), 1))
-    )
+    rows = 0 if isinstance(E, catlog.Exact) else E.rows(integers(t["logits"]))
     combinations = torch.tensor(
         list(product(range(count), *[range(len(POINTS))] * rows))
     )  # one sample of z and its rows of x
@@ -137,11 +135,11 @@ def expectation(
 
 
 def agree(left: tuple[Tensor, dict[str, Tensor]], right: tuple[Tensor, dict[str, Tensor]]) -> None:
-    torch.testing.assert_close(left[0], right[0], rtol=1e-10, atol=1e-10)
+    assert_close(left[0], right[0], rtol=1e-10, atol=1e-10)
     assert left[1].keys() == right[1].keys() == {"logits", "mu", "sigma", "c"}
     for name, gradient in left[1].items():
         assert gradient.abs().max() > 1e-3
-        torch.testing.assert_close(
+        assert_close(
             gradient,
             right[1][name],
             rtol=1e-10,
@@ -175,22 +173,18 @@ def test_several_samples_are_paired_and_averaged(case: Independently) -> None:
 
 
 def test_neighbours_share_the_noise() -> None:
-    """The noise cancels in the differences: f's additive dependence on z leaves no trace in the
-    gradient of the logits.
-    """
+    """f's additive dependence on z leaves no trace in the gradient of the logits."""
     logits = torch.zeros(100, 2).double().requires_grad_()
-    q = Independent(Bernoulli(logits=logits), 1)
+    q = bits(logits)
     p = Normal(torch.zeros(100).double(), 1)
     catlog.Pathwise(catlog.IndeCateR(1), 3)(
         lambda x, z: x.sum(-1) + 1000 * z, q, p
     ).sum().backward()
-    torch.testing.assert_close(logits.grad, torch.full((100, 2), 0.25).double(), rtol=0, atol=1e-9)
+    assert_close(logits.grad, torch.full((100, 2), 0.25).double(), rtol=0, atol=1e-9)
 
 
 def test_a_structured_distribution_and_a_vector() -> None:
-    """A Markov chain and a two-dimensional z; f is linear in z, so its gradient in mu is E[x]
-    exactly.
-    """
+    """A Markov chain and z in two dimensions; f is linear in z, so its gradient in mu is E[x]."""
     start, change = torch.randn(5, 2, generator=torch.Generator().manual_seed(1)), torch.zeros(2, 2)
     q = catlog.MarkovChain(start, change.expand(5, 2, 2), length=2)
     mu = torch.zeros(5, 2, requires_grad=True)
@@ -199,9 +193,7 @@ def test_a_structured_distribution_and_a_vector() -> None:
     )
     assert value.shape == (5,)
     value.sum().backward()
-    torch.testing.assert_close(
-        mu.grad, torch.stack([start.softmax(-1)[:, 1], torch.full((5,), 0.5)], -1)
-    )
+    assert_close(mu.grad, torch.stack([start.softmax(-1)[:, 1], torch.full((5,), 0.5)], -1))
 
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(2)], ids=repr)
@@ -209,7 +201,7 @@ def test_outputs_are_calls_of_their_own(E: catlog.Estimator) -> None:
     """From the same draws, each output has the value and the gradients of a separate call."""
     logits = normals(4, 3).requires_grad_()
     mean = normals(4, 2, seed=1).requires_grad_()
-    q, p = Independent(Bernoulli(logits=logits), 1), Independent(Normal(mean, 1.0), 1)
+    q, p = bits(logits), Independent(Normal(mean, 1.0), 1)
     z = p.rsample((5,))
     x = q.expand((5, 4)).sample((E.rows(q),)) if E.randomness else None
     functions = (
@@ -223,17 +215,17 @@ def test_outputs_are_calls_of_their_own(E: catlog.Estimator) -> None:
     assert together.shape == (4, 2)
     for number, f in enumerate(functions):
         alone = operator(f, q, p, z=z, x=x)
-        torch.testing.assert_close(together[:, number], alone)
+        assert_close(together[:, number], alone)
         for wanted, given in zip(
             torch.autograd.grad(alone.sum(), [logits, mean], retain_graph=True),
             torch.autograd.grad(together[:, number].sum(), [logits, mean], retain_graph=True),
             strict=True,
         ):
-            torch.testing.assert_close(given, wanted)
+            assert_close(given, wanted)
 
 
 def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
-    q, p = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1), Normal(torch.zeros(4), 1)
+    q, p = bits(torch.zeros(4, 3)), Normal(torch.zeros(4), 1)
     E = catlog.Pathwise(catlog.RLOO(2), 2)
 
     def run(seed: int) -> Tensor:
@@ -246,7 +238,7 @@ def test_generator_fixes_both_and_leaves_the_default_alone() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    q, f = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1), lambda x, z: x.sum(-1)
+    q, f = bits(torch.zeros(4, 3)), lambda x, z: x.sum(-1)
     E = catlog.Pathwise(catlog.IndeCateR(1))
     with pytest.raises(ValueError, match=r"Independent\(p, 1\)"):
         E(f, q, Normal(torch.zeros(4, 2), 1))
@@ -283,9 +275,7 @@ def test_the_page_runs() -> None:
 
 @pytest.mark.parametrize("E", [catlog.Exact(), catlog.IndeCateR(2), catlog.RLOO(3)], ids=str)
 def test_reading_the_entropy_keeps_zero_probabilities(E: catlog.Estimator) -> None:
-    """Pathwise expands q, and torch's expand calls the clamped logits the parameter once they are
-    known.
-    """
+    """Once the clamped logits are known, torch's expand calls them the parameter."""
     for law, probs in (
         (Categorical, torch.tensor([[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]])),
         (Bernoulli, torch.tensor([0.0, 1.0])),

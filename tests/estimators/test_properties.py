@@ -7,12 +7,13 @@ from math import prod
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributions import Bernoulli, Independent, OneHotCategorical
+from torch.testing import assert_close
 
 from catlog import RLOO, Categoricals, Exact, IndeCateR, Reinforce, StraightThrough
 from catlog.distributions.factors import factors
 from catlog.sampling.draw import DRAWS, draw
 from catlog.testing.cases import seeded
+from laws import bits, one_hots
 
 search = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -20,11 +21,12 @@ batches = st.sampled_from([(), (1,), (3,), (2, 2)])
 dtypes = st.sampled_from([torch.float32, torch.float64])
 cardinalities = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 counts = st.integers(1, 3)
+problems = {"seed": seeds, "batch": batches, "sizes": cardinalities}
 TINY = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 LAWS = {
-    "bits": lambda logits, sizes: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "one-hot": lambda logits, sizes: Independent(OneHotCategorical(logits=logits), 1),
+    "bits": lambda logits, sizes: bits(logits[..., 0]),
+    "one-hot": lambda logits, sizes: one_hots(logits),
     "categoricals": Categoricals,
 }
 BLACK_BOX = [
@@ -54,14 +56,7 @@ def wave(weights, event):
 
 
 @search
-@given(
-    seed=seeds,
-    batch=batches,
-    sizes=cardinalities,
-    dtype=dtypes,
-    kind=st.sampled_from(list(LAWS)),
-    E=st.sampled_from(ALL),
-)
+@given(**problems, dtype=dtypes, kind=st.sampled_from(list(LAWS)), E=st.sampled_from(ALL))
 def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     if E.differentiates_f and kind == "categoricals":
         kind = "one-hot"
@@ -78,24 +73,14 @@ def test_batch_equals_loop(seed, batch, sizes, dtype, kind, E):
     for element in product(*map(range, batch)):
         leaf = logits.detach()[element].requires_grad_()
         rows = (slice(None), *element)
-        alone = E(
-            wave(weights[element], event),
-            LAWS[kind](leaf, sizes),
-            x=x[rows],
-            **{name: option[rows] for name, option in options.items()},
-        )
-        torch.testing.assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
-        torch.testing.assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
+        given = {name: option[rows] for name, option in ({"x": x} | options).items()}
+        alone = E(wave(weights[element], event), LAWS[kind](leaf, sizes), **given)
+        assert_close(value[element], alone, rtol=0, atol=TINY[dtype])
+        assert_close(slope[element], gradient(alone, leaf), rtol=0, atol=TINY[dtype])
 
 
 @search
-@given(
-    seed=seeds,
-    batch=batches,
-    sizes=cardinalities,
-    chunk_size=st.integers(1, 60),
-    whole=st.sampled_from(CHUNKED),
-)
+@given(**problems, chunk_size=st.integers(1, 60), whole=st.sampled_from(CHUNKED))
 def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
     results, most = [], []
     for E in (whole, replace(whole, chunk_size=chunk_size)):
@@ -110,16 +95,14 @@ def test_chunked_equals_whole(seed, batch, sizes, chunk_size, whole):
         value = E(f, Categoricals(logits, sizes), generator=seeded(seed))
         results.append((value.detach(), gradient(value, logits)))
         most.append(seen if isinstance(E, Exact) else seen[1:])
-    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    assert_close(*results, rtol=0, atol=1e-12)
     assert sum(most[0]) == sum(most[1])
     assert all(rows <= max(1, chunk_size // prod(batch)) for rows in most[1])
 
 
 @search
 @given(
-    seed=seeds,
-    batch=batches,
-    sizes=cardinalities,
+    **problems,
     dtype=dtypes,
     samples=counts,
     draws=st.sampled_from(DRAWS),
@@ -133,13 +116,10 @@ def test_indecater_equals_the_literal_formula(
     logits = random_logits(seed, batch, sizes, dtype)
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     q = Categoricals(logits, sizes)
-    value = IndeCateR(samples=samples, draws=draws, per_variable=per_variable)(
-        f, q, generator=seeded(seed)
-    )
-
-    x = draw(
-        factors(q), samples, draws, groups=(d,) if per_variable else (), generator=seeded(seed)
-    )
+    E = IndeCateR(samples=samples, draws=draws, per_variable=per_variable)
+    value = E(f, q, generator=seeded(seed))
+    groups = (d,) if per_variable else ()
+    x = draw(factors(q), samples, draws, groups=groups, generator=seeded(seed))
     literal = 0.0
     for i, size in enumerate(sizes):
         probs = logits[..., i, :size].softmax(-1)
@@ -147,29 +127,18 @@ def test_indecater_equals_the_literal_formula(
             point = x[i::d].clone() if per_variable else x.clone()
             point[..., i] = k
             literal = literal + probs[..., k] * f(point).mean(0)
-    torch.testing.assert_close(value, literal / d, rtol=0, atol=TINY[dtype])
-    torch.testing.assert_close(
-        gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype]
-    )
+    assert_close(value, literal / d, rtol=0, atol=TINY[dtype])
+    assert_close(gradient(value, logits), gradient(literal, logits), rtol=0, atol=TINY[dtype])
 
 
 @search
-@given(
-    seed=seeds,
-    batch=batches,
-    sizes=cardinalities,
-    dtype=dtypes,
-    E=st.sampled_from([*BLACK_BOX, Exact()]),
-)
+@given(**problems, dtype=dtypes, E=st.sampled_from([*BLACK_BOX, Exact()]))
 def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E):
     values = torch.randn(prod(sizes), dtype=dtype, generator=seeded(seed))
     stride = torch.tensor([prod(sizes[i + 1 :]) for i in range(len(sizes))])
     logits = 3 * torch.randn(*batch, len(sizes), max(sizes), dtype=dtype, generator=seeded(seed))
-    value = E(
-        lambda x: values[(x * stride).sum(-1)],
-        Categoricals(logits, sizes),
-        generator=seeded(seed),
-    )
+    q = Categoricals(logits, sizes)
+    value = E(lambda x: values[(x * stride).sum(-1)], q, generator=seeded(seed))
     assert value.shape == batch
     assert bool(value.isfinite().all())
     assert bool((value >= values.min() - TINY[dtype]).all())
@@ -177,50 +146,28 @@ def test_value_is_finite_and_within_the_range_of_f(seed, batch, sizes, dtype, E)
 
 
 @search
-@given(
-    seed=seeds,
-    batch=batches,
-    sizes=cardinalities,
-    constant=st.floats(-1e3, 1e3),
-    E=st.sampled_from(BLACK_BOX[1:]),
-)
+@given(**problems, constant=st.floats(-1e3, 1e3), E=st.sampled_from(BLACK_BOX[1:]))
 def test_constant_f_has_no_gradient(seed, batch, sizes, constant, E):
     logits = random_logits(seed, batch, sizes)
-    q = Categoricals(logits, sizes)
-    value = E(
-        lambda x: torch.full(x.shape[:-1], constant, dtype=torch.float64),
-        q,
-        generator=seeded(seed),
-    )
-    torch.testing.assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
-    expected = torch.zeros_like(logits)
-    torch.testing.assert_close(
-        gradient(value, logits), expected, rtol=0, atol=1e-10 if isinstance(E, RLOO) else 0
-    )
+
+    def f(x):
+        return torch.full(x.shape[:-1], constant, dtype=torch.float64)
+
+    value = E(f, Categoricals(logits, sizes), generator=seeded(seed))
+    assert_close(value, torch.full_like(value, constant), rtol=1e-12, atol=0)
+    rounding = 1e-10 if isinstance(E, RLOO) else 0
+    assert_close(gradient(value, logits), torch.zeros_like(logits), rtol=0, atol=rounding)
 
 
 @search
-@given(
-    seed=seeds,
-    batch=batches,
-    d=st.integers(1, 4),
-    k=st.integers(2, 4),
-    dtype=dtypes,
-    draws=st.sampled_from(DRAWS),
-    samples=counts,
-)
+@given(seeds, batches, st.integers(1, 4), st.integers(2, 4), dtypes, st.sampled_from(DRAWS), counts)
 def test_kinds_of_distribution_agree(seed, batch, d, k, dtype, draws, samples):
     """One-hot and integer distributions with the same uniforms give the same estimate."""
     E = IndeCateR(samples=samples, draws=draws)
     logits = torch.randn(*batch, d, k, dtype=dtype, generator=seeded(seed)).requires_grad_()
     f = wave(torch.randn(*batch, d, dtype=dtype, generator=seeded(seed)), 1)
     index = E(f, Categoricals(logits, [k] * d), generator=seeded(seed))
-    one_hot = E(
-        lambda x: f(x @ torch.arange(k, dtype=dtype)),
-        Independent(OneHotCategorical(logits=logits), 1),
-        generator=seeded(seed),
-    )
-    torch.testing.assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
-    torch.testing.assert_close(
-        gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype]
-    )
+    numbers = torch.arange(k, dtype=dtype)
+    one_hot = E(lambda x: f(x @ numbers), one_hots(logits), generator=seeded(seed))
+    assert_close(index, one_hot, rtol=0, atol=TINY[dtype])
+    assert_close(gradient(index, logits), gradient(one_hot, logits), rtol=0, atol=TINY[dtype])

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import fields, is_dataclass, replace
+from math import inf, nan
 from pathlib import Path
 from typing import Any, get_args
 
@@ -43,37 +44,30 @@ def test_every_number_has_a_range(cls: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "settings"),
+    ("cls", "name", "value"),
     [
-        (Addition, {"clip": -1.0}),
-        (Addition, {"clip": 0.0}),
-        (Addition, {"clip": float("nan")}),
-        (Addition, {"every": 0}),
-        (Addition, {"digits": 0}),
-        (Addition, {"epochs": -1}),
-        (Addition, {"batch": 0}),
-        (Addition, {"seed": -1}),
-        (Addition, {"seed": 2**32}),
-        (Addition, {"samples": 0}),
-        (DVAE, {"test_samples": 0}),
-        (DVAE, {"every": -2}),
-        (DVAE, {"categories": 1}),
-        (DVAE, {"gradient_repeats": -1}),
-        (DVAE, {"learning_rate": float("inf")}),
-        (DVAE, {"reads": "letters"}),
-        (Gradients, {"together": 0}),
-        (Gradients, {"repeats": 1}),
-        (Gradients, {"variables": 0}),
-        (Optimisation, {"iterations": 0}),
-        (Optimisation, {"learning_rate": 0.0}),
-        (Optimisation, {"update": "sideways"}),
+        *((Addition, "clip", value) for value in (-1.0, 0.0, nan)),
+        *((Addition, name, 0) for name in ("every", "digits", "batch", "samples")),
+        *((Addition, name, -1) for name in ("epochs", "seed")),
+        (Addition, "seed", 2**32),
+        (DVAE, "test_samples", 0),
+        (DVAE, "every", -2),
+        (DVAE, "categories", 1),
+        (DVAE, "gradient_repeats", -1),
+        (DVAE, "learning_rate", inf),
+        (DVAE, "reads", "letters"),
+        (Gradients, "together", 0),
+        (Gradients, "repeats", 1),
+        (Gradients, "variables", 0),
+        (Optimisation, "iterations", 0),
+        (Optimisation, "learning_rate", 0.0),
+        (Optimisation, "update", "sideways"),
     ],
 )
-def test_values_out_of_range_are_refused(cls: Any, settings: dict[str, Any]) -> None:
-    ((name, value),) = settings.items()
+def test_values_out_of_range_are_refused(cls: Any, name: str, value: Any) -> None:
     flag = name.replace("_", "-")
     with pytest.raises(ValueError, match=rf"^--{flag} must be .*, but {value!r} was given"):
-        cls(**settings)
+        cls(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -86,32 +80,33 @@ def test_values_of_a_wrong_type_are_refused(settings: dict[str, Any]) -> None:
         Addition(**settings)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "run addition --clip -1",
-        "run optimisation --every 0",
-        "run gradients --together 0",
-        "run dvae --test-samples 0",
-        "run dvae --checkpoint-every -1",
-        "run dvae --checkpoint-every nan",
-        "sweep dvae --jobs 0",
-        "sweep dvae --retries -1",
-        "sweep dvae --cpus-per-run 0",
-        "sweep dvae --gpus-per-run -0.5",
-        "sweep dvae --deadline -1",
-        "export --thin 0",
-        "export --thin -3",
-        "export --digits 0",
-        "export --digits 18",
-        "compare --problem parity --repeats 1",
-        "compare --problem parity --rounds 0",
-        "compare --problem parity --training -1",
-        "compare --problem parity --budget 0",
-        "compare --problem parity --samples 0",
-        "compare --problem parity --seed -1",
-        "advise --problem parity --budget 0",
+WRONG_FLAGS = {
+    "run addition": ["--clip -1"],
+    "run optimisation": ["--every 0"],
+    "run gradients": ["--together 0"],
+    "run dvae": ["--test-samples 0", "--checkpoint-every -1", "--checkpoint-every nan"],
+    "sweep dvae": [
+        "--jobs 0",
+        "--retries -1",
+        "--cpus-per-run 0",
+        "--gpus-per-run -0.5",
+        "--deadline -1",
     ],
+    "export": ["--thin 0", "--thin -3", "--digits 0", "--digits 18"],
+    "compare --problem parity": [
+        "--repeats 1",
+        "--rounds 0",
+        "--training -1",
+        "--budget 0",
+        "--samples 0",
+        "--seed -1",
+    ],
+    "advise --problem parity": ["--budget 0"],
+}
+
+
+@pytest.mark.parametrize(
+    "command", [f"{start} {flag}" for start, flags in WRONG_FLAGS.items() for flag in flags]
 )
 def test_errors_of_commands_name_the_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -122,19 +117,18 @@ def test_errors_of_commands_name_the_flag(command: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "value"),
     [
-        {"jobs": 0},
-        {"retries": -1},
-        {"cpus_per_run": 0},
-        {"deadline": -1.0},
-        {"checkpoint_every": float("nan")},
+        ("jobs", 0),
+        ("retries", -1),
+        ("cpus_per_run", 0),
+        ("deadline", -1.0),
+        ("checkpoint_every", nan),
     ],
 )
-def test_errors_of_functions_name_the_setting(settings: dict[str, Any], tmp_path: Path) -> None:
-    (name,) = settings
+def test_errors_of_functions_name_the_setting(name: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must be"):
-        sweep([SMALL], tmp_path, **settings)
+        sweep([SMALL], tmp_path, **{name: value})
     with pytest.raises(ValueError, match="--thin"):
         records.thinned([], 0)
     with pytest.raises(ValueError, match="--digits"):
@@ -176,34 +170,20 @@ def test_bad_axes_are_refused(axes: list[str], message: str) -> None:
 
 def test_values_of_a_grid_have_the_types_of_the_flags() -> None:
     """So the folder does not depend on how the settings were passed."""
-    axes = [
-        "learning_rate=1,None",
-        "anneal=False,true",
-        "samples=2",
-        "estimator=1e3",
-        "options=,draws=latin variables=2",
-    ]
-    first, *_, last = grid(SMALL, axes)
-    assert first == replace(SMALL, learning_rate=1.0, anneal=False, samples=2, estimator="1e3")
+    axes = ["learning_rate=1,None", "anneal=False,true", "samples=2", "estimator=1e3"]
+    first, *_, last = grid(SMALL, [*axes, "options=,draws=latin variables=2"])
+    fixed = replace(SMALL, samples=2, estimator="1e3")
+    assert first == replace(fixed, learning_rate=1.0, anneal=False)
     assert isinstance(first.learning_rate, float)
-    assert last == replace(
-        SMALL, samples=2, estimator="1e3", options=("draws=latin", "variables=2")
-    )
+    assert last == replace(fixed, options=("draws=latin", "variables=2"))
 
 
 def test_an_unknown_size_is_named() -> None:
     """As in tables written before grids were checked."""
-    row = {
-        "experiment": "optimisation",
-        "estimator": "RLOO",
-        "seed": 0,
-        "iteration": 0,
-        "update": "sideways",
-    }
-    with pytest.raises(
-        ValueError, match="update of a run of optimisation with RLOO must be one of"
-    ):
-        Evidence.from_rows([row])
+    row = {"experiment": "optimisation", "estimator": "RLOO", "seed": 0, "iteration": 0}
+    message = "update of a run of optimisation with RLOO must be one of"
+    with pytest.raises(ValueError, match=message):
+        Evidence.from_rows([row | {"update": "sideways"}])
 
 
 # --- files that are written
@@ -215,11 +195,9 @@ def test_files_of_a_run_are_not_overwritten(
     execute(SMALL, tmp_path / "run")
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for name in before:
-        for command in (
-            ["export", str(tmp_path), "--output"],
-            ["report", str(tmp_path), "--output"],
-        ):
-            assert main([*command, str(tmp_path / "run" / name)]) == 2
+        for command in ("export", "report"):
+            output = str(tmp_path / "run" / name)
+            assert main([command, str(tmp_path), "--output", output]) == 2
             assert "is a file of the run" in " ".join(capsys.readouterr().err.split())
     config, metrics = str(tmp_path / "run" / "config.json"), str(tmp_path / "run" / "metrics.jsonl")
     assert main(["sweep", "optimisation", "--root", str(tmp_path), "--output", config]) == 2
@@ -242,12 +220,8 @@ def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
     records.write(rows, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
-    assert not [
-        cell
-        for line in (header, *lines)
-        for cell in (line[3:])
-        if cell[:1] in ("=", "+", "-", "@", "\t")
-    ]
+    cells = [cell for line in (header, *lines) for cell in line[3:]]
+    assert not [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t")]
     assert lines[1][:3] == ["1", "-1.5", "-1"]  # numbers stay numbers
     rows_of_csv = records.read(tmp_path / "rows.csv")
     assert [row["text"] for row in rows_of_csv] == TEXTS
@@ -256,9 +230,8 @@ def test_text_in_csv_is_never_a_formula(tmp_path: Path) -> None:
 
 
 def test_a_comparison_has_no_formulas(tmp_path: Path) -> None:
-    Comparison((), {"=cmd()": "-it failed"}, "exact", "Equal evaluations").to_csv(
-        tmp_path / "rows.csv"
-    )
+    result = Comparison((), {"=cmd()": "-it failed"}, "exact", "Equal evaluations")
+    result.to_csv(tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
         _, line = csv.reader(file)
     assert (line[0], line[-1]) == ("'=cmd()", "'-it failed")

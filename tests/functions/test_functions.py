@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.distributions import Bernoulli, Independent
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -24,14 +24,12 @@ from catlog.functions import (
     ising,
 )
 from catlog.sampling.draw import draw
-from catlog.testing.cases import normals
+from catlog.testing.cases import normals, seeded
 from gradients import assert_same as assert_same_estimates
+from laws import KINDS
 
-LAWS = {
-    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "index": lambda logits: Independent(Categorical(logits=logits), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
-    "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :]),
+LAWS = KINDS | {
+    "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3][-logits.shape[-2] :])
 }
 
 
@@ -48,58 +46,59 @@ def network(inputs, out=1):
     return net
 
 
-FUNCTIONS = {
-    "additive": lambda batch, d, k, one_hot: Additive(normals(d, k), one_hot),
-    "additive, batched": lambda batch, d, k, one_hot: Additive(normals(*batch, d, k), one_hot),
-    "pairwise": lambda batch, d, k, one_hot: Pairwise(
-        normals(d, k, d, k), normals(d, k, seed=1), one_hot
-    ),
-    "pairwise, no fields": lambda batch, d, k, one_hot: Pairwise(
-        normals(d, k, d, k), one_hot=one_hot
-    ),
-    "potts": lambda batch, d, k, one_hot: Potts(normals(d, d), normals(d, k, seed=1), one_hot),
-    "ising": lambda batch, d, k, one_hot: ising(normals(d, d), normals(d, seed=1)),
-    "sum": lambda batch, d, k, one_hot: OfSum(wave, k, one_hot=one_hot),
-    "sum, knows the batch": lambda batch, d, k, one_hot: OfSum(
-        lambda s: wave(s + normals(*batch)), k, one_hot=one_hot
-    ),
-    "weighted sum": lambda batch, d, k, one_hot: OfSum(wave, k, normals(d), one_hot),
-    "network": lambda batch, d, k, one_hot: FirstLayerLinear(
-        network(d * k if one_hot else d), one_hot=one_hot
-    ),
-    "network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(
-        network(d * k if one_hot else d), None, one_hot, chunk_size=3
-    ),
-    "network, head": lambda batch, d, k, one_hot: FirstLayerLinear(
-        network(d * k if one_hot else d, out=4), lambda y: y.logsumexp(-1), one_hot
-    ),
-    "network, cross-entropy": lambda batch, d, k, one_hot: FirstLayerLinear(
-        network(d * k if one_hot else d, out=4),
-        BernoulliCrossEntropy(normals(*batch, 4).sigmoid()),
-        one_hot,
-    ),
-    "numbers, network": lambda batch, d, k, one_hot: FirstLayerLinear(network(d), categories=k),
-    "numbers, network, chunks": lambda batch, d, k, one_hot: FirstLayerLinear(
-        network(d), categories=k, chunk_size=3
-    ),
-}
+def functions(batch, d, k, one_hot):
+    """Return how to make each function of d variables with k categories."""
+    inputs = d * k if one_hot else d
+    tables, fields = normals(d, k, d, k), normals(d, k, seed=1)
+    cross_entropy = BernoulliCrossEntropy(normals(*batch, 4).sigmoid())
+    return {
+        "additive": lambda: Additive(normals(d, k), one_hot),
+        "additive, batched": lambda: Additive(normals(*batch, d, k), one_hot),
+        "pairwise": lambda: Pairwise(tables, fields, one_hot),
+        "pairwise, no fields": lambda: Pairwise(tables, one_hot=one_hot),
+        "potts": lambda: Potts(normals(d, d), fields, one_hot),
+        "ising": lambda: ising(normals(d, d), normals(d, seed=1)),
+        "sum": lambda: OfSum(wave, k, one_hot=one_hot),
+        "sum, knows the batch": lambda: OfSum(
+            lambda s: wave(s + normals(*batch)), k, one_hot=one_hot
+        ),
+        "weighted sum": lambda: OfSum(wave, k, normals(d), one_hot),
+        "network": lambda: FirstLayerLinear(network(inputs), one_hot=one_hot),
+        "network, chunks": lambda: FirstLayerLinear(network(inputs), None, one_hot, chunk_size=3),
+        "network, head": lambda: FirstLayerLinear(
+            network(inputs, out=4), lambda y: y.logsumexp(-1), one_hot
+        ),
+        "network, cross-entropy": lambda: FirstLayerLinear(
+            network(inputs, out=4), cross_entropy, one_hot
+        ),
+        "numbers, network": lambda: FirstLayerLinear(network(d), categories=k),
+        "numbers, network, chunks": lambda: FirstLayerLinear(
+            network(d), categories=k, chunk_size=3
+        ),
+    }
+
+
 APPLIES = {
     "ising": ["bits"],
     "network": ["bits", "one-hot"],
     "numbers": ["bits", "index", "categoricals"],
 }
-CASES = [(name, kind) for name in FUNCTIONS for kind in APPLIES.get(name.split(",")[0], LAWS)]
+CASES = [
+    (name, kind)
+    for name in functions((), 1, 1, False)
+    for kind in APPLIES.get(name.split(",")[0], LAWS)
+]
 cases = pytest.mark.parametrize(("name", "kind"), CASES)
 batches = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
 
 
 def build(name, kind, batch=(), d=4):
     q = LAWS[kind](normals(*batch, d, 3))
-    return FUNCTIONS[name](batch, d, 2 if kind == "bits" else 3, kind == "one-hot"), q, factors(q)
+    return functions(batch, d, 2 if kind == "bits" else 3, kind == "one-hot")[name](), q, factors(q)
 
 
 def some_draws(law, n):
-    return draw(law, n, generator=torch.Generator().manual_seed(0))
+    return draw(law, n, generator=seeded())
 
 
 def by_calls(f):
@@ -153,8 +152,7 @@ def test_indecater_is_the_same_with_and_without_the_table(name, kind, options):
     f = build(name, kind, (4,))[0]
     logits = normals(4, 4, 3).requires_grad_()
     by_table, by_evaluation = (
-        E(function, LAWS[kind](logits), generator=torch.Generator().manual_seed(0))
-        for function in (f, by_calls(f))
+        E(function, LAWS[kind](logits), generator=seeded()) for function in (f, by_calls(f))
     )
     assert_same_estimates(by_table, by_evaluation, logits, rtol=0, atol=1e-12)
 
@@ -166,16 +164,11 @@ def test_one_variable(name, kind):
     assert_same(differences(f, x, f(x), law), differences(by_calls(f), x, f(x), law))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [case for case in CASES if case[1] in ("index", "one-hot")]
-)
+@pytest.mark.parametrize(("name", "kind"), [c for c in CASES if c[1] in ("index", "one-hot")])
 def test_one_category(name, kind):
-    f = FUNCTIONS[name]((), 3, 1, kind == "one-hot")
-    x = (
-        torch.ones(2, 3, 1, dtype=torch.float64)
-        if kind == "one-hot"
-        else torch.zeros(2, 3, dtype=torch.long)
-    )
+    f = functions((), 3, 1, kind == "one-hot")[name]()
+    x = torch.zeros(2, 3, dtype=torch.long)
+    x = torch.ones(2, 3, 1, dtype=torch.float64) if kind == "one-hot" else x
     assert_same(f.neighbours(x), f(x)[:, None, None].expand(2, 3, 1))
 
 
@@ -196,43 +189,29 @@ def test_values_follow_their_definition():
     separate = sum(costs[i, x[:, i]] for i in range(d))
     spin = 2 * bit - 1
     assert_same(Additive(costs)(x), separate)
-    assert_same(
-        Pairwise(table, costs)(x), separate + sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs)
-    )
-    assert_same(
-        Potts(J, costs)(x), separate + sum(J[i, j] * (x[:, i] == x[:, j]) for i, j in pairs)
-    )
-    assert_same(
-        ising(J, b)(bit), spin @ b + sum(J[i, j] * (spin[:, i] * spin[:, j] + 1) for i, j in pairs)
-    )
+    together = sum(table[i, x[:, i], j, x[:, j]] for i, j in pairs)
+    assert_same(Pairwise(table, costs)(x), separate + together)
+    together = sum(J[i, j] * (x[:, i] == x[:, j]) for i, j in pairs)
+    assert_same(Potts(J, costs)(x), separate + together)
+    together = sum(J[i, j] * (spin[:, i] * spin[:, j] + 1) for i, j in pairs)
+    assert_same(ising(J, b)(bit), spin @ b + together)
     assert_same(OfSum(wave, k, b)(x), wave(x.double() @ b))
     one_hot = nn.functional.one_hot(x, k).double()
-    for f in (
-        Additive(costs),
-        Pairwise(table, costs),
-        Potts(J, costs),
-        OfSum(wave, k),
-        OfSum(wave, k, b),
-    ):
+    sums = OfSum(wave, k), OfSum(wave, k, b)
+    for f in (Additive(costs), Pairwise(table, costs), Potts(J, costs), *sums):
         expected, f.one_hot = f(x), True
         assert_same(f(one_hot), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [case for case in CASES if case[1] in ("bits", "one-hot")]
-)
+@pytest.mark.parametrize(("name", "kind"), [c for c in CASES if c[1] in ("bits", "one-hot")])
 def test_relaxed_points_have_a_gradient(name, kind):
     f = build(name, kind, (4,))[0]
     logits = normals(4, 4, 3).requires_grad_()
-    GumbelSoftmax(samples=2)(
-        f, LAWS[kind](logits), generator=torch.Generator().manual_seed(0)
-    ).sum().backward()
+    GumbelSoftmax(samples=2)(f, LAWS[kind](logits), generator=seeded()).sum().backward()
     assert bool(logits.grad.any(-1).all())
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [case for case in CASES if not case[0].startswith("sum")]
-)
+@pytest.mark.parametrize(("name", "kind"), [c for c in CASES if not c[0].startswith("sum")])
 def test_parameters_get_the_gradient_of_the_base_draws(name, kind):
     f, q, law = build(name, kind, (4,))
     for key, buffer in list(f.named_buffers(recurse=False)):
@@ -250,11 +229,8 @@ def test_parameters_get_the_gradient_of_the_base_draws(name, kind):
 
 def test_constructors_keep_parameters():
     parameter = nn.Parameter(normals(3, 3))
-    for f in (
-        Additive(parameter),
-        Potts(parameter, normals(3, 3)),
-        OfSum(wave, 2, nn.Parameter(normals(3))),
-    ):
+    weighted = OfSum(wave, 2, nn.Parameter(normals(3)))
+    for f in (Additive(parameter), Potts(parameter, normals(3, 3)), weighted):
         assert len(list(f.parameters())) == 1
         assert not f.state_dict().keys() - dict(f.named_parameters()).keys()
 
@@ -294,22 +270,13 @@ def test_additive_work_is_linear_in_the_variables(kind):
     assert brute_work[1] > 50 * table_work[1]
 
 
+@pytest.mark.parametrize("name", ["pairwise", "potts"])
 @pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("index", 3), ("one-hot", 3)])
-def test_pairwise_products(kind, k):
+def test_products_of_pairs(name, kind, k):
     n, d = 2, 4
-    f, q, law = build("pairwise", kind)
+    f, q, law = build(name, kind)
     x = some_draws(law, n)
-    row = 2 * (d * k) ** 2
-    assert flops(f, q, x) == 2 * n * row
-    assert flops(by_calls(f), q, x) == n * (1 + d * (k - 1)) * row
-
-
-@pytest.mark.parametrize(("kind", "k"), [("bits", 2), ("index", 3), ("one-hot", 3)])
-def test_potts_products(kind, k):
-    n, d = 2, 4
-    f, q, law = build("potts", kind)
-    x = some_draws(law, n)
-    row = 2 * d * d * k
+    row = 2 * (d * k) ** 2 if name == "pairwise" else 2 * d * d * k
     assert flops(f, q, x) == 2 * n * row
     assert flops(by_calls(f), q, x) == n * (1 + d * (k - 1)) * row
 
@@ -350,24 +317,17 @@ def test_first_layer_runs_once_per_draw(kind, k):
 )
 @batches
 def test_units_that_are_off_are_left_out(case, batch):
-    """With many moves of a point on a CPU: the same table with fewer products, down to the last
-    digits.
-    """
+    """With many moves of a point on a CPU: the same table with fewer products."""
     d, k = (200, 2) if case.startswith("bits") else (100, 3)
     sizes = [d, 9, 7] if "one layer" in case else [d, 9, 8, 7]
     layers = [nn.Linear(a, b, bias="no bias" not in case).double() for a, b in pairwise(sizes)]
-    net = nn.Sequential(
-        *[module for layer in layers for module in (layer, nn.ReLU())][:-1]
-    ).requires_grad_(False)
+    modules = [module for layer in layers for module in (layer, nn.ReLU())]
+    net = nn.Sequential(*modules[:-1]).requires_grad_(False)
     for seed, parameter in enumerate(net.parameters()):
         parameter.copy_(normals(*parameter.shape, seed=seed) / parameter[0].numel() ** 0.5)
     chunk_size = 170 if "chunks" in case else None
-    f = FirstLayerLinear(
-        net,
-        BernoulliCrossEntropy(normals(*batch, 7).sigmoid()),
-        categories=k,
-        chunk_size=chunk_size,
-    )
+    head = BernoulliCrossEntropy(normals(*batch, 7).sigmoid())
+    f = FirstLayerLinear(net, head, categories=k, chunk_size=chunk_size)
     law = factors(LAWS["bits" if k == 2 else "index"](normals(*batch, d, 3)))
     x = some_draws(law, 3)
     expected = differences(by_calls(f), x, f(x), law)
@@ -388,7 +348,7 @@ def test_units_that_are_off_are_left_out(case, batch):
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_digits_of_sum_and_its_table(base: int, places: int, one_hot: bool) -> None:
     """Against integers, at every neighbour; runs of base - 1 carry far."""
-    generator = torch.Generator().manual_seed(base * places)
+    generator = seeded(base * places)
     x = torch.randint(0, base, (30, 4, 2 * places), generator=generator)
     x[:10, :, places:] = base - 1 - x[:10, :, :places]  # every place adds up to base - 1
     weights = base ** torch.arange(places - 1, -1, -1)
@@ -412,13 +372,6 @@ def test_digits_of_sum_and_its_table(base: int, places: int, one_hot: bool) -> N
     assert torch.equal(f.neighbours(form(x), chosen), table.gather(-3, index))
 
 
-def test_digits_of_sum_checks_its_arguments() -> None:
-    with pytest.raises(ValueError, match=r"DigitsOfSum: `target` must hold the digits"):
-        DigitsOfSum(torch.zeros(3))
-    with pytest.raises(ValueError, match=r"need points of 2 \* 2 digits, but 3 were given"):
-        DigitsOfSum(torch.zeros(3, dtype=torch.int64))(torch.zeros(1, 3))
-
-
 def points_of(d, k, one_hot=False):
     x = torch.zeros(2, d, dtype=torch.int64)
     x[0, 0] = k - 1
@@ -426,78 +379,68 @@ def points_of(d, k, one_hot=False):
 
 
 BAD_POINTS = {
-    "more variables": (lambda f: f(points_of(5, 3)), r"end in \(3,\).* is \(2, 5\)"),
-    "more variables, table": (lambda f: f.neighbours(points_of(5, 3)), r"end in \(3,\)"),
-    "more categories": (lambda f: f(points_of(3, 5)), r"categories below 3, .* it holds 4"),
-    "one-hot": (lambda f: f(points_of(3, 4, one_hot=True)), r"one_hot=False, but .* \(2, 3, 4\)"),
-    "bits": (lambda f: f(torch.zeros(2, 3)), r"integers, the categories of f with k = 3"),
+    r"end in \(3,\).* is \(2, 5\)": lambda f: f(points_of(5, 3)),
+    r"end in \(3,\)": lambda f: f.neighbours(points_of(5, 3)),
+    "categories below 3, .* it holds 4": lambda f: f(points_of(3, 5)),
+    r"one_hot=False, but .* \(2, 3, 4\)": lambda f: f(points_of(3, 4, one_hot=True)),
+    "integers, the categories of f with k = 3": lambda f: f(torch.zeros(2, 3)),
 }
 
 
-@pytest.mark.parametrize("points", BAD_POINTS)
+@pytest.mark.parametrize("message", BAD_POINTS)
 @pytest.mark.parametrize("name", ["additive", "pairwise", "potts"])
-def test_points_that_do_not_fit_are_named(name, points):
-    f = FUNCTIONS[name]((), 3, 3, False)
-    call, message = BAD_POINTS[points]
+def test_points_that_do_not_fit_are_named(name, message):
+    f = functions((), 3, 3, False)[name]()
     with pytest.raises(ValueError, match=rf"{type(f).__name__}: x must .*{message}"):
-        call(f)
+        BAD_POINTS[message](f)
 
 
 @pytest.mark.parametrize("name", ["additive", "pairwise", "potts"])
 def test_one_hot_points_that_do_not_fit_are_named(name):
-    f = FUNCTIONS[name]((), 3, 3, True)
+    f = functions((), 3, 3, True)[name]()
     for x in (points_of(3, 3), points_of(3, 4, one_hot=True)):
         with pytest.raises(ValueError, match=r"x must end in \(3, 3\).*one_hot=True"):
             f(x)
 
 
 BAD_ARGUMENTS = {
-    "costs": (lambda: Additive([[1.0]]), r"Additive: `costs` must be a tensor .* list"),
-    "couplings": (lambda: Pairwise(5), r"Pairwise: `couplings` must be a tensor .* int"),
-    "fields of pairs": (
-        lambda: Pairwise(torch.zeros(2, 2, 2, 2), [0.0]),
-        r"Pairwise: `fields` must be a tensor .* list",
+    "DigitsOfSum: `target` must hold the digits": lambda: DigitsOfSum(torch.zeros(3)),
+    r"need points of 2 \* 2 digits, but 3 were given": lambda: DigitsOfSum(
+        torch.zeros(3, dtype=torch.int64)
+    )(torch.zeros(1, 3)),
+    "Additive: `costs` must be a tensor .* list": lambda: Additive([[1.0]]),
+    "Pairwise: `couplings` must be a tensor .* int": lambda: Pairwise(5),
+    "Pairwise: `fields` must be a tensor .* list": lambda: Pairwise(torch.zeros(2, 2, 2, 2), [0.0]),
+    "Potts: `couplings` must be a tensor .* list": lambda: Potts([[0.0]], torch.zeros(1, 2)),
+    "Potts: `fields` must be .* NoneType": lambda: Potts(torch.zeros(2, 2), None),
+    "DigitsOfSum: `target` must be a tensor .* list": lambda: DigitsOfSum([1, 2]),
+    "BernoulliCrossEntropy: `targets` must be a tensor .* list": lambda: BernoulliCrossEntropy(
+        [1.0]
     ),
-    "couplings of spins": (
-        lambda: Potts([[0.0]], torch.zeros(1, 2)),
-        r"Potts: `couplings` must be a tensor .* list",
+    r"BernoulliCrossEntropy: `targets` must have shape \[\*batch, pixels\], but \(\)": lambda: (
+        BernoulliCrossEntropy(torch.tensor(1.0))
     ),
-    "fields": (lambda: Potts(torch.zeros(2, 2), None), r"Potts: `fields` must be .* NoneType"),
-    "target": (lambda: DigitsOfSum([1, 2]), r"DigitsOfSum: `target` must be a tensor .* list"),
-    "targets": (
-        lambda: BernoulliCrossEntropy([1.0]),
-        r"BernoulliCrossEntropy: `targets` must be a tensor .* list",
+    "OfSum: `g` must be a function of sums, but it is 3": lambda: OfSum(3, 2),
+    "OfSum: `weights` must be a tensor .* list": lambda: OfSum(wave, 2, [1, 2]),
+    r"OfSum: `weights` must have shape \[d\], but \(4, 2\)": lambda: OfSum(
+        wave, 2, torch.ones(4, 2)
     ),
-    "targets without pixels": (
-        lambda: BernoulliCrossEntropy(torch.tensor(1.0)),
-        r"BernoulliCrossEntropy: `targets` must have shape \[\*batch, pixels\], but \(\)",
+    r"OfSum: x must have 2 variables, as many as `weights`, but its shape is \(2, 3\)": lambda: (
+        OfSum(wave, 5, torch.ones(2))(points_of(3, 5))
     ),
-    "g": (lambda: OfSum(3, 2), r"OfSum: `g` must be a function of sums, but it is 3"),
-    "weights": (lambda: OfSum(wave, 2, [1, 2]), r"OfSum: `weights` must be a tensor .* list"),
-    "weights per batch element": (
-        lambda: OfSum(wave, 2, torch.ones(4, 2)),
-        r"OfSum: `weights` must have shape \[d\], but \(4, 2\)",
-    ),
-    "weights of fewer variables": (
-        lambda: OfSum(wave, 5, torch.ones(2))(points_of(3, 5)),
-        r"OfSum: x must have 2 variables, as many as `weights`, but its shape is \(2, 3\)",
-    ),
-    "one-hot categories": (
-        lambda: OfSum(wave, 5, one_hot=True)(points_of(3, 4, one_hot=True)),
-        r"OfSum: x must end in one-hot vectors of 5 categories.*\(2, 3, 4\)",
-    ),
-    "fewer categories": (
-        lambda: OfSum(wave, 2).neighbours(points_of(3, 5)),
-        r"OfSum: `categories` must be the number .* it is 2, and x holds 4",
-    ),
+    r"OfSum: x must end in one-hot vectors of 5 categories.*\(2, 3, 4\)": lambda: OfSum(
+        wave, 5, one_hot=True
+    )(points_of(3, 4, one_hot=True)),
+    "OfSum: `categories` must be the number .* it is 2, and x holds 4": lambda: OfSum(
+        wave, 2
+    ).neighbours(points_of(3, 5)),
 }
 
 
-@pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_arguments_that_do_not_fit_are_named(name):
-    call, message = BAD_ARGUMENTS[name]
+@pytest.mark.parametrize("message", BAD_ARGUMENTS)
+def test_arguments_that_do_not_fit_are_named(message):
     with pytest.raises((TypeError, ValueError), match=message):
-        call()
+        BAD_ARGUMENTS[message]()
 
 
 WITH_A_BATCH = {  # functions of two numbers of d / 2 digits, with numbers per batch element
@@ -569,13 +512,12 @@ def test_targets_of_another_type_than_the_network(dtype, d):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(d, 6), nn.ReLU(), nn.Linear(6, 7))
     x = (normals(3, 2, d, seed=1) > 0).float()
-    tables = [
-        FirstLayerLinear(net, BernoulliCrossEntropy(converted)).neighbours
-        for converted in (targets.to(dtype), targets.float())
-    ]
     with torch.no_grad():
-        first, second = (table(x) for table in tables)
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
+        tables = [
+            FirstLayerLinear(net, BernoulliCrossEntropy(converted)).neighbours(x)
+            for converted in (targets.to(dtype), targets.float())
+        ]
+    torch.testing.assert_close(*tables, rtol=0, atol=0)
     q = Independent(Bernoulli(logits=normals(2, d).float().requires_grad_()), 1)
     f = FirstLayerLinear(net, BernoulliCrossEntropy(targets.to(dtype)))
     IndeCateR(1)(f, q).sum().backward()

@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, Normal
+from torch.distributions import Bernoulli, Normal
 
 from catlog import (
     RLOO,
@@ -23,6 +23,7 @@ from catlog.functions import Additive, Known, OfSum, Pairwise, Potts
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
 from gradients import assert_same
+from laws import bits, integers
 
 
 class Rest(nn.Module):
@@ -122,7 +123,7 @@ def test_it_learns_and_the_learned_state_is_unbiased():
 def test_the_coefficient_is_that_of_regression():
     part = Additive(normals(5, 2))
     known = Known(lambda x: 3 * part(x) + 1, part, coefficient=0.0)
-    q = Independent(Bernoulli(logits=normals(4, 5)), 1)
+    q = bits(normals(4, 5))
     RLOO(6)(known.under(q), q)
     assert known.coefficient.item() == pytest.approx(3)
 
@@ -130,7 +131,7 @@ def test_the_coefficient_is_that_of_regression():
 @pytest.mark.parametrize("E", [RLOO(2), IndeCateR(1), Reinforce(1)], ids=repr)
 def test_a_part_that_is_all_of_f_leaves_no_noise(E):
     logits = normals(3, 6).requires_grad_()
-    q = Independent(Bernoulli(logits=logits), 1)
+    q = bits(logits)
     f = Potts(normals(6, 6), normals(6, 2, seed=1))
     mean = Exact()(f, q)
     value = E(Known(f, f).under(q), q)
@@ -142,7 +143,7 @@ def test_a_part_that_is_all_of_f_leaves_no_noise(E):
 @pytest.mark.parametrize("variables", [None, 2])
 def test_the_table_is_the_difference_of_the_tables(variables):
     logits = normals(3, 5, 4).requires_grad_()
-    q = Independent(Categorical(logits=logits), 1)
+    q = integers(logits)
     f, part = Pairwise(normals(5, 4, 5, 4)), OfSum(lambda s: s.double().sin(), 4)
     known = Known(f, part).eval()
     known.product.fill_(1.0), known.square.fill_(3.0)
@@ -156,7 +157,7 @@ def test_the_table_is_the_difference_of_the_tables(variables):
 
 
 def test_a_table_alone_teaches_the_coefficient():
-    q = Independent(Categorical(logits=normals(5, 4)), 1)
+    q = integers(normals(5, 4))
     part = OfSum(lambda s: s.double().sin(), 4)
     f = OfSum(lambda s: 2 * s.double().sin() + 1, 4)
     known = Known(f, part)
@@ -167,7 +168,7 @@ def test_a_table_alone_teaches_the_coefficient():
 def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
     part = Additive(normals(5, 2))
     known = Known(lambda x: 3 * part(x), part).eval()
-    q = Independent(Bernoulli(logits=normals(4, 5)), 1)
+    q = bits(normals(4, 5))
     RLOO(6)(known.under(q), q)
     assert known.coefficient.item() == 1
     known.train()
@@ -180,14 +181,14 @@ def test_a_frozen_module_does_not_learn_and_the_state_is_saved():
 def test_values_that_are_not_finite_teach_nothing():
     part = Additive(normals(5, 2))
     known = Known(lambda x: part(x) / 0, part)
-    q = Independent(Bernoulli(logits=normals(4, 5)), 1)
+    q = bits(normals(4, 5))
     RLOO(6, validate=False)(known.under(q), q)
     assert known.coefficient.item() == 1
 
 
 def test_indicators_and_many_outputs():
     logits = normals(3, 4).requires_grad_()
-    q = Independent(Bernoulli(logits=logits), 1)
+    q = bits(logits)
 
     class Two(nn.Module):
         def forward(self, x):
@@ -202,7 +203,7 @@ def test_indicators_and_many_outputs():
 
 
 def test_the_logarithm_of_an_expectation():
-    q = Independent(Bernoulli(logits=normals(4)), 1)
+    q = bits(normals(4))
     part = Additive(normals(4, 2).abs())
     value = log_expectation(RLOO(2), Known(part, part).under(q), q)
     torch.testing.assert_close(value, Exact()(part, q).log())
@@ -214,7 +215,7 @@ def test_compiled_estimates_equal_eager_ones():
     logits = normals(2, 4).requires_grad_()
 
     def estimate(logits, x):
-        q = Independent(Bernoulli(logits=logits, validate_args=False), 1)
+        q = bits(logits, validate_args=False)
         return RLOO(3, validate=False)(known.under(q), q, x=x)
 
     x = Bernoulli(logits=logits.detach()).sample((3,))
@@ -241,7 +242,7 @@ def test_bad_arguments_are_named():
         Known(part, part).under(MarkovChain(torch.zeros(2), torch.zeros(2, 2), 3))
     with pytest.raises(TypeError, match="q: a distribution of independent categorical"):
         Known(part, part).under(Normal(0.0, 1.0))
-    q = Independent(Bernoulli(logits=torch.zeros(3)), 1)
+    q = bits(torch.zeros(3))
     with pytest.raises(ValueError, match="values of the same shape, but they returned"):
         RLOO(2)(Known(lambda x: x, part).under(q), q)
 
@@ -250,7 +251,7 @@ def test_compare_and_advise_subtract_the_part():
     """A part that is f itself leaves no variance."""
     part = Additive(normals(3, 2))
     logits = normals(3, seed=1).requires_grad_()
-    q = Independent(Bernoulli(logits=logits), 1)
+    q = bits(logits)
     settings = {"repeats": 20, "rounds": 1, "progress": False}
     plain, known = (
         compare(f, q, [RLOO(2)], **settings).rows[0] for f in (lambda x: part(x), Known(part, part))
@@ -258,13 +259,7 @@ def test_compare_and_advise_subtract_the_part():
     assert plain.variance > 1e-3
     assert known.variance < 1e-25 * plain.variance
     assert known.bias < 1e-12
-    made = compare(
-        Known(part, part),
-        lambda logits: Independent(Bernoulli(logits=logits), 1),
-        [RLOO(2)],
-        [logits],
-        **settings,
-    )
+    made = compare(Known(part, part), lambda logits: bits(logits), [RLOO(2)], [logits], **settings)
     assert made.rows[0].variance < 1e-25 * plain.variance
     advice = advise(Known(lambda x: part(x) + x.prod(-1), part), q, seconds=0.5)
     assert advice.trials

@@ -1,13 +1,15 @@
 """Tables of changed modules are right or raise an error, and a table is compared with f once."""
 
 import pickle
+from collections.abc import Callable
 from copy import deepcopy
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
 from torch.nn.utils import parametrizations
+from torch.testing import assert_close
 
 from catlog import Categoricals, IndeCateR, functions
 from catlog.distributions.factors import factors
@@ -22,6 +24,7 @@ from catlog.functions import (
     first_layer_linear,
 )
 from catlog.testing.cases import normals
+from laws import KINDS, bits, integers
 
 WIDTHS = {"few moves": (5, 6, 6, 4), "many moves": (170, 6, 6, 4), "kernel": (5, 6, 6, 4)}
 routes = pytest.mark.parametrize("route", WIDTHS)
@@ -50,14 +53,14 @@ def head() -> BernoulliCrossEntropy:
 def assert_right(f: FirstLayerLinear, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table equals f at every neighbour, by the route named."""
     x = points(WIDTHS[route][0])
-    law = factors(Independent(Bernoulli(logits=torch.zeros(x.shape[1:], dtype=torch.float64)), 1))
+    law = factors(bits(torch.zeros(x.shape[1:], dtype=torch.float64)))
     f.precision = "half"
     if route == "kernel":
         monkeypatch.setattr(first_layer_linear, "usable", lambda x, slots: True)
     with torch.no_grad():
         expected = differences(lambda x: f(x), x, f(x), law)
         f.table_checked = True  # the comparison would hide what this is about
-        torch.testing.assert_close(differences(f, x, f(x), law), expected, rtol=0, atol=1e-10)
+        assert_close(differences(f, x, f(x), law), expected, rtol=0, atol=1e-10)
     assert bool(expected.any(-1).all(0).any())
 
 
@@ -106,126 +109,121 @@ def with_weights_of(net: nn.Sequential, at: int, module: nn.Linear) -> nn.Sequen
     return net
 
 
-def change_of_a_later_module(name: str, net: nn.Sequential, reduce: nn.Module) -> nn.Module:
-    """Change the network, and return a head, in a way that the table has to follow."""
-    if name == "hook on a layer":
-        net[2].register_forward_hook(
-            lambda module, given, out: out + given[0].sum(-1, keepdim=True)
-        )
-    elif name == "hook on the last layer":
-        net[4].register_forward_hook(lambda module, given, out: 2 * out)
-    elif name == "pre-hook":
-        net[4].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
-    elif name == "hook on an activation":
-        net[1].register_forward_hook(lambda module, given, out: out - 0.1 * given[0])
-    elif name == "adapter":
-        with_weights_of(net, 2, Adapter(6, 6).double())
-    elif name == "adapter at the end":
-        with_weights_of(net, 4, Adapter(6, 4).double())
-    elif name == "another call":
-        net[3] = Counted()
-    elif name == "patched activation":
-        patched(net[1])
-    elif name == "patched layer":
-        patched(net[4])
-    elif name == "head with another forward":
-        return Weighted(reduce.targets)
-    elif name == "patched head":
-        return patched(reduce)
-    elif name == "hook on the head":
-        reduce.register_forward_hook(lambda module, given, out: out + given[0].square().sum(-1))
-    elif name == "weight norm":
-        for at in (0, 2, 4):
-            parametrizations.weight_norm(net[at])
-            net[at].parametrizations.weight.original0.data *= 1.5
-    elif name == "spectral norm":
-        for at in (0, 2, 4):
-            parametrizations.spectral_norm(net[at])
-        net.eval()
-    elif name == "weight norm as a hook":
-        with pytest.warns(FutureWarning):
-            nn.utils.weight_norm(net[4])
-        net[4].weight_g.data *= 1.5
-    elif name == "backward hook":
-        net[0].register_full_backward_hook(
-            lambda module, given, out: tuple(None if g is None else 2 * g for g in given)
-        )
-        net[2].register_full_backward_hook(
-            lambda module, given, out: tuple(None if g is None else 2 * g for g in given)
-        )
-    elif name == "batch norm, evaluated":
-        net.insert(1, nn.BatchNorm1d(3).double())
-        net[1].running_var *= 3.0
-        net.eval()
-    else:
-        net.insert(1, nn.Dropout(0.5))
-        net.eval()
-    return reduce
+def add_input(module: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
+    return out + given[0].sum(-1, keepdim=True)
 
 
-LATER = [
-    "hook on a layer", "hook on the last layer", "pre-hook", "hook on an activation", "adapter",
-    "adapter at the end", "another call", "patched activation", "patched layer",
-    "head with another forward", "patched head", "hook on the head", "weight norm",
-    "spectral norm", "weight norm as a hook", "backward hook", "batch norm, evaluated",
-    "dropout, evaluated",
-]  # fmt: skip
+def double(module: nn.Module, given: tuple[Tensor], out: tuple[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(None if gradient is None else 2 * gradient for gradient in given)
+
+
+def normalised(net: nn.Sequential, norm: Callable[[nn.Module], object]) -> None:
+    for at in (0, 2, 4):
+        norm(net[at])
+
+
+def weight_norm(layer: nn.Module) -> None:
+    parametrizations.weight_norm(layer)
+    layer.parametrizations.weight.original0.data *= 1.5
+
+
+def weight_norm_as_a_hook(layer: nn.Module) -> None:
+    with pytest.warns(FutureWarning):
+        nn.utils.weight_norm(layer)
+
+
+def weight_norm_at_the_end(net: nn.Sequential) -> None:
+    weight_norm_as_a_hook(net[4])
+    net[4].weight_g.data *= 1.5
+
+
+def batch_norm(net: nn.Sequential) -> None:
+    net.insert(1, nn.BatchNorm1d(3).double())
+    net[1].running_var *= 3.0
+    net.eval()
+
+
+# Changes of a network, and of a head, that the table has to follow.
+LATER_LAYERS: dict[str, Callable[[nn.Sequential], object]] = {
+    "hook on a layer": lambda net: net[2].register_forward_hook(add_input),
+    "hook on the last layer": lambda net: net[4].register_forward_hook(lambda *call: 2 * call[2]),
+    "pre-hook": lambda net: net[4].register_forward_pre_hook(lambda net, given: (given[0] + 1,)),
+    "hook on an activation": lambda net: net[1].register_forward_hook(
+        lambda module, given, out: out - 0.1 * given[0]
+    ),
+    "adapter": lambda net: with_weights_of(net, 2, Adapter(6, 6).double()),
+    "adapter at the end": lambda net: with_weights_of(net, 4, Adapter(6, 4).double()),
+    "another call": lambda net: net.__setitem__(3, Counted()),
+    "patched activation": lambda net: patched(net[1]),
+    "patched layer": lambda net: patched(net[4]),
+    "weight norm": lambda net: normalised(net, weight_norm),
+    "spectral norm": lambda net: (normalised(net, parametrizations.spectral_norm), net.eval()),
+    "weight norm as a hook": weight_norm_at_the_end,
+    "backward hook": lambda net: [net[at].register_full_backward_hook(double) for at in (0, 2)],
+    "batch norm, evaluated": batch_norm,
+    "dropout, evaluated": lambda net: net.insert(1, nn.Dropout(0.5)).eval(),
+}
+HEADS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "head with another forward": lambda head: Weighted(head.targets),
+    "patched head": patched,
+    "hook on the head": lambda head: (
+        head.register_forward_hook(lambda module, given, out: out + given[0].square().sum(-1)),
+        head,
+    )[1],
+}
 
 
 @routes
-@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("name", [*LATER_LAYERS, *HEADS])
 def test_changed_later_modules_are_called(
     name: str, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net = decoder(route)
-    f = FirstLayerLinear(net, head())
-    f.head = change_of_a_later_module(name, net, f.head)
+    f = FirstLayerLinear(decoder(route), head())
+    if name in HEADS:
+        f.head = HEADS[name](f.head)
+    else:
+        LATER_LAYERS[name](f.network)
     assert_right(f, route, monkeypatch)
 
 
-def change_of_the_beginning(name: str, net: nn.Sequential) -> nn.Sequential:
-    if name == "hook":
-        net[0].register_forward_hook(
-            lambda module, given, out: out + given[0].sum(-1, keepdim=True)
-        )
-    elif name == "pre-hook":
-        net[0].register_forward_pre_hook(lambda module, given: (given[0].square() + 1,))
-    elif name == "weight norm as a hook":
-        with pytest.warns(FutureWarning):
-            nn.utils.weight_norm(net[0])
-    elif name == "adapter":
-        with_weights_of(net, 0, Adapter(5, 6).double())
-    elif name == "patched":
-        patched(net[0])
-    elif name == "hook on the network":
-        net.register_forward_hook(lambda module, given, out: out + given[0].sum(-1, keepdim=True))
-    elif name == "residual":
-        return Residual(*net)
-    else:
-        patched(net)
-    return net
+# A change of the beginning, which returns another network or nothing, and what the error says.
+BEGINNINGS: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
+    "hook": (lambda net: net[0].register_forward_hook(add_input), r"\[0\]`.*forward hooks"),
+    "pre-hook": (
+        lambda net: net[0].register_forward_pre_hook(lambda net, given: (given[0].square() + 1,)),
+        r"\[0\]`.*forward hooks",
+    ),
+    "weight norm as a hook": (
+        lambda net: weight_norm_as_a_hook(net[0]),
+        r"\[0\]`.*torch.nn.utils.parametrizations",
+    ),
+    "adapter": (
+        lambda net: with_weights_of(net, 0, Adapter(5, 6).double()),
+        r"\[0\]`.*Adapter overrides forward",
+    ),
+    "patched": (
+        lambda net: (patched(net[0]), net)[1],
+        r"\[0\]`.*this Linear was given another forward",
+    ),
+    "hook on the network": (lambda net: net.register_forward_hook(add_input), "`.*forward hooks"),
+    "residual": (lambda net: Residual(*net), "`.*Residual overrides forward"),
+    "patched network": (patched, "`.*this Sequential was given another forward"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [
-        ("hook", r"`network\[0\]`.*forward hooks"),
-        ("pre-hook", r"`network\[0\]`.*forward hooks"),
-        ("weight norm as a hook", r"`network\[0\]`.*torch.nn.utils.parametrizations"),
-        ("adapter", r"`network\[0\]`.*Adapter overrides forward"),
-        ("patched", r"`network\[0\]`.*this Linear was given another forward"),
-        ("hook on the network", r"`network`.*forward hooks"),
-        ("residual", r"`network`.*Residual overrides forward"),
-        ("patched network", r"`network`.*this Sequential was given another forward"),
-    ],
-)
-def test_a_changed_beginning_raises_an_error(name: str, where: str) -> None:
-    with pytest.raises(TypeError, match=where):
-        FirstLayerLinear(change_of_the_beginning(name, decoder("few moves")), head())
-    net = decoder("few moves")
-    f = FirstLayerLinear(net, head())
-    f.network = change_of_the_beginning(name, net)
-    with pytest.raises(TypeError, match=where):
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_a_changed_beginning_raises_an_error(name: str) -> None:
+    change, where = BEGINNINGS[name]
+
+    def changed(net: nn.Sequential) -> nn.Sequential:
+        result = change(net)
+        return result if isinstance(result, nn.Sequential) else net
+
+    with pytest.raises(TypeError, match=f"`network{where}"):
+        FirstLayerLinear(changed(decoder("few moves")), head())
+    f = FirstLayerLinear(decoder("few moves"), head())
+    f.network = changed(f.network)
+    with pytest.raises(TypeError, match=f"`network{where}"):
         f.neighbours(points(5))
     f(points(5))  # as a black box it is what it is
 
@@ -239,9 +237,7 @@ def test_subclasses_that_compute_the_same_are_accepted() -> None:
 
     net = decoder("few moves")
     f = FirstLayerLinear(Named(*with_weights_of(net, 0, Own(5, 6).double())), head())
-    torch.testing.assert_close(
-        f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5))
-    )
+    assert_close(f.neighbours(points(5)), FirstLayerLinear(net, head()).neighbours(points(5)))
 
 
 def test_batch_normalisation_in_training_raises_an_error() -> None:
@@ -273,20 +269,14 @@ OWN = {
 def test_a_function_with_another_forward_and_an_old_table_raises_an_error(name: str) -> None:
     kind, x = getattr(functions, name), points(5)
     squared = type("Squared", (kind,), {"forward": lambda self, x: kind.forward(self, x) ** 2})
-    with pytest.raises(
-        TypeError, match=r"Squared: Squared overrides forward.*Override `neighbours`"
-    ):
+    message = "Squared: Squared overrides forward.*Override `neighbours`"
+    with pytest.raises(TypeError, match=message):
         OWN[name](squared).neighbours(x)
-    both = type(
-        "Both",
-        (squared,),
-        {"neighbours": lambda self, x, *given: kind.neighbours(self, x, *given) ** 2},
-    )
+    methods = {"neighbours": lambda self, x, *given: kind.neighbours(self, x, *given) ** 2}
+    both = type("Both", (squared,), methods)
     table = OWN[name](both).neighbours(x)
-    torch.testing.assert_close(table, OWN[name](kind).neighbours(x) ** 2)
-    torch.testing.assert_close(
-        table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x)
-    )
+    assert_close(table, OWN[name](kind).neighbours(x) ** 2)
+    assert_close(table.gather(-1, x.long().unsqueeze(-1))[..., 0, 0], OWN[name](both)(x))
     f = OWN[name](kind)
     handle = f.register_forward_hook(lambda module, given, out: 2 * out)
     with pytest.raises(TypeError, match="forward hooks"):
@@ -299,14 +289,9 @@ def test_a_function_with_another_forward_and_an_old_table_raises_an_error(name: 
 
 # The comparison
 
-LAWS = {
-    "bits": lambda logits: Independent(Bernoulli(logits=logits[..., 0]), 1),
-    "index": lambda logits: Independent(Categorical(logits=logits), 1),
-    "one-hot": lambda logits: Independent(OneHotCategorical(logits=logits), 1),
+LAWS = KINDS | {
     "categoricals": lambda logits: Categoricals(logits, [2, 3, 1, 3]),
-    "masked": lambda logits: Independent(
-        Categorical(logits=logits.index_fill(-1, torch.tensor([1]), -torch.inf)), 1
-    ),
+    "masked": lambda logits: integers(logits.index_fill(-1, torch.tensor([1]), -torch.inf)),
 }
 SETTINGS = [{}, {"per_variable": True}, {"variables": 2, "control": "none"}, {"samples": 1}]
 
@@ -318,9 +303,8 @@ class Wave:
         self.one_hot, self.error, self.calls = one_hot, error, 0
 
     def value(self, number: Tensor) -> Tensor:
-        return (
-            number.double() @ torch.linspace(0.3, 0.9, number.shape[-1], dtype=torch.float64)
-        ).sin() + 100
+        weights = torch.linspace(0.3, 0.9, number.shape[-1], dtype=torch.float64)
+        return (number.double() @ weights).sin() + 100
 
     def __call__(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -330,22 +314,16 @@ class Wave:
         k = 3 if self.one_hot or not x.is_floating_point() else 2
         number = (x.argmax(-1) if self.one_hot else x).double()
         d = number.shape[-1]
-        values = torch.stack(
-            [
-                torch.stack(
-                    [self.value(number.index_fill(-1, torch.tensor([i]), c)) for c in range(k)], -1
-                )
-                for i in range(d)
-            ],
-            -2,
-        )
+        moved = [
+            self.value(number.index_fill(-1, torch.tensor([i]), c))
+            for i, c in product(range(d), range(k))
+        ]
+        values = torch.stack(moved, -1).unflatten(-1, (d, k))
         current = number.long().unsqueeze(-1)
         values = values + self.error * (values - values.gather(-1, current))
-        return (
-            values
-            if variables is None
-            else values.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
-        )
+        if variables is None:
+            return values
+        return values.gather(-2, variables.unsqueeze(-1).expand(*variables.shape, k))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -362,10 +340,9 @@ def test_a_wrong_table_raises_an_error(
         E(good, q, generator=torch.Generator().manual_seed(0))
         calls.append(good.calls - before)
     assert calls == [3, 1, 1]  # once for every f
+    message = r"f.neighbours does not agree with f: variable \d set to category \d"
     for error in (-1.0, -0.5, 1.0):
-        with pytest.raises(
-            ValueError, match=r"f.neighbours does not agree with f: variable \d set to category \d"
-        ):
+        with pytest.raises(ValueError, match=message):
             E(Wave(kind == "one-hot", error), q, generator=torch.Generator().manual_seed(0))
 
 
@@ -435,10 +412,8 @@ def test_objects_without_room_for_a_note() -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_rounding_is_no_disagreement(kind: torch.dtype) -> None:
-    """Parts a thousand times larger than f and its changes, f nearly constant, f constant, and
-    tables of a trained size.
-    """
-    q = Independent(Bernoulli(logits=torch.zeros(6, 40, dtype=kind)), 1)
+    """Parts far larger than f and its changes, f nearly constant or constant, large tables."""
+    q = bits(torch.zeros(6, 40, dtype=kind))
     for size in (1.0, 1e3, 1e-6):
         costs = normals(40, 2).to(kind) * size
         IndeCateR()(Additive(costs), q)
@@ -482,8 +457,8 @@ def test_sums_are_wider_than_what_is_summed(kind: torch.dtype) -> None:
     ):
         expected, table = wide(x.double()), wide.neighbours(x.double())
         assert f(x).dtype == f.neighbours(x).dtype == torch.float32
-        torch.testing.assert_close(f(x).double(), expected, rtol=1e-5, atol=0)
-        torch.testing.assert_close(f.neighbours(x).double(), table, rtol=1e-5, atol=0)
+        assert_close(f(x).double(), expected, rtol=1e-5, atol=0)
+        assert_close(f.neighbours(x).double(), table, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("kind", HALVES)
@@ -492,23 +467,16 @@ def test_cross_entropy_of_few_bits_is_summed_in_float32(kind: torch.dtype) -> No
     logits = logits.to(kind)
     value = BernoulliCrossEntropy(targets.to(kind))(logits)
     assert value.dtype == torch.float32
-    torch.testing.assert_close(
-        value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0
-    )
+    assert_close(value.double(), BernoulliCrossEntropy(targets)(logits.double()), rtol=1e-5, atol=0)
 
 
 class Rounded(torch.overrides.TorchFunctionMode):
-    """Products as autocast makes them, but in a way that every CPU can do: operands and results
-    rounded to bfloat16.
-    """
+    """Products as autocast makes them, rounded to bfloat16, in a way that every CPU can do."""
+
+    PRODUCTS = (nn.functional.linear, Tensor.matmul, Tensor.__matmul__, torch.mm)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (
-            torch.nn.functional.linear,
-            torch.Tensor.matmul,
-            torch.Tensor.__matmul__,
-            torch.mm,
-        ):
+        if function in self.PRODUCTS:
             args = tuple(
                 argument.bfloat16().float() if isinstance(argument, Tensor) else argument
                 for argument in args
@@ -520,9 +488,7 @@ class Rounded(torch.overrides.TorchFunctionMode):
 
 
 def test_the_papers_decoder_under_autocast() -> None:
-    """The gradient by the table is as good as that of the black box, and both far better than with
-    sums in bfloat16.
-    """
+    """The gradients by the table and of the black box: far better than with sums in bfloat16."""
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(
         nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 784)
@@ -540,7 +506,7 @@ def test_the_papers_decoder_under_autocast() -> None:
 
     def gradient(f: object, low: bool) -> Tensor:
         logits = torch.zeros(4, 200, requires_grad=True)
-        q = Independent(Bernoulli(logits=logits), 1)
+        q = bits(logits)
         if low:
             with torch.autocast("cpu", dtype=torch.bfloat16), Rounded():
                 IndeCateR(2)(f, q, x=x).sum().backward()

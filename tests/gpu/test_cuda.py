@@ -129,9 +129,7 @@ def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool 
     "how", ["captured", "fused, captured", "compiled, captured", "hooked, compiled, captured"]
 )
 def test_captured_step_equals_eager(how: str) -> None:
-    """With the draws given, a captured step moves the parameters as an eager one does, from the
-    first call on.
-    """
+    """With the draws given, the parameters move as in an eager step, from the first call on."""
     x = torch.bernoulli(torch.full((2, 10, 6), 0.5)).cuda()
     images = torch.rand(10, 4, device="cuda")
     results = []
@@ -168,9 +166,7 @@ def test_captured_step_equals_eager(how: str) -> None:
 @pytest.mark.parametrize("law", ["bits", "wide", "chain"])
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
 def test_criticater_in_a_graph(law: str, compile: bool) -> None:
-    """Both routes of its regressions, on the same draws: the gradient of a captured step is that of
-    an eager one.
-    """
+    """Both routes of its regressions, on the same draws, have the gradient of an eager step."""
     made = {
         "bits": (lambda theta: LAWS["bits"](theta), (5, 3, 3), 16),
         "wide": (lambda theta: LAWS["integers"](theta), (5, 40, 3), 8),
@@ -252,9 +248,7 @@ def test_a_failed_capture_leaves_no_trace(failure: str) -> None:
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled and captured"])
 def test_a_captured_step_resumes_from_a_saved_state(compile: bool) -> None:
-    """Model and optimiser saved after three steps and loaded into others, whose step is captured
-    again.
-    """
+    """Model and optimiser are loaded into others, whose step is captured again."""
 
     def made() -> tuple[nn.Linear, torch.optim.Adam, catlog.compiled.CompiledStep]:
         torch.manual_seed(0)

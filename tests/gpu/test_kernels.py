@@ -28,9 +28,7 @@ precisions = pytest.mark.parametrize("precision", kernels.PRECISIONS)
 def arguments(
     size: str, scale: float = 1.0, device: str = "cpu", seed: int = 0
 ) -> list[Tensor | None]:
-    """Return the operation's tensors, in float32, for a network with activations of about
-    ``scale``.
-    """
+    """Return the operation's float32 tensors for a network with activations of about ``scale``."""
     points, batch, d, (h1, h2, out), slots, biases = SIZES[size]
     generator = torch.Generator().manual_seed(seed)
 
@@ -83,9 +81,7 @@ def decoder(d: int, *widths: int) -> nn.Sequential:
 def test_formula_equals_brute_force(
     batch: tuple[int, ...], chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FirstLayerLinear through the operation's formula, as a GPU would call it, against its own way
-    and against f.
-    """
+    """As a GPU would call the operation, against FirstLayerLinear's own way and against f."""
     d = 5
     net = decoder(d, 6, 8, 7).double()
     f = FirstLayerLinear(

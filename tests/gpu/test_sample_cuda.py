@@ -93,9 +93,7 @@ def test_gradient_is_that_of_the_cpu(device: str, E: catlog.Estimator, bits: boo
 @both_devices
 @pytest.mark.parametrize(("E", "bits"), ESTIMATORS)
 def test_compiles_as_one_graph(device: str, E: catlog.Estimator, bits: bool) -> None:
-    """With the same draw or noise, a compiled layer has the gradient of an eager one; without, it
-    draws.
-    """
+    """With the same draw or noise, the gradient is that of an eager layer; without, it draws."""
     torch._dynamo.reset()
     weight = numbers(5, 4, seed=1, device=device)
     # Inductor for the CPU needs a C++ compiler, and tests/compiled has it.

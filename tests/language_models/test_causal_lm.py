@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import catlog
 
@@ -64,9 +65,7 @@ def test_log_probabilities_are_those_of_brute_force(
         log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
         for element, (prompt, mask) in enumerate(zip(PROMPTS, MASK, strict=True)):
             known = [brute_force(model, prompt[mask.bool()], text, end) for text in TEXTS]
-            torch.testing.assert_close(
-                log_probs[:, element], torch.stack(known), rtol=0, atol=1e-10
-            )
+            assert_close(log_probs[:, element], torch.stack(known), rtol=0, atol=1e-10)
             assert abs(log_probs[:, element].exp().sum() - 1) < 1e-10
 
 
@@ -77,7 +76,7 @@ def test_cached_steps_and_whole_texts_agree(model: Any, dtype: torch.dtype) -> N
         x = q.sample((16,))
         steps = torch.cat(q.by_steps(x), -2).log_softmax(-1)
         whole = torch.cat(q.by_all_logits(x), -2).log_softmax(-1)
-    torch.testing.assert_close(steps, whole, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+    assert_close(steps, whole, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
 def test_the_contract_is_kept(model: Any) -> None:
@@ -118,7 +117,7 @@ def test_gradients_are_those_of_enumeration(model: Any) -> None:
     (exact,) = torch.autograd.grad(value, weight)
     # Llama's normalisation is in float32, whatever the model's dtype.
     error = 1e-10 if model.config.model_type == "gpt2" else 1e-6
-    torch.testing.assert_close(gradient, exact, rtol=0, atol=error)
+    assert_close(gradient, exact, rtol=0, atol=error)
 
 
 @pytest.mark.parametrize("E", [catlog.RLOO(4), catlog.CritiCateR(4), catlog.SCateR(1, variables=1)])
@@ -157,7 +156,7 @@ def test_a_model_without_a_cache() -> None:
     with torch.no_grad():
         log_probs = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1))
         known = [brute_force(model, PROMPTS[0, 2:], text, END) for text in TEXTS]
-    torch.testing.assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
+    assert_close(log_probs[:, 0], torch.stack(known), rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"`model` must return a cache.*use_cache=False"):
         catlog.CausalLM(model, PROMPTS, MASK, LENGTH, END).sample()
 
@@ -229,7 +228,7 @@ def test_caches_that_do_not_grow_by_a_token(kind: str) -> None:
     q = catlog.CausalLM(model, prompts, None, LENGTH, END, use_cache=False)
     with torch.no_grad():
         total = q.log_prob(TEXTS.unsqueeze(1).expand(-1, 2, -1)).exp().sum(0)
-    torch.testing.assert_close(total, torch.ones(2), rtol=0, atol=1e-5)
+    assert_close(total, torch.ones(2), rtol=0, atol=1e-5)
     assert q.sample((5,)).shape == (5, 2, LENGTH)
 
 

@@ -37,9 +37,7 @@ PACKAGE = Path(catlog.__file__).parent
 
 
 def imported(tree: ast.AST, parts: tuple[str, ...]) -> set[str]:
-    """Return the modules and packages of catlog's top level that a module imports; ``parts``
-    locates it in catlog.
-    """
+    """Return the modules and packages of catlog's top level that a module imports."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -22,10 +22,12 @@ import numpy as np
 import pytest
 import torch
 from torch.distributions import Bernoulli, Independent
+from torch.testing import assert_close
 
 import catlog
 from catlog.functions import Pool, RowError
 from catlog.parallel import processes, serving
+from catlog.testing.cases import seeded
 from gradients import assert_same
 from leftovers import MARK, leftovers, marked
 
@@ -40,16 +42,11 @@ def simulator(point: Any) -> Any:
         raise ZeroDivisionError("a singular matrix")
     if worst == 4:
         time.sleep(100)
-    if worst == 5:
-        return float("nan")
     if worst == 6:
         os.kill(os.getpid(), signal.SIGKILL)
-    if worst == 7:
-        return "seven"
-    if worst == 8:
-        return None
-    if worst == 9:
-        return point
+    wrong = {5: float("nan"), 7: "seven", 8: None, 9: point}
+    if worst in wrong:
+        return wrong[worst]
     return np.sin(point @ np.arange(1.0, len(point) + 1))
 
 
@@ -82,12 +79,10 @@ def pool() -> Iterator[Pool]:
 
 
 def test_estimates_equal_those_of_the_same_function_in_torch(pool: Pool) -> None:
-    logits = torch.randn(
-        2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
+    logits = torch.randn(2, 4, dtype=torch.float64, generator=seeded()).requires_grad_()
     q = Independent(Bernoulli(logits=logits), 1)
     for E in (catlog.IndeCateR(2), catlog.RLOO(3), catlog.SCateR(1)):
-        values = [E(f, q, generator=torch.Generator().manual_seed(1)) for f in (pool, reference)]
+        values = [E(f, q, generator=seeded(1)) for f in (pool, reference)]
         assert_same(*values, logits, rtol=0, atol=1e-14)
 
 
@@ -115,7 +110,7 @@ def test_a_failure_names_the_row_and_the_pool_survives(kind: int, reason: str, p
     if kind == 3:
         assert "in simulator" in caught.value.__notes__[0]
     x[3, 1, 2] = 1
-    torch.testing.assert_close(pool(x), reference(x), rtol=0, atol=1e-15)
+    assert_close(pool(x), reference(x), rtol=0, atol=1e-15)
     assert len(pool._workers) == 2
 
 
@@ -125,7 +120,7 @@ def test_points_of_few_bits_have_values_of_32(dtype: torch.dtype) -> None:
     with Pool(simulator, 1) as pool:
         values = pool(x.to(dtype))
     assert values.dtype == torch.float32
-    torch.testing.assert_close(values, reference(x).float())
+    assert_close(values, reference(x).float())
 
 
 def test_rows_of_an_abandoned_call_do_not_leak_into_the_next(pool: Pool) -> None:
@@ -134,7 +129,7 @@ def test_rows_of_an_abandoned_call_do_not_leak_into_the_next(pool: Pool) -> None
     with pytest.raises(RowError, match="singular"):
         pool(x)
     y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    torch.testing.assert_close(pool(y), reference(y), rtol=0, atol=1e-15)
+    assert_close(pool(y), reference(y), rtol=0, atol=1e-15)
 
 
 def test_retries(tmp_path: Path) -> None:
@@ -146,33 +141,20 @@ def test_retries(tmp_path: Path) -> None:
 
 
 def test_batch_elements_have_their_own_argument() -> None:
-    x = torch.tensor(
-        [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]
-    )  # [2 draws, 2 batch elements, 2 variables]
+    x = torch.tensor([[[1, 0], [0, 1]], [[1, 1], [0, 0]]])  # draws, batch elements, variables
     with Pool(weighed, 2, batch=[1.0, 10.0], dtype=torch.float64) as pool:
-        torch.testing.assert_close(
-            pool(x), reference(x) * torch.tensor([1.0, 10.0]), rtol=0, atol=1e-14
-        )
+        assert_close(pool(x), reference(x) * torch.tensor([1.0, 10.0]), rtol=0, atol=1e-14)
         with pytest.raises(ValueError, match="3 batch elements"):
             pool(torch.zeros(2, 3, 2))
 
 
 def test_wrong_settings_are_reported() -> None:
-    for settings, named in (
-        ({"workers": 0}, "workers"),
-        ({"timeout": 0}, "timeout"),
-        ({"engine": "threads"}, "engine"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            Pool(simulator, **settings)
-    for settings, named in (
-        ({"timeout": "2"}, "timeout"),
-        ({"start_timeout": True}, "start_timeout"),
-        ({"seed": 0.5}, "seed"),
-        ({"batch": 3}, "batch"),
-    ):
-        with pytest.raises(TypeError, match=named):
-            Pool(simulator, **settings)
+    for name, value in {"workers": 0, "timeout": 0, "engine": "threads"}.items():
+        with pytest.raises(ValueError, match=name):
+            Pool(simulator, **{name: value})
+    for name, value in {"timeout": "2", "start_timeout": True, "seed": 0.5, "batch": 3}.items():
+        with pytest.raises(TypeError, match=name):
+            Pool(simulator, **{name: value})
     with pytest.raises(TypeError, match="`f` must be a function"):
         Pool(3)  # type: ignore[arg-type]
 
@@ -181,14 +163,11 @@ def test_wrong_settings_are_reported() -> None:
 
 
 def test_threads_share_a_pool(pool: Pool) -> None:
-    points = [
-        torch.randint(3, (9, 4), generator=torch.Generator().manual_seed(i)).double()
-        for i in range(8)
-    ]
+    points = [torch.randint(3, (9, 4), generator=seeded(i)).double() for i in range(8)]
     with ThreadPoolExecutor(4) as threads:
         values = [threads.submit(pool, x) for x in points]
         for x, value in zip(points, values, strict=True):
-            torch.testing.assert_close(value.result(60), reference(x), rtol=0, atol=1e-15)
+            assert_close(value.result(60), reference(x), rtol=0, atol=1e-15)
 
 
 def test_closed_by_another_thread() -> None:
@@ -263,15 +242,9 @@ def test_random_numbers_depend_on_the_seed_but_not_on_the_workers() -> None:
 def test_random_numbers_of_f_and_of_its_generators_are_independent() -> None:
     """Streams differ between ranks, rows, calls and retries, and between the three generators."""
     states = []
-    for streams in (
-        [1, 0, 1, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 0, 1, 1, 0],
-        [1, 0, 2, 0, 0],
-        [1, 0, 1, 0, 1],
-    ):
+    for streams in ("10100", "11100", "10110", "10200", "10101"):
         state, python = torch.get_rng_state(), random.getstate()
-        serving.reseed(streams)
+        serving.reseed([int(number) for number in streams])
         states += [numpys(None), pythons(None), torchs(None)]
         torch.set_rng_state(state)
         random.setstate(python)
@@ -373,9 +346,8 @@ def test_nothing_outlives_a_terminated_parent() -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"started\n"
-        assert (
-            len(marked(mark)) >= 1 + 1 + 2 + 6
-        )  # parent, keeper, workers, processes that they started
+        # The parent, the keeper, the workers and the processes that they started.
+        assert len(marked(mark)) >= 1 + 1 + 2 + 6
         parent.terminate()
         assert parent.wait(60) == -signal.SIGTERM
         assert leftovers(mark) == {}

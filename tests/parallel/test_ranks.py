@@ -17,6 +17,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing import assert_close
 
 import catlog
 from catlog.experiments import DVAE, Optimisation, execute
@@ -319,7 +320,7 @@ def ranks(folder: Path) -> list[dict[str, Any]]:
 
 
 def close(a: Any, b: Any) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -367,16 +368,14 @@ def test_divided_inside_ddp(ranks: list[dict[str, Any]]) -> None:
 
 def test_steps_on_divided_batches_equal_one_process(ranks: list[dict[str, Any]]) -> None:
     assert torch.equal(ranks[0]["steps"], ranks[1]["steps"])
-    torch.testing.assert_close(ranks[0]["steps"], steps(None), rtol=0, atol=1e-13)
+    assert_close(ranks[0]["steps"], steps(None), rtol=0, atol=1e-13)
 
 
 def test_ddp_with_half_of_the_batch_each_equals_one_process(ranks: list[dict[str, Any]]) -> None:
     model, images, x = autoencoder()
     model(images, x).mean().backward()
     for rank in ranks:
-        torch.testing.assert_close(
-            rank["by ddp"], flat(p.grad for p in model.parameters()), rtol=0, atol=1e-14
-        )
+        assert_close(rank["by ddp"], flat(p.grad for p in model.parameters()), rtol=0, atol=1e-14)
 
 
 def starts(path: Path) -> list[tuple[int, int]]:

@@ -23,9 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "advantages.md"
 
 
 def batch() -> dict[str, Any]:
-    """Return what verl's trainer passes: completions of three prompts in a mixed order, with a
-    reward at their last tokens.
-    """
+    """Return what verl's trainer passes: three prompts in a mixed order, rewards at the ends."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([4, 2, 3, 4, 1, 4, 3])
     rewards = torch.zeros(7, 4)

@@ -4,28 +4,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.distributions import Categorical, Independent
 from torch.nn.functional import one_hot
+from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from catlog import CritiCateR
-from catlog.estimators.catlog_trick.cross_fitting import (
-    ByCategories,
-    ByDraws,
-    regression,
-)
+from catlog.estimators.catlog_trick.cross_fitting import ByCategories, ByDraws, regression
 from catlog.estimators.catlog_trick.one_fit import OneFit, inverse_factor
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, expected, outcomes
+from catlog.testing.cases import seeded
+from laws import integers
 
 BLOCKS = ((2,), (0, 1), (3,))  # not in the order of the variables
 FOLDS, BATCH, N, K = 3, 4, 20, 3
-INDEX = torch.randint(K, (BATCH, N, 4), generator=torch.Generator().manual_seed(0))
+INDEX = torch.randint(K, (BATCH, N, 4), generator=seeded())
 POINTS = one_hot(INDEX, K).double()
 HELD_OUT = torch.arange(N) % FOLDS == torch.arange(FOLDS)[:, None]
 TRAIN = (~HELD_OUT).double().view(FOLDS, 1, N)
-TARGET = TRAIN * torch.randn(
-    FOLDS, BATCH, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-)
+TARGET = TRAIN * torch.randn(FOLDS, BATCH, N, dtype=torch.float64, generator=seeded(1))
 
 
 @pytest.mark.parametrize("folds", [2, 3, 8, 20])
@@ -36,18 +32,18 @@ def test_the_routes_agree_on_every_prefix(
 ) -> None:
     """With blocks of more and of fewer categories than a fold holds out, and uneven folds."""
     train = (torch.arange(N) % folds != torch.arange(folds)[:, None]).double().view(folds, 1, N)
-    generator = torch.Generator().manual_seed(folds)
+    generator = seeded(folds)
     target = train * torch.randn(folds, BATCH, N, dtype=torch.float64, generator=generator)
     routes = [route(POINTS, train, blocks, 0.7) for route in (ByDraws, other)]
     for _ in blocks:
-        torch.testing.assert_close(*(route.fit(target) for route in routes), rtol=0, atol=1e-12)
+        assert_close(*(route.fit(target) for route in routes), rtol=0, atol=1e-12)
         for route in routes:
             route.drop()
 
 
 def test_one_fit_of_many_blocks_is_as_precise_as_the_first() -> None:
     """Rounding errors do not grow over 60 updates."""
-    index = torch.randint(2, (2, 30, 60), generator=torch.Generator().manual_seed(2))
+    index = torch.randint(2, (2, 30, 60), generator=seeded(2))
     points, blocks = one_hot(index, 2).double(), tuple((i,) for i in range(60))
     train = (torch.arange(30) % 5 != torch.arange(5)[:, None]).double().view(5, 1, 30)
     target = train * torch.linspace(-1, 2, 300, dtype=torch.float64).cos().view(5, 2, 30)
@@ -56,7 +52,7 @@ def test_one_fit_of_many_blocks_is_as_precise_as_the_first() -> None:
         if last % 13 == 0:
             plain = ByDraws(points, train, blocks[: last + 1], 3.0)
             plain.agreement = plain._agreement(slice(0, last + 1))
-            torch.testing.assert_close(model.fit(target), plain.fit(target), rtol=0, atol=1e-12)
+            assert_close(model.fit(target), plain.fit(target), rtol=0, atol=1e-12)
         model.drop()
 
 
@@ -74,10 +70,10 @@ def test_a_plain_solution_agrees() -> None:
     model = ByDraws(POINTS, TRAIN, BLOCKS, 0.7)
     model.drop()
     predicted, left_out, table = model.fit(TARGET)
-    torch.testing.assert_close(predicted[1, 2], features @ solve(rows))
-    torch.testing.assert_close(table[1, 2].flatten(), solve(rows)[3:])
+    assert_close(predicted[1, 2], features @ solve(rows))
+    assert_close(table[1, 2].flatten(), solve(rows)[3:])
     for row in rows:
-        torch.testing.assert_close(left_out[1, 2, row], features[row] @ solve(rows[rows != row]))
+        assert_close(left_out[1, 2, row], features[row] @ solve(rows[rows != row]))
     assert not left_out[1, 2, HELD_OUT[1]].any()
 
 
@@ -99,9 +95,9 @@ def test_small_penalties_give_finite_gradients(
     d: int, k: int, n: int, real: torch.dtype, ridge: float
 ) -> None:
     """Also where all draws are the same point."""
-    logits = torch.randn(3, d, k, generator=torch.Generator().manual_seed(0)).to(real)
+    logits = torch.randn(3, d, k, generator=seeded()).to(real)
     logits = torch.stack([0 * logits, logits, 30 * logits]).requires_grad_()
-    q = Independent(Categorical(logits=logits), 1)
+    q = integers(logits)
     value = CritiCateR(n, ridge=ridge)(lambda x: 100 * x.to(real).sum(-1).sin() + 1000, q)
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert bool(gradient.isfinite().all())
@@ -117,7 +113,7 @@ def test_small_penalties_in_float32_fit_as_in_float64(
     target = TRAIN * (POINTS.flatten(-2) @ torch.linspace(-1, 1, 12, dtype=torch.float64))
     wanted = ByDraws(POINTS, TRAIN, BLOCKS, 1e-9).fit(target)[0]
     predicted = route(POINTS.float(), TRAIN.float(), BLOCKS, ridge).fit(target.float())[0]
-    torch.testing.assert_close(predicted.double(), wanted, rtol=0, atol=1e-2)
+    assert_close(predicted.double(), wanted, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["bits", "integers", "one integer"])
@@ -136,22 +132,18 @@ def test_small_penalties_in_float32_are_unbiased(name: str) -> None:
             x=x.float() if x.is_floating_point() else x,
         )
         (gradient,) = torch.autograd.grad((weight.float() * value).sum(), theta)
-        torch.testing.assert_close(
-            gradient.double(), expected(case, f, PARAMETER)[1], rtol=0, atol=1e-5
-        )
+        assert_close(gradient.double(), expected(case, f, PARAMETER)[1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 33])
 def test_inverse_factor(n: int) -> None:
-    index = torch.randint(3, (4, 5, n, 6), generator=torch.Generator().manual_seed(n))
+    index = torch.randint(3, (4, 5, n, 6), generator=seeded(n))
     points = one_hot(index, 3).double().flatten(-2)
     gram = points @ points.mT + 0.3 * torch.eye(n, dtype=torch.float64)
     factor = inverse_factor(gram)
     assert torch.equal(factor, factor.tril())
-    torch.testing.assert_close(factor.mT @ factor, torch.linalg.inv(gram), rtol=0, atol=1e-12)
-    torch.testing.assert_close(
-        inverse_factor(gram[..., :-1, :-1]), factor[..., :-1, :-1], rtol=0, atol=1e-12
-    )
+    assert_close(factor.mT @ factor, torch.linalg.inv(gram), rtol=0, atol=1e-12)
+    assert_close(inverse_factor(gram[..., :-1, :-1]), factor[..., :-1, :-1], rtol=0, atol=1e-12)
 
 
 def test_only_capturable_factorisations_are_called() -> None:

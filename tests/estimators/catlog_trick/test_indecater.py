@@ -5,12 +5,12 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
 from catlog.testing import CASES, outcomes
 from catlog.testing.cases import normals
 from enumerated import function_of, gradients, gradients_at, variances
+from laws import bits, integers
 
 
 def test_one_variable_gives_the_exact_gradient() -> None:
@@ -65,7 +65,7 @@ def test_the_corollary_fails_for_a_shared_logit() -> None:
 
     for E, exact in ((catlog.Reinforce(1), 0.0), (catlog.IndeCateR(1), 0.125)):
         shared = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
-        q = Independent(Bernoulli(logits=shared.expand(4, 2)), 1)
+        q = bits(shared.expand(4, 2))
         (slope,) = torch.autograd.grad(E(xor, q, x=x).sum(), shared)
         variance = slope.var(correction=0)
         torch.testing.assert_close(variance, torch.tensor(exact, dtype=torch.float64))
@@ -80,9 +80,7 @@ def test_example_4_2_of_the_paper() -> None:
         return table[x[..., 0], x[..., 1], x[..., 2]]
 
     x = torch.tensor([[2, 0, 1]])
-    (got,) = torch.autograd.grad(
-        catlog.IndeCateR(1)(f, Independent(Categorical(logits=logits), 1), x=x), logits
-    )
+    (got,) = torch.autograd.grad(catlog.IndeCateR(1)(f, integers(logits), x=x), logits)
     p = logits.softmax(-1)
     (by_hand,) = torch.autograd.grad(sum(p[1, k] * table[2, k, 1] for k in range(3)), logits)
     torch.testing.assert_close(got[1], by_hand[1], rtol=0, atol=1e-15)
@@ -90,7 +88,7 @@ def test_example_4_2_of_the_paper() -> None:
 
 def test_the_value_is_rao_blackwellised() -> None:
     """An f that is 0 at the draw still gets a positive value, with a finite logarithm."""
-    q = Independent(Categorical(logits=torch.zeros(4, 10)), 1)
+    q = integers(torch.zeros(4, 10))
     x = torch.tensor([[1, 2, 3, 4]])  # sum 10, not 12
 
     def hits(x: Tensor) -> Tensor:

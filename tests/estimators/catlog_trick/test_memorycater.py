@@ -5,7 +5,6 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Independent
 
 import catlog
 from catlog import MemoryCateR
@@ -17,11 +16,9 @@ from catlog.estimators.catlog_trick.kernel_critic import (
     write_slots,
 )
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
+from catlog.testing.cases import seeded
 from enumerated import function_of
-
-
-def bits(logits: Tensor) -> Independent:
-    return Independent(Bernoulli(logits=logits), 1)
+from laws import bits, integers
 
 
 def random_state(size: int, generator: torch.Generator) -> MemoryCateR:
@@ -39,7 +36,7 @@ def random_state(size: int, generator: torch.Generator) -> MemoryCateR:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("seed", range(3))
 def test_unbiased_in_any_state(case: Case, seed: int) -> None:
-    E = random_state(3 + seed, torch.Generator().manual_seed(seed))
+    E = random_state(3 + seed, seeded(seed))
     assert ((E.coefficients() > 0.01) & (E.coefficients() < 1)).all()
     for f in FUNCTIONS.values():
         got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
@@ -47,7 +44,7 @@ def test_unbiased_in_any_state(case: Case, seed: int) -> None:
 
 
 def test_mean_of_the_critic_is_its_sum_over_points() -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     points = encoded(torch.randint(0, 3, (2, 5, 2), generator=generator), 3)
     weight = torch.randn(2, 2, 5, generator=generator).double()
     rho = torch.tensor([[0.7, 0.1], [0.2, 0.9]]).double()
@@ -86,7 +83,7 @@ def test_no_variance_where_all_points_are_remembered() -> None:
 
 def test_predicts_pairs_at_points_that_it_has_not_seen() -> None:
     """From 256 of a million points of 20 bits it learns main effects and pairs."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     a = torch.randn(20, 20, dtype=torch.float64, generator=generator) * (
         torch.rand(20, 20, generator=generator) < 0.1
     )
@@ -109,7 +106,7 @@ def test_predicts_pairs_at_points_that_it_has_not_seen() -> None:
 
 def test_a_critic_that_predicts_nothing_is_left_out() -> None:
     """Where f is noise, memory does not help, and RLOO remains."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     E = MemoryCateR(16, size=32)
     logits = torch.zeros(4, dtype=torch.float64)
     for _ in range(100):
@@ -126,7 +123,7 @@ def test_one_critic_per_batch_element() -> None:
     scale = torch.tensor([1.0, -5.0], dtype=torch.float64)
 
     def trained_variance(critics: int) -> Tensor:
-        E, generator = MemoryCateR(30, size=8, critics=critics), torch.Generator().manual_seed(0)
+        E, generator = MemoryCateR(30, size=8, critics=critics), seeded()
         for _ in range(40):
             E(lambda x: x.sum(-1).exp() * scale, bits(logits), generator=generator)
         leaf = logits.expand(50, 2, 3).clone().requires_grad_()
@@ -162,10 +159,7 @@ def test_memory_is_saved_and_frozen() -> None:
         E(f, q)
     copy.load_state_dict(E.state_dict())
     before = deepcopy(E.state_dict())
-    values = [
-        estimator.eval()(f, q, generator=torch.Generator().manual_seed(0))
-        for estimator in (E, copy)
-    ]
+    values = [estimator.eval()(f, q, generator=seeded()) for estimator in (E, copy)]
     assert torch.equal(*values)
     assert all(torch.equal(value, before[key]) for key, value in E.state_dict().items())
     assert int((E.age > 0).sum()) == 6  # all points of q
@@ -173,7 +167,7 @@ def test_memory_is_saved_and_frozen() -> None:
 
 def test_a_call_learns_for_later_calls_only() -> None:
     """Learning does not change the estimate of the same call; it changes that of the next one."""
-    E, case = random_state(6, torch.Generator().manual_seed(0)), CASES["one-hot"]
+    E, case = random_state(6, seeded()), CASES["one-hot"]
     x = case.points[torch.tensor([[0, 4], [7, 2]])]
 
     def estimate(E: MemoryCateR) -> Tensor:
@@ -188,7 +182,7 @@ def test_a_call_learns_for_later_calls_only() -> None:
 
 def test_more_draws_than_slots() -> None:
     E = MemoryCateR(50, size=4)
-    E(lambda x: x.double().sum(-1), Independent(Categorical(logits=torch.zeros(3, 2, 5)), 1))
+    E(lambda x: x.double().sum(-1), integers(torch.zeros(3, 2, 5)))
     points = E.points[E.age > 0].tolist()
     assert 1 <= len(points) == len({tuple(point) for point in points})
     assert all(point[2:] == [-1] * 62 for point in points)

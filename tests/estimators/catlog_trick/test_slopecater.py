@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Distribution
 
 import catlog
 from catlog import SlopeCateR
@@ -17,11 +17,8 @@ from catlog.estimators.catlog_trick.corrections import (
 )
 from catlog.estimators.catlog_trick.slope_pairs import make_pairs
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected
+from laws import bits, one_hots
 from more_cases import MASKED_ONE_HOT
-
-
-def bits(logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits), 1)
 
 
 def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repeats: int) -> Tensor:
@@ -87,11 +84,7 @@ def test_sizes_of_slopes_are_learned(kind: str, factor: float, places: int) -> N
     """All slopes of w . x are known; variables that share an entry get the root mean square."""
     w = torch.tensor([1.0, -2.0, 0.0, 3.0, 0.5])
     logits = torch.zeros(7, 5, requires_grad=True)  # all variables have the same probabilities
-    q = (
-        bits(logits)
-        if kind == "bits"
-        else Independent(OneHotCategorical(logits=torch.stack([logits, logits], -1)), 1)
-    )
+    q = bits(logits) if kind == "bits" else one_hots(torch.stack([logits, logits], -1))
     E = SlopeCateR(4, slope_entries=places)
     for _ in range(3):
         E(
@@ -117,7 +110,7 @@ def test_corrections_of_quadratic_functions_are_zero(kind: str) -> None:
     logits = torch.randn(shape, dtype=torch.float64, generator=generator).expand(20, *shape)
 
     def q(logits: Tensor) -> Distribution:
-        return bits(logits) if kind == "bits" else Independent(OneHotCategorical(logits=logits), 1)
+        return bits(logits) if kind == "bits" else one_hots(logits)
 
     def f(x: Tensor) -> Tensor:
         flat = x.flatten(-len(shape))
@@ -148,7 +141,7 @@ def test_evaluations_with_many_categories(
         rows.append(len(x))
         return x[..., 0].sum(-1)
 
-    q = Independent(OneHotCategorical(logits=torch.zeros(5, k, requires_grad=True)), 1)
+    q = one_hots(torch.zeros(5, k, requires_grad=True))
     E(f, q).backward()
     assert sum(rows) == E.evaluations(q) == evaluations
 
@@ -170,7 +163,7 @@ def test_a_certain_variable_has_no_other_category() -> None:
     """Its pair is the drawn category twice; it changes nothing, and the value counts it once."""
     logits = torch.tensor([[0.0, 200.0, -torch.inf], [0.3, -0.2, 1.0]], dtype=torch.float64)
     leaf = logits.expand(50, 2, 3).clone().requires_grad_()
-    q = Independent(OneHotCategorical(logits=leaf), 1)
+    q = one_hots(leaf)
     value = SlopeCateR(1, corrections=4, pairs=True)(lambda x: x[..., 0, 1] * 3, q)
     torch.testing.assert_close(value, torch.full((50,), 3.0, dtype=torch.float64))
     (gradient,) = torch.autograd.grad(value.sum(), leaf)

@@ -6,13 +6,13 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Independent
 
 from catlog import BBVI, NVIL, REBAR, RELAX, RODEO, DoubleCV, MuProp
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expectation, expected, outcomes
 from compiling import assert_compiles
 from enumerated import EventNetwork, function_of, gradients, network, train, variances
 from gradients import assert_same
+from laws import bits
 from more_cases import MASKED_ONE_HOT
 
 BITS, ONE_HOT = CASES["bits"], CASES["one-hot"]
@@ -216,10 +216,7 @@ def test_gradient_of_parameters_compiles(make: Callable[[], nn.Module]) -> None:
     E = make().double()
 
     def loss(theta: Tensor) -> Tensor:
-        return E(
-            lambda x: (x * theta.new_tensor([1.0, 2.0, -1.5])).sum(-1).sin(),
-            Independent(Bernoulli(logits=theta), 1),
-        )
+        return E(lambda x: (x * theta.new_tensor([1.0, 2.0, -1.5])).sum(-1).sin(), bits(theta))
 
     theta = BITS.theta.expand(4, 3).clone().requires_grad_()
     assert_compiles(loss, theta, parameters=list(E.parameters()))
@@ -285,7 +282,7 @@ def test_wrong_arguments_are_named() -> None:
         RELAX(1, nn.Linear(3, 4))(f, q)
     with pytest.raises(
         ValueError,
-        match=r"RODEO: `network` must return shape \(2, 2, 2, 4, 2\) or .*but it returned shape",
+        match=r"RODEO: `network` must return shape \(1, 2, 2, 4, 2\) or .*but it returned shape",
     ):
         RODEO(2, network=nn.Linear(2, 1))(f, q)
 
@@ -302,7 +299,7 @@ def test_rodeo_without_a_network_is_that_of_a_linear_one() -> None:
 
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(3, 5, dtype=torch.float64, generator=generator).requires_grad_()
-    q = Independent(Bernoulli(logits=theta), 1)
+    q = bits(theta)
     x = (torch.rand(4, 3, 5, generator=generator) < 0.5).double()
     results = []
     for h in (None, Second()):

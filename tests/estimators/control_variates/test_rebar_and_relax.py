@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import catlog.estimators.control_variates.rebar as rebar_file
 from catlog import REBAR, RELAX, Reinforce
 from catlog.testing import CASES, PARAMETER, Case
+from catlog.testing.cases import seeded
 from enumerated import EventNetwork, function_of, train
 from gradients import assert_same
 
@@ -123,9 +124,7 @@ def test_rebar_and_relax_are_unbiased_while_learning(kind: str) -> None:
         assert all(not torch.equal(value, before[key]) for key, value in E.state_dict().items())
 
 
-def test_a_forgotten_conditional_derivative_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_forgotten_conditional_derivative_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the derivative of z given x, all of the derivative of z remains."""
     relaxed_draws = rebar_file.relaxed_draws
 
@@ -204,7 +203,7 @@ def test_training_lowers_the_variance_of_rebar_and_relax(make: Callable[[], nn.M
 
     def spread() -> Tensor:
         theta = BITS.theta.expand(20_000, 3).clone().requires_grad_()
-        value = E(f, BITS.distribution(theta), generator=torch.Generator().manual_seed(1))
+        value = E(f, BITS.distribution(theta), generator=seeded(1))
         return torch.autograd.grad(value.sum(), theta)[0].var(0).sum()
 
     before = spread()
@@ -238,6 +237,6 @@ def test_rebar_with_a_frozen_temperature_needs_one_derivative_of_f() -> None:
     frozen, learning = REBAR(2, 0.3).double(), REBAR(2, 0.3).double()
     frozen.log_temperature.requires_grad_(False)
     for E, f in ((frozen, Once.apply), (learning, lambda x: x.square().sum(-1))):
-        E(f, BITS.distribution(BITS.theta), generator=torch.Generator().manual_seed(0)).backward()
+        E(f, BITS.distribution(BITS.theta), generator=seeded()).backward()
     torch.testing.assert_close(frozen.eta.grad, learning.eta.grad)
     assert frozen.log_temperature.grad is None

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent, OneHotCategorical
+from torch.testing import assert_close
 
 import catlog
 from catlog import ARM, ARMS, ARSM, CARMS, DisARM, DisARMTree
@@ -21,6 +22,7 @@ from catlog.distributions.factors import factors
 from catlog.estimators.coupled_draws.carms import _sticks, _summed_pairs, _weights
 from catlog.estimators.coupled_draws.coupling import pair_probability
 from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected
+from catlog.testing.cases import seeded
 from more_cases import MORE_CATEGORIES
 from simplex import Cells, cells
 
@@ -119,9 +121,7 @@ def expectation(
     """Return value and gradients, in theta and in f's parameter, integrated over the noise."""
     theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
     noise, weight = all_noise(E, case.distribution(theta), descending)
-    torch.testing.assert_close(
-        weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12
-    )
+    assert_close(weight.sum(), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12)
     q = case.distribution(theta.expand(len(weight), *theta.shape))
     total = (weight * E(lambda x: f(case.features(x), c), q, noise=noise)).sum()
     return [total.detach(), *torch.autograd.grad(total, [theta, c])]
@@ -146,7 +146,7 @@ def test_unbiased(E: catlog.Estimator, name: str) -> None:
     case = ALL_CASES[name]
     for f in FUNCTIONS.values():
         got, exact = expectation(E, case, f), list(expected(case, f, PARAMETER))
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
+        assert_close(got, exact, rtol=0, atol=1e-12)
 
 
 def _descending(probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,7 +208,7 @@ def some_noise(
     shape += (
         [law.k] if isinstance(E, ARSM) else [law.k - 1] if isinstance(E, CARMS | DisARMTree) else []
     )
-    noise = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    noise = torch.rand(shape, dtype=dtype, generator=seeded(1))
     if isinstance(E, ARMS | CARMS | ARSM):
         noise = -noise.log()
         noise = noise / noise.sum(-1 if isinstance(E, ARSM) else 0, keepdim=True)
@@ -232,8 +232,8 @@ def estimate(
     return [value.detach(), torch.autograd.grad(value.sum(), logits)[0]]
 
 
-LOGITS = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-U = torch.rand(2, 50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+LOGITS = torch.randn(50, 3, dtype=torch.float64, generator=seeded(5))
+U = torch.rand(2, 50, 3, dtype=torch.float64, generator=seeded(6))
 
 
 def test_disarm_is_the_conditional_expectation_of_arm() -> None:
@@ -245,14 +245,14 @@ def test_disarm_is_the_conditional_expectation_of_arm() -> None:
         estimate(ARM(2), LOGITS, middle),
         estimate(DisARM(2), LOGITS, U),
     )
-    torch.testing.assert_close(disarm, middle_arm, rtol=1e-12, atol=1e-14)
+    assert_close(disarm, middle_arm, rtol=1e-12, atol=1e-14)
     assert (arm[1] - disarm[1]).norm() > 0.1 * disarm[1].norm()
 
 
 @pytest.mark.parametrize("categorical", [False, True])
 def test_arsm_of_two_categories_is_arm(categorical: bool) -> None:
     pi = torch.stack([U, 1 - U], -1)
-    torch.testing.assert_close(
+    assert_close(
         estimate(ARSM(2), LOGITS, pi, categorical),
         estimate(ARM(2), LOGITS, U),
         rtol=1e-12,
@@ -264,7 +264,7 @@ def test_tree_of_two_categories_is_disarm() -> None:
     noise = U.unsqueeze(-1)
     for categorical in (False, True):
         got = estimate(DisARMTree(2), LOGITS, noise, categorical)
-        torch.testing.assert_close(got, estimate(DisARM(2), LOGITS, U), rtol=1e-12, atol=1e-14)
+        assert_close(got, estimate(DisARM(2), LOGITS, U), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -272,13 +272,13 @@ def test_tree_of_two_categories_is_disarm() -> None:
 def test_carms_of_two_categories_is_arms(n: int, categorical: bool) -> None:
     noise = some_noise(ARMS(n), factors(Independent(Bernoulli(logits=LOGITS), 1)))
     got = estimate(CARMS(n), LOGITS, noise.unsqueeze(-1), categorical)
-    torch.testing.assert_close(got, estimate(ARMS(n), LOGITS, noise), rtol=1e-12, atol=1e-14)
+    assert_close(got, estimate(ARMS(n), LOGITS, noise), rtol=1e-12, atol=1e-14)
 
 
 def test_arms_of_two_draws_is_disarm() -> None:
     first = torch.where(LOGITS < 0, U[0], 1 - U[0])
     got = estimate(ARMS(2), LOGITS, torch.stack([first, 1 - first]))
-    torch.testing.assert_close(got, estimate(DisARM(1), LOGITS, U[:1]), rtol=1e-12, atol=1e-14)
+    assert_close(got, estimate(DisARM(1), LOGITS, U[:1]), rtol=1e-12, atol=1e-14)
 
 
 def test_two_events_happen_together_as_often_as_computed() -> None:
@@ -286,9 +286,9 @@ def test_two_events_happen_together_as_often_as_computed() -> None:
     for chance in torch.tensor([0.02, 0.2, 0.26, 0.45, 0.5], dtype=torch.float64):
         middle, size = dirichlet(3, chance)
         happens = (1 - middle).square() < chance
-        torch.testing.assert_close(size @ happens.double(), chance.expand(3), rtol=0, atol=1e-14)
+        assert_close(size @ happens.double(), chance.expand(3), rtol=0, atol=1e-14)
         together = (size * happens[:, 0] * happens[:, 1]).sum()
-        torch.testing.assert_close(pair_probability(3, chance), together, rtol=0, atol=1e-14)
+        assert_close(pair_probability(3, chance), together, rtol=0, atol=1e-14)
 
 
 def test_two_draws_of_a_uniform_distribution_never_agree() -> None:
@@ -302,18 +302,14 @@ def test_two_draws_of_a_uniform_distribution_never_agree() -> None:
         return x.double()
 
     CARMS(2)(f, q.expand((len(weight),)), noise=noise)
-    torch.testing.assert_close(
-        frequency, (1 - torch.eye(5, dtype=torch.float64)) / 20, rtol=0, atol=1e-14
-    )
+    assert_close(frequency, (1 - torch.eye(5, dtype=torch.float64)) / 20, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])
 def test_weights_of_carms_stay_below_two(n: int) -> None:
     for scale in (0.0, 0.1, 1.0, 10.0):
         for k in (2, 3, 40):
-            logits = scale * torch.randn(
-                200, k, dtype=torch.float64, generator=torch.Generator().manual_seed(k)
-            )
+            logits = scale * torch.randn(200, k, dtype=torch.float64, generator=seeded(k))
             weights = _weights(n, _sticks(logits.softmax(-1))[1])
             assert bool(((weights > 0) & (weights < 2)).all())
 
@@ -347,10 +343,8 @@ def test_batch_equals_loop_and_types_agree(E: catlog.Estimator, kind: str) -> No
     whole = run(theta, scale, noise)
     for i, j in product(range(2), range(3)):
         alone = run(theta[i, j], scale[i, j], noise[:, i, j])
-        torch.testing.assert_close([part[i, j] for part in whole], alone, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(
-        run(theta.float(), scale, noise.float()), whole, rtol=1e-4, atol=1e-5
-    )
+        assert_close([part[i, j] for part in whole], alone, rtol=1e-12, atol=1e-13)
+    assert_close(run(theta.float(), scale, noise.float()), whole, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("E", ALL, ids=str)
@@ -391,8 +385,7 @@ def test_categories_are_refused_with_a_remedy(E: catlog.Estimator, remedy: str) 
 def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
     q = Independent(Bernoulli(logits=torch.zeros(4, 3)), 1)
     with pytest.raises(
-        ValueError,
-        match=rf"x: {type(E).__name__} cannot use it; give `noise` or a `generator`",
+        ValueError, match=rf"x: {type(E).__name__} cannot use it; give `noise` or a `generator`"
     ):
         E(f_of_bits, q, x=torch.zeros(E.samples, 4, 3))
     match = (
@@ -406,7 +399,7 @@ def test_wrong_noise_is_named(E: catlog.Estimator) -> None:
 @pytest.mark.parametrize("n", [2, 5])
 def test_sum_over_pairs_of_carms(n: int) -> None:
     """It is the double sum, with the weight of the pair's lower rank; f may be far from zero."""
-    generator = torch.Generator().manual_seed(n)
+    generator = seeded(n)
     batch, d, k = 3, 4, 3
     fx = 1e3 + torch.randn(n, batch, dtype=torch.float64, generator=generator)
     rank = torch.randint(k, (n, batch, d), generator=generator)
@@ -417,4 +410,4 @@ def test_sum_over_pairs_of_carms(n: int) -> None:
         if r != other:
             change = fx[first, b] - fx[second, b]
             expected[b, i, r] += change * weight[b, i, min(r, other)]
-    torch.testing.assert_close(_summed_pairs(fx, rank, weight), expected, rtol=0, atol=1e-11)
+    assert_close(_summed_pairs(fx, rank, weight), expected, rtol=0, atol=1e-11)

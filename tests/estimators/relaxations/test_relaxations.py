@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.distributions import Categorical, Distribution, OneHotCategorical
 
 import catlog
 from catlog import DARN, IMLE, DirectOptimisation, GumbelRao, GumbelSoftmax, ReinMax
@@ -20,6 +20,7 @@ from catlog.testing import CASES, FUNCTIONS, PARAMETER, Case, expected, z_limit
 from catlog.testing.cases import normals, seeded
 from enumerated import function_of
 from gradients import assert_same
+from laws import bits, one_hots
 from smooth_functions import bias, multilinear, plain, quadratic
 
 LIMIT = z_limit(64)  # at most 63 numbers are compared at once
@@ -109,10 +110,7 @@ def test_gumbel_rao_of_one_bit_by_quadrature(x: float) -> None:
     wanted = slope[(soft > 0.5) == bool(x)].mean()
     wide = logit.expand(n, 1).clone().requires_grad_()
     value = GumbelRao(noise_samples=2, temperature=tau)(
-        lambda x: x[..., 0],
-        Independent(Bernoulli(logits=wide), 1),
-        x=torch.full((1, n, 1), x).double(),
-        generator=seeded(),
+        lambda x: x[..., 0], bits(wide), x=torch.full((1, n, 1), x).double(), generator=seeded()
     )
     (got,) = torch.autograd.grad(value.sum(), wide)
     assert z_score(got, wanted) < LIMIT
@@ -151,9 +149,7 @@ def test_darn_is_reinmax_for_bits() -> None:
     with pytest.raises(
         TypeError, match=r"DARN is for binary variables.*OneHotCategorical.*Use ReinMax"
     ):
-        DARN()(
-            lambda x: x.sum((-1, -2)), Independent(OneHotCategorical(logits=torch.zeros(2, 3)), 1)
-        )
+        DARN()(lambda x: x.sum((-1, -2)), one_hots(torch.zeros(2, 3)))
 
 
 @pytest.mark.parametrize("tau", [1.0, 1.7])
@@ -235,7 +231,7 @@ def test_imle_has_its_closed_form_for_one_bit(slopes: tuple[float, float]) -> No
         return (above(0.0) - stays - comes) / step
 
     p = logit.sigmoid()
-    got = gradients(IMLE(step=1.3), logit, lambda t: Independent(Bernoulli(logits=t), 1), f, n)
+    got = gradients(IMLE(step=1.3), logit, lambda t: bits(t), f, n)
     assert z_score(got, mean(1.3)) < LIMIT
     limit = p * (1 - p) * (max(at_one, 0.0) + min(at_zero, 0.0))
     torch.testing.assert_close(mean(1e-6), limit, rtol=1e-4, atol=1e-6)
@@ -288,7 +284,7 @@ def test_gumbel_rao_of_bits_is_that_of_a_softmax(tau: float) -> None:
     noise = torch.rand(3, 4, 2, 5, 2, dtype=torch.float64, generator=seeded())
     noise[0, 0, 0, 0] = 0.0
     theta = torch.randn(2, 5, dtype=torch.float64, generator=seeded()).requires_grad_()
-    q = Independent(Bernoulli(logits=theta), 1)
+    q = bits(theta)
     x = (torch.rand(4, 2, 5, generator=seeded(1)) < 0.5).double()
     gradients = []
     tensor = torch.tensor(tau, dtype=torch.float64)
@@ -302,7 +298,7 @@ def test_gumbel_rao_of_bits_is_that_of_a_softmax(tau: float) -> None:
 
 def test_noise_of_gumbel_rao_in_parts_is_that_of_one_call() -> None:
     theta = torch.randn(300, 200, dtype=torch.float64, generator=seeded()).requires_grad_()
-    q = Independent(Bernoulli(logits=theta), 1)
+    q = bits(theta)
     x = (torch.rand(5, 300, 200, generator=seeded(1)) < 0.5).double()
     noise = torch.rand(2, 5, 300, 200, 2, dtype=torch.float64, generator=seeded(2))
     whole, parts = (

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Independent
+from torch.testing import assert_close
 
 import catlog
 import samplers
@@ -75,10 +76,10 @@ def expectation(
 
 
 def assert_unbiased(E: catlog.Estimator, case: Case, x: Tensor, weight: Tensor) -> None:
-    torch.testing.assert_close(weight.sum(), torch.ones_like(weight.sum()), rtol=0, atol=1e-12)
+    assert_close(weight.sum(), torch.ones_like(weight.sum()), rtol=0, atol=1e-12)
     for f in FUNCTIONS.values():
         got, exact = expectation(deepcopy(E), case, f, x, weight), expected(case, f, PARAMETER)
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
+        assert_close(got, exact, rtol=0, atol=1e-11)
 
 
 def assert_exact(E: catlog.Estimator, case: Case, atol: float) -> None:
@@ -146,7 +147,7 @@ def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
         sum(chance(order) for order in permutations(range(n)) if order[0] == s) / total
         for s in range(n)
     ]
-    torch.testing.assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert_close(first, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)
     for s in range(n):
         orders = list(permutations([t for t in range(n) if t != s]))
         whole = sum(chance(order, p[s]) for order in orders)
@@ -154,9 +155,7 @@ def test_probabilities_of_the_first_two_draws(p: list[float]) -> None:
             sum(chance(order, p[s]) for order in orders if order[0] == t) * (1 - p[s]) / whole
             for t in range(n)
         ]
-        torch.testing.assert_close(
-            second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15
-        )
+        assert_close(second[s], torch.tensor(after, dtype=torch.float64), rtol=1e-6, atol=1e-15)
 
 
 def test_planted_bugs_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,12 +329,12 @@ def test_remaining_probability(case: Case, few: int, monkeypatch: pytest.MonkeyP
     remaining = remaining_probability(law, members, valid)
     rest = p.masked_fill((index.unsqueeze(1) == members[valid]).all(-1).any(1), 0.0)
     outside_set = probability_outside(remaining, valid)
-    torch.testing.assert_close(outside_set, rest.sum(), rtol=0, atol=1e-14)
+    assert_close(outside_set, rest.sum(), rtol=0, atol=1e-14)
     order = [i for block in getattr(q, "blocks", [range(law.d)]) for i in block]
     for member in valid.nonzero().flatten().tolist():
         agree = torch.ones(len(p), dtype=torch.bool)
         for depth in range(law.d + 1):
-            torch.testing.assert_close(
+            assert_close(
                 remaining[member, depth], rest[agree].sum() / p[agree].sum(), rtol=0, atol=1e-14
             )
             if depth < law.d:
@@ -352,7 +351,7 @@ def test_likeliest_points(case: Case) -> None:
         probs = torch.where(possible, law.log_prob(points).exp(), 0.0)
         if not isinstance(q, Ordered) or count == 12:
             best = p.sort(0, descending=True).values[:count]
-            torch.testing.assert_close(probs[: len(best)], best)
+            assert_close(probs[: len(best)], best)
             assert not bool(probs[len(best) :].any())
         for b in range(2):
             kept = points[possible[:, b], b]
@@ -469,7 +468,7 @@ def test_mapo_compiles() -> None:
                 E.memory,
             ]
         )
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert_close(*results, rtol=1e-12, atol=1e-12)
 
 
 def test_wrong_arguments_are_named() -> None:
