@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
+from math import ceil
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.distributions import Distribution
 
 import catlog
 from catlog import SlopeCateR
+from catlog.estimators.catlog_trick import slopecater
 from catlog.estimators.catlog_trick.corrections import (
     gradient_scale,
     selection_probabilities,
@@ -33,9 +36,10 @@ def gradients(E: SlopeCateR, f: Callable[[Tensor], Tensor], logits: Tensor, repe
 )
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pairs", [False, True])
-def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool, every: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    E = SlopeCateR(2, corrections=1 + seed, pairs=pairs)
+    E = SlopeCateR(2, corrections=1 + seed, pairs=pairs, every=every)
     root = torch.randn(2, 2, generator=generator)
     E.coefficients.gram.copy_(root @ root.T)
     E.coefficients.excess.copy_(3 * torch.randn(2, generator=generator))
@@ -43,8 +47,60 @@ def test_unbiased_in_any_state(case: Case, seed: int, pairs: bool) -> None:
     E.sizes.spread2.copy_(torch.rand(1024, generator=generator))
     assert (E.coefficients() - 1).abs().min() > 0.1
     for f in FUNCTIONS.values():
-        got, exact = expectation(E, case, f, PARAMETER), expected(case, f, PARAMETER)
+        exact = expected(case, f, PARAMETER)
+        E.corrects = False
+        without = expectation(deepcopy(E), case, f, PARAMETER)  # a copy: E learns from every call
+        E.corrects = True
+        got = expectation(E, case, f, PARAMETER)
+        if every > 1:
+            got = tuple(a / every + b * (1 - 1 / every) for a, b in zip(got, without, strict=True))
         torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_a_call_without_corrections_evaluates_and_learns_nothing_more(k: int) -> None:
+    E, rows = SlopeCateR(3, corrections=2, every=4), []
+    logits = torch.randn(7, 3, k, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return x[..., 0].sum(-1).sin()
+
+    before = {name: buffer.clone() for name, buffer in E.named_buffers()}
+    for E.corrects in (False, True):
+        q = Independent(OneHotCategorical(logits=logits), 1)
+        E(f, q).sum().backward()
+        learned = [not torch.equal(before[name], buffer) for name, buffer in E.named_buffers()]
+        assert any(learned) == E.corrects
+    changes = 2 if E.uses_pairs(k) else 2 * (k - 1)
+    assert rows == [3, 3 + changes]
+    assert E.evaluations(q) == 3 + ceil(changes / 4)
+
+
+def test_the_coin_corrects_one_call_in_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    E = SlopeCateR(2, every=4)
+    for uniform, corrects in ((0.0, True), (0.2499, True), (0.25, False), (0.9999, False)):
+        monkeypatch.setattr(slopecater, "rand", lambda *_, u=uniform, **__: torch.tensor(u))
+        assert E.toss() == corrects
+        assert E._calls_to_correct(torch.zeros(1), None) == (4 if corrects else 0)
+    assert SlopeCateR(2)._calls_to_correct(torch.zeros(1), None) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+def test_compiled_and_mapped_calls_always_correct() -> None:
+    often, seldom = SlopeCateR(2).eval(), SlopeCateR(2, every=1000).eval()
+    x, start = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]), torch.tensor([0.3])
+
+    def value(E: SlopeCateR, logits: Tensor) -> Tensor:
+        return E(lambda x: x.sum(-1).exp(), bits(logits), x=x, start=start)
+
+    logits = torch.randn(3, requires_grad=True)
+    (wanted,) = torch.autograd.grad(value(often, logits), logits)
+    compiled = torch.compile(value, backend="eager", fullgraph=True)
+    (got,) = torch.autograd.grad(compiled(seldom, logits), logits)
+    torch.testing.assert_close(got, wanted)
+    mapped = torch.func.grad(partial(value, seldom))(logits.detach())
+    torch.testing.assert_close(mapped, wanted)
 
 
 def test_systematic_sampling_has_the_expected_counts() -> None:

@@ -13,17 +13,37 @@ from .slope_predictions import make_predictions
 from .slope_statistics import fit_updates, scale_updates
 
 
+class Choice(NamedTuple):
+    """The corrections of a call.
+
+    Attributes:
+        variable: the variables that are corrected.
+        other: the categories that they change to; None: all others.
+        weight: one over how often each of them is corrected in expectation.
+        undecided: the gradient scale of all variables; without corrections, anything.
+    """
+
+    variable: Int64[Tensor, "m *batch"]
+    other: Int64[Tensor, "m *batch"] | None
+    weight: Float[Tensor, "m *batch 1"]
+    undecided: Float[Tensor, "*batch d"]
+
+
+def no_corrections(probs: Float[Tensor, "*batch d k"], pairs: bool) -> Choice:
+    """Return the choice of no variable."""
+    variable = probs.new_zeros((0, *probs.shape[:-2]), dtype=torch.int64)
+    weight = probs.new_zeros((*variable.shape, 1))
+    return Choice(variable, variable if pairs else None, weight, probs[..., 0])
+
+
 class Plan(NamedTuple):
     """What the backward pass needs to know of a call.
 
     Attributes:
         x: the draws.
         probs: the probabilities.
-        variable: the variables that are corrected.
-        other: the categories that they change to; None: all others.
-        weight: one over how often each of them is corrected in expectation.
+        variable, other, weight, undecided: the :class:`Choice` of corrections.
         shares: the weights of all points in the value.
-        undecided: the :func:`gradient_scale` of the probabilities.
         coefficients: alpha and beta, the same for all batch elements or for each of them.
     """
 
@@ -32,8 +52,8 @@ class Plan(NamedTuple):
     variable: Int64[Tensor, "m *batch"]
     other: Int64[Tensor, "m *batch"] | None
     weight: Float[Tensor, "m *batch 1"]
-    shares: Float[Tensor, "rows *batch"]
     undecided: Float[Tensor, "*batch d"]
+    shares: Float[Tensor, "rows *batch"]
     coefficients: Float[Tensor, "2 *batch_or_1"]
 
 

@@ -8,15 +8,16 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ...checks import check_choice, check_count, check_flag, check_module_device, check_number
-from ...distributions.factors import factors, relaxable
+from ...distributions.factors import Factors, factors, relaxable
 from ...estimator import RELAXABLE, FromDraws, Function, once
 from ...evaluation.evaluate import evaluate_through
 from ...evaluation.learning import frozen, learns
 from ...sampling.draw import DRAWS, Draws, base_draws
-from ...sampling.randomness import given_or_rand
+from ...sampling.randomness import given_or_rand, rand
+from ...tracing import can_inspect
 from ..logit_gradients import finite_log_probs
 from .corrections import gradient_scale, selection_probabilities, systematic_sample
-from .slope_gradient import Plan, SlopePoints
+from .slope_gradient import Choice, Plan, SlopePoints, no_corrections
 from .slope_pairs import other_categories
 from .slope_predictions import make_predictions
 from .slope_statistics import Coefficients, SlopeScales
@@ -68,9 +69,16 @@ class SlopeCateR(FromDraws, nn.Module):
 
     and :math:`\beta = \alpha` in the prediction. For a bit, this is the exact sum.
 
+    Good predictions need few corrections. With ``every`` = R, a call corrects with probability 1/R
+    only, with R times the weight. The other calls cost what ReinMax costs. Compiled code and CUDA
+    graphs cannot branch at random, nor can ``torch.func`` transforms: there every call corrects,
+    with the usual weight. To correct seldom there too, toss the coin outside, before every step:
+    ``E.corrects = E.toss()``. Compiled code then has two versions, and you would capture two
+    graphs.
+
     Cost: N + ``corrections`` (k - 1) evaluations, with pairs N + ``corrections``, and one backward
-    pass through them, which also gives the gradient in f's parameters. Needs: f differentiable; a
-    Bernoulli or one-hot q.
+    pass through them, which also gives the gradient in f's parameters; N evaluations in a call
+    without corrections. Needs: f differentiable; a Bernoulli or one-hot q.
     Reference: this library; the prediction is that of Liu et al., "Bridging discrete and
     backpropagation: straight-through and beyond", 2023.
 
@@ -86,6 +94,7 @@ class SlopeCateR(FromDraws, nn.Module):
             entries); 0: no table.
         pairs: whether a correction takes one other category instead of all k - 1; None: if k - 1 is
             more than 2 N / 3.
+        every: R, the mean number of calls per call with corrections.
         validate: check f's values for NaN and inf (eager mode only).
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -110,6 +119,7 @@ class SlopeCateR(FromDraws, nn.Module):
         decay: float = 0.98,
         slope_entries: int = 1024,
         pairs: bool | None = None,
+        every: int = 1,
         validate: bool = True,
     ) -> None:
         super().__init__()
@@ -121,19 +131,23 @@ class SlopeCateR(FromDraws, nn.Module):
         check_count("SlopeCateR", "slope_entries", slope_entries, least=0)
         if pairs is not None:
             check_flag("SlopeCateR", "pairs", pairs)
+        check_count("SlopeCateR", "every", every)
         self.samples = samples
         self.corrections = corrections
         self.draws = draws
         self.decay = decay
         self.slope_entries = slope_entries
         self.pairs = pairs
+        self.every = every
+        self.corrects: bool | None = None
         self.validate = validate
         self.coefficients = Coefficients()
         self.sizes = SlopeScales(slope_entries)
 
     def evaluations(self, q: Distribution) -> int:
         k = factors(q, validate=False).k
-        return self.samples + self.turns(k) * (1 if self.uses_pairs(k) else k - 1)
+        changes = self.turns(k) * (1 if self.uses_pairs(k) else k - 1)
+        return self.samples + ceil(changes / self.every)  # on average
 
     def uses_pairs(self, k: int) -> bool:
         """Return whether a correction takes one of the k - 1 other categories, instead of all."""
@@ -159,34 +173,20 @@ class SlopeCateR(FromDraws, nn.Module):
         check_module_device(self, law.device)
         relaxable(q, law, "SlopeCateR")
         x = base_draws(law, x, self.samples, self.draws, generator=generator)
-        m = self.turns(law.k)
-        undecided = gradient_scale(law.probs.detach())
         # In one tensor, for one kernel.
         (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)], -1))
         if learned.dim() > 1:  # for each entry of the first batch dimension
             learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
         coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
-        probability, ends = selection_probabilities(undecided * sizes)
-        starts = 1 + self.uses_pairs(law.k)
-        shape, form = (starts, *law.batch_shape), f"[{starts}, *batch]"
-        start = given_or_rand(start, shape, form, law, generator, closed=True, name="start")
-        variable = systematic_sample(m * ends, m, start[:1])
         draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
-        other = other_categories(draws, probs, variable, start[1:]) if starts > 1 else None
-        predictions = make_predictions(draws, probs, variable, other)
-        chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
-        weight = 1 / (m * chosen)
-        plan = Plan(
-            draws,
-            probs,
-            variable,
-            other,
-            weight,
-            predictions.shares(),
-            undecided,
-            coefficients.movedim(-1, 0),
-        )
-        rate = 1 - self.decay if learns(self, x) else 0.0
+        calls = self._calls_to_correct(x, generator)
+        if calls > 0:
+            choice = self._choose(law, draws, calls, sizes, start, generator)
+        else:
+            choice = no_corrections(probs, self.uses_pairs(law.k))
+        predictions = make_predictions(draws, probs, choice.variable, choice.other)
+        plan = Plan(draws, probs, *choice, predictions.shares(), coefficients.movedim(-1, 0))
+        rate = 1 - self.decay if calls > 0 and learns(self, x) else 0.0
         corrected = predictions.corrected_points()
         points, marks = SlopePoints.apply(  # type: ignore[no-untyped-call]
             finite_log_probs(law), corrected, rate, self.validate, *plan, *self.buffers()
@@ -194,5 +194,39 @@ class SlopeCateR(FromDraws, nn.Module):
         points = law.shaped(points).to(law.dtype, copy=True)  # f may write into them
         values = evaluate_through(f, points, law)
         shares = plan.shares.to(values.dtype)
-        exact = predictions.exact(values.detach()) * weight
+        exact = predictions.exact(values.detach()) * choice.weight
         return once((shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype))
+
+    def toss(self, generator: torch.Generator | None = None) -> bool:
+        """Return True with probability 1 / ``every``; see ``corrects``."""
+        device = torch.device("cpu") if generator is None else generator.device
+        return float(rand((), device=device, generator=generator)) * self.every < 1
+
+    def _calls_to_correct(self, x: Tensor, generator: torch.Generator | None) -> int:
+        """Return how many calls the corrections of this call stand for; 0: it has none."""
+        if self.every == 1:
+            return 1
+        if self.corrects is not None:
+            return self.every if self.corrects else 0
+        return self.every * self.toss(generator) if can_inspect(True, x) else 1
+
+    def _choose(
+        self,
+        law: Factors,
+        draws: Float[Tensor, "n *event"],
+        calls: int,
+        sizes: Float[Tensor, "*batch_or_1 d"],
+        start: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Choice:
+        """Return the corrections of this call, which stand for so many calls."""
+        m, probs = self.turns(law.k), law.probs.detach()
+        undecided = gradient_scale(probs)
+        probability, ends = selection_probabilities(undecided * sizes)
+        starts = 1 + self.uses_pairs(law.k)
+        shape, form = (starts, *law.batch_shape), f"[{starts}, *batch]"
+        start = given_or_rand(start, shape, form, law, generator, closed=True, name="start")
+        variable = systematic_sample(m * ends, m, start[:1])
+        other = other_categories(draws, probs, variable, start[1:]) if starts > 1 else None
+        chosen = probability.expand(m, *probability.shape).gather(-1, variable.unsqueeze(-1))
+        return Choice(variable, other, calls / (m * chosen), undecided)
