@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..checks import check_count
+from ..checks import broadcasts, check_count
 from ..tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
 from .causal import changed_later, check_causal, check_steps, rounding
@@ -123,11 +123,8 @@ class Autoregressive(Ordered):
         self.incremental = steps
         self.end = end
         self.temperature = temperature
-        super().__init__(
-            torch.Size(batch_shape),
-            torch.Size([len(self.cardinalities)]),
-            validate_args=validate_args,
-        )
+        event_shape = torch.Size([len(self.cardinalities)])
+        super().__init__(torch.Size(batch_shape), event_shape, validate_args=validate_args)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
@@ -215,10 +212,8 @@ class Autoregressive(Ordered):
 
     def _conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead 1 k"]:
         if hasattr(self.network, "all_logits"):
-            seen = x if self.end is None else x[..., : block + 1]
-            return self.network.all_logits(seen)[
-                ..., block : block + 1, : self.cardinalities[block]
-            ]
+            logits = self.network.all_logits(x if self.end is None else x[..., : block + 1])
+            return logits[..., block : block + 1, : self.cardinalities[block]]
         raw = self.network(x, block)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
 
@@ -355,13 +350,9 @@ def _running(has_ended: Bool[Tensor, "rows"], x: Tensor) -> Int64[Tensor, "runni
     return None if len(rows) == len(has_ended) else rows
 
 
-def _check_temperature(temperature: object, batch: torch.Size) -> None:
+def _check_temperature(temperature: Any, batch: torch.Size) -> None:
     if isinstance(temperature, Tensor):
-        try:
-            fits = torch.broadcast_shapes(temperature.shape, batch) == batch
-        except RuntimeError:
-            fits = False
-        if not fits:
+        if not broadcasts(temperature.shape, batch):
             raise ValueError(
                 "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
                 f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
@@ -369,11 +360,8 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
         is_positive = (temperature > 0) & (temperature < torch.inf)
         positive = not can_inspect(True, temperature) or bool(is_positive.all())
     else:
-        positive = (
-            isinstance(temperature, int | float)
-            and not isinstance(temperature, bool)
-            and 0 < temperature < torch.inf
-        )
+        is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        positive = is_number and 0 < temperature < torch.inf
     if not positive:
         raise ValueError(
             f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "

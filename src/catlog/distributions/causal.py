@@ -50,12 +50,10 @@ def check_causal(
             f"point. {NOT_DETERMINISTIC}"
         )
     for cut, after in zip(_cuts(d) if cuts is None else cuts, changed, strict=True):
-        if (
-            i := differing_variable(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)
-        ) is not None:
-            change = f"variables {cut} to {d - 1} change"
-            if cut == d - 1:
-                change = f"variable {cut} changes"
+        i = differing_variable(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)
+        if i is not None:
+            several = f"variables {cut} to {d - 1} change"
+            change = several if cut < d - 1 else f"variable {cut} changes"
             raise ValueError(
                 f"q: the network's logits of variable {i} change when {change}, but they may "
                 f"depend on variables before {i} alone. A causal mask is missing, or is shifted by "

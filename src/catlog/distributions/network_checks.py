@@ -36,7 +36,7 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
         _check_rows(name, form, x, q, known[name], eps)
         if q.end is not None and len(sizes) > 1:
             _check_ends(name, form, x, q, known[name], eps)
-        cuts = _evenly_spaced(len(sizes))
+        cuts = sorted({*range(0, len(sizes), -(-len(sizes) // MOST_CUTS)), len(sizes) - 1})
         points = changed_later(x[:1], q.cardinalities, cuts)
         check_causal(q._stacked(form(points), points, validate=False), eps, cuts)
     (first, log_probs), *other_forms = known.items()
@@ -92,8 +92,7 @@ def _failed(name: str, x: Tensor, error: Exception) -> ValueError:
 
 def _check_states(q: "Autoregressive", lead: torch.Size) -> None:
     """Raise if a tensor of the first state has other leading dimensions."""
-    leaves = tree_leaves(q.network.start(lead))
-    for tensor in leaves:
+    for tensor in tree_leaves(q.network.start(lead)):
         if not isinstance(tensor, Tensor):
             raise ValueError(
                 "q: a state must be a tensor or (nested) tuples of tensors, but start returned a "
@@ -172,11 +171,6 @@ def _check_ends(
             f"q: with {name}, the logits of variable {i} change when other sequences end and are "
             f"no longer passed to the network.{remedy}"
         )
-
-
-def _evenly_spaced(d: int) -> list[int]:
-    step = max(1, -(-d // MOST_CUTS))
-    return sorted({*range(0, d, step), d - 1})
 
 
 def check_f(f: Callable[[Tensor], Any], x: Int64[Tensor, "rows *batch d"]) -> None:

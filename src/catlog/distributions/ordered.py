@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 
-from ..checks import readable
+from ..checks import broadcasts, readable
 from ..tracing import can_inspect
 from .absorbing import rows_of_state
 from .integers import integers
@@ -104,10 +104,8 @@ class Ordered(Distribution):
         sizes = [self.cardinalities[i] for i in variables]
         check_logits(logits, lead + (len(variables), max(sizes)), variables[0])
         if min(sizes) < max(sizes):
-            beyond = (
-                torch.arange(max(sizes), device=logits.device)
-                >= integers(sizes, logits.device)[:, None]
-            )
+            category = torch.arange(max(sizes), device=logits.device)
+            beyond = category >= integers(sizes, logits.device)[:, None]
             logits = logits.masked_fill(beyond, -torch.inf)
         log_probs = widened(logits).log_softmax(-1)
         if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
@@ -142,9 +140,8 @@ class Ordered(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(
-            constraints.integer_interval(0, max(self.cardinalities) - 1), 1
-        )
+        most = max(self.cardinalities) - 1
+        return constraints.independent(constraints.integer_interval(0, most), 1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
@@ -167,12 +164,9 @@ class Ordered(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        value = value.expand(
-            torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
-        ).long()
-        return self.log_prob_of_rows(self._rows(value), bool(self._validate_args)).reshape(
-            value.shape[:-1]
-        )
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        rows = self._rows(value.expand(shape).long())
+        return self.log_prob_of_rows(rows, bool(self._validate_args)).reshape(shape[:-1])
 
     def log_prob_of_rows(
         self, x: Int64[Tensor, "n *batch d"], validate: bool = True
@@ -225,20 +219,16 @@ class Ordered(Distribution):
         return (one_hot(points, max(self.cardinalities)) * prob[..., None, None]).sum(0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
-        old, wanted = self.batch_shape, torch.Size(batch_shape)
-        fits = len(old) <= len(wanted) and all(
-            size in (1, full) for size, full in zip(old[::-1], wanted[::-1], strict=False)
-        )
-        if not fits:
+        wanted = torch.Size(batch_shape)
+        if not broadcasts(self.batch_shape, wanted):
             raise ValueError(
-                f"{type(self).__name__}: `batch_shape` must be one that {tuple(old)} expands to, "
-                f"but it is {tuple(wanted)}."
+                f"{type(self).__name__}: `batch_shape` must be one that {tuple(self.batch_shape)} "
+                f"expands to, but it is {tuple(wanted)}."
             )
         new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
-        new.__dict__.update(
-            {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
-        )
-        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        missing = {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
+        new.__dict__.update(missing)
+        Distribution.__init__(new, wanted, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
