@@ -29,10 +29,9 @@ def known_mean(
     except NotImplementedError:
         return None
     batch = without_outputs(law)
-    shape = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
-    if not isinstance(mean, Tensor) or not (
-        mean.dim() == len(batch) + law.outputs and mean.shape[: len(batch)] == batch
-    ):
+    is_tensor = isinstance(mean, Tensor) and mean.dim() == len(batch) + law.outputs
+    if not is_tensor or mean.shape[: len(batch)] != batch:
+        shape = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
         tail = ["*"] * law.outputs
         raise ValueError(
             "f.expectation must return a tensor of shape "

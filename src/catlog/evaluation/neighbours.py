@@ -133,9 +133,8 @@ def _evaluated(
         alternatives = integers(law.cardinalities, device) - 1
         moves = sum(law.cardinalities) - law.d
         slot = torch.arange(slots, device=device).repeat_interleave(alternatives, output_size=moves)
-        first = (alternatives.cumsum(0) - alternatives).repeat_interleave(
-            alternatives, output_size=moves
-        )
+        first = alternatives.cumsum(0) - alternatives
+        first = first.repeat_interleave(alternatives, output_size=moves)
         offset = torch.arange(moves, device=device) - first + 1
     else:
         moves = slots * (k - 1)
@@ -150,11 +149,8 @@ def _evaluated(
         category = (current + offset) % integers(law.cardinalities, device)[variable]
     else:
         category = (current + offset) % k
-    possible = (
-        law.possible.flatten(-2)
-        .expand((n, *law.batch_shape, law.d * k))
-        .gather(-1, variable * k + category)
-    )
+    possible = law.possible.flatten(-2).expand((n, *law.batch_shape, law.d * k))
+    possible = possible.gather(-1, variable * k + category)
     category = torch.where(possible, category, current)
 
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
@@ -213,13 +209,11 @@ def _own_table(
         table = f.neighbours(points, asked)  # type: ignore[attr-defined]
     expected = x.shape[:1] + batch + (slots, law.k) + lead[len(batch) :]
     if not isinstance(table, Tensor) or table.shape != expected:
-        returned = type(table).__name__
-        if isinstance(table, Tensor):
-            returned = f"shape {tuple(table.shape)}"
+        shape = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else ""
         form = "[n, *batch, variables, k, *outputs]" if law.outputs else "[n, *batch, variables, k]"
         raise ValueError(
             f"f.neighbours must return a table of shape {tuple(expected)} ({form}), but it "
-            f"returned {returned}."
+            f"returned {shape or type(table).__name__}."
         )
     outputs = range(len(expected) - law.outputs, len(expected))
     return table.movedim(tuple(outputs), tuple(i - 2 for i in outputs)) if law.outputs else table

@@ -15,9 +15,7 @@ Convolution = Callable[[Tensor, Tensor], Tensor]
 STEEPEST = 100.0
 SEARCH_STEPS = 34  # narrow the interval to a 10^7th: for a range of 10^4, to 0.002
 GOLDEN = 0.618
-BLOCK = (
-    64  # columns of the matrix of a direct convolution; larger blocks copy more, smaller sum more
-)
+BLOCK = 64  # columns of a direct convolution's matrix; larger blocks copy more, smaller sum more
 
 
 def spread(
@@ -37,9 +35,8 @@ def spread(
     if weights is None:
         return probs, 0, d * (k - 1)
     value, width = _values_of_terms(probs, weights)
-    terms = probs.new_zeros((*probs.shape[:-1], width)).scatter_add(
-        -1, value.expand(probs.shape), probs
-    )
+    lattice = probs.new_zeros((*probs.shape[:-1], width))
+    terms = lattice.scatter_add(-1, value.expand(probs.shape), probs)
     least = sum(min(0, weight) for weight in weights) * (k - 1)
     return terms, least, sum(max(0, weight) for weight in weights) * (k - 1)
 
@@ -87,14 +84,11 @@ def distribution_of_sum(
     d, m = terms.shape[-2:]
     while terms.shape[-2] > 1:
         if terms.shape[-2] % 2:  # a further term that is 0
-            terms = torch.cat([terms, _zero_term(terms)], -2)
+            is_zero = torch.arange(terms.shape[-1], device=terms.device) == 0
+            zero_term = is_zero.to(terms.dtype).expand_as(terms[..., :1, :])
+            terms = torch.cat([terms, zero_term], -2)
         terms = convolve(terms[..., 0::2, :], terms[..., 1::2, :])
     return terms[..., 0, : d * (m - 1) + 1]
-
-
-def _zero_term(terms: Tensor) -> Tensor:
-    is_zero = torch.arange(terms.shape[-1], device=terms.device) == 0
-    return is_zero.to(terms.dtype).expand(*terms.shape[:-2], 1, terms.shape[-1])
 
 
 def by_fft(left: Float[Tensor, "*lead n"], right: Float[Tensor, "*lead n"]) -> Tensor:
