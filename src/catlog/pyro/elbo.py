@@ -1,6 +1,7 @@
 """The evidence lower bound of a model and a guide of Pyro, with an estimator per discrete site."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.distributions import Distribution
 from ..checks import check_count
 from ..estimator import Estimator, Kind
 from ..estimators import IndeCateR
-from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
+from .runs import Node, Plate, Programs, drawn, log_prob, plates, with_dimensions
 from .sites import GuideSites, Layout, form_of, independent, layout, table
 from .structure import Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
@@ -100,11 +101,11 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             )
         if self.max_plate_nesting == inf:
             self._guess_max_plate_nesting(model, guide, args, kwargs)
+        nesting = int(self.max_plate_nesting)
         particles = [
-            self._estimate(Programs(model, guide, args, kwargs, int(self.max_plate_nesting)))
-            for _ in range(self.num_particles)
+            Programs(model, guide, args, kwargs, nesting) for _ in range(self.num_particles)
         ]
-        return -torch.stack(particles).mean()
+        return -torch.stack([self._estimate(programs) for programs in particles]).mean()
 
     def loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
@@ -165,20 +166,17 @@ class _Estimate:
     """One estimate: the recursion over groups of discrete sites."""
 
     def __init__(self, programs: Programs, structure: Structure) -> None:
-        self.programs = programs.coupling(structure.coupled)
+        self.programs = replace(programs, coupled=structure.coupled)
         self.structure = structure
 
     def total(self, nodes: dict[str, Node]) -> Tensor:
         """Return the ELBO, given the sites of one run of the guide."""
         discrete = set(discrete_sites(nodes))
-        fixed = {
-            name: node["value"]
-            for name, node in nodes.items()
-            if not node["is_observed"] and name not in self.structure.coupled
-        }
-        total = sum(
-            (-log_prob(nodes[name]).sum() for name in self.structure.guide_sites), torch.zeros(())
-        )
+        coupled = self.structure.coupled
+        fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
+        total = torch.zeros(())
+        for name in self.structure.guide_sites:
+            total = total - log_prob(nodes[name]).sum()
         if self.structure.model_sites:
             sites = self._model(nodes, fixed)
             total = total + sum(log_prob(sites[name]).sum() for name in self.structure.model_sites)
@@ -188,8 +186,7 @@ class _Estimate:
 
     def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
         """Run the model with the values of the guide's sites."""
-        drawn = {name: node["value"] for name, node in nodes.items() if not node["is_observed"]}
-        sites = self.programs.run_model({**drawn, **values})
+        sites = self.programs.run_model({**drawn(nodes), **values})
         for name in sites.keys() ^ self.structure.all_model_sites:
             raise ChangedSiteError("model", name)
         return sites
@@ -236,9 +233,8 @@ class _Estimate:
                 estimate = estimate + self._summed(later, group)
             return estimate
 
-        return group.estimator(
-            f, self._distribution(group, nodes, with_points, layouts, joint, batch)
-        )
+        q = self._distribution(group, nodes, with_points, layouts, joint, batch)
+        return group.estimator(f, q)
 
     def _plates(self, group: Group, sizes: Mapping[Plate, int]) -> torch.Size:
         """Return the sizes of the plate dimensions, 1 where the group does not keep a plate."""
