@@ -114,10 +114,8 @@ def advantages(
     if estimator == "criticater":
         assert tokens is not None
         assert is_alive is not None
-        grouped_tokens, grouped_mask = members.gather(tokens), members.gather(is_alive)
-        result = members.scatter(
-            left_out_residuals(by_group, members.present, grouped_tokens, grouped_mask)
-        )
+        texts = members.gather(tokens), members.gather(is_alive)
+        result = members.scatter(left_out_residuals(by_group, members.present, *texts))
     elif estimator == "vineppo":
         assert values is not None
         assert is_alive is not None

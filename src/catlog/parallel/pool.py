@@ -207,10 +207,9 @@ class Pool:
                 f"Pool: `batch` must have an entry for each of the {size} batch elements, "
                 f"but it has {len(self.batch)}."
             )
-        arguments = [
-            (point,) if self.batch is None else (point, self.batch[row % size])
-            for row, point in enumerate(points)
-        ]
+        arguments: list[tuple[Any, ...]] = [(point,) for point in points]
+        if self.batch is not None:
+            arguments = [(point, self.batch[row % size]) for row, point in enumerate(points)]
         try:
             values = self._values(arguments)
         except _RowFailure as failure:
@@ -245,9 +244,8 @@ class Pool:
                     if worker.row is not None or not worker.ready:
                         self._remove(worker)
                 if isinstance(error, Exception) and self._closed != closed:
-                    raise RuntimeError(
-                        "Pool: it was closed before all points were evaluated."
-                    ) from None
+                    message = "Pool: it was closed before all points were evaluated."
+                    raise RuntimeError(message) from None
                 raise
 
     def _evaluate(self, arguments: list[tuple[Any, ...]], closed: int) -> list[float | list[Any]]:
@@ -261,7 +259,9 @@ class Pool:
         while len(values) < rows:
             if self._closed != closed:
                 raise Lost("closed")
-            self._start(min(self.size, rows - len(values)))
+            while len(self._workers) < min(self.size, rows - len(values)):
+                streams = [self.seed, _rank(), 0, next(self._started)]
+                self._workers.append(self._worker(self._prepared_f, streams))
             for worker in self._workers:
                 if waiting and worker.ready and worker.row is None:
                     row = worker.row = waiting.popleft()
@@ -277,11 +277,6 @@ class Pool:
                     raise _RowFailure((row, value, reason, trace))
                 waiting.appendleft(row)
         return [values[row] for row in range(rows)]
-
-    def _start(self, wanted: int) -> None:
-        while len(self._workers) < wanted:
-            streams = [self.seed, _rank(), 0, next(self._started)]
-            self._workers.append(self._worker(self._prepared_f, streams))
 
     def _answers(self) -> list[Answer]:
         """Return the answers until the next deadline, failures among them.

@@ -124,9 +124,8 @@ class Sharded:
         points = x.detach().flatten()[:: max(1, x.numel() // COMPARED)].round().long()
         # Integers wrap around, so the sum is exact in any order.
         key = torch.arange(1, points.numel() + 1, device=x.device) * 0x5851F42D4C957F2D
-        summary = torch.stack(
-            [key.new_tensor(error is not None), key.new_tensor(x.numel()), (points * key).sum()]
-        )
+        numbers = key.new_tensor([error is not None, x.numel()])
+        summary = torch.cat([numbers, (points * key).sum().view(1)])
         summaries = _gathered(summary.unsqueeze(0), self.ranks, self.group)
         failed = summaries[:, 0].nonzero().flatten().tolist()
         if failed and error is None:
