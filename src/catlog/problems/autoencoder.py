@@ -4,8 +4,8 @@ Its images need ``pip install 'catlog[experiments]'``.
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ WIDTHS = {"small": (784, 64, 10), "large": (784, 384, 256, 200)}
 # Ten bits soon become almost certain, and a certain bit leaves nothing to estimate.
 EPOCHS = {"small": 1, "large": 10}
 IMAGES = 4
-POOLED, CALLS = IndeCateR(samples=64, variables=20, draws="latin"), 300
+POOLED: Any = {"pooled": IndeCateR(samples=64, variables=20, draws="latin"), "calls": 300}
 
 
 @problem("dvae", interactions=True, relaxable=True)
@@ -40,7 +40,7 @@ def dvae(size: Size, seed: int) -> Problem:
     reference is pooled (about a minute) and also kept.
     """
     encoder, f, images, folder = _trained(size, seed)
-    return _of_decoder(f, (encoder(images),), bits, folder)
+    return Problem(black_box(f), (encoder(images),), bits, structured=f, cache=folder, **POOLED)
 
 
 @problem("dvae-encoder", interactions=True, relaxable=True)
@@ -60,18 +60,8 @@ def dvae_encoder(size: Size, seed: int) -> Problem:
     def law(weight: Tensor, bias: Tensor) -> Distribution:
         return bits(hidden @ weight.mT + bias.unsqueeze(-2))
 
-    return _of_decoder(f, (last.weight, last.bias), law, folder)
-
-
-def _of_decoder(
-    f: FirstLayerLinear,
-    parameters: tuple[Tensor, ...],
-    law: Callable[..., Distribution],
-    folder: Path,
-) -> Problem:
-    return Problem(
-        black_box(f), parameters, law, structured=f, pooled=POOLED, calls=CALLS, cache=folder
-    )
+    parameters = (last.weight, last.bias)
+    return Problem(black_box(f), parameters, law, structured=f, cache=folder, **POOLED)
 
 
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
@@ -80,9 +70,8 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
 
     train, test = for_autoencoder(load("mnist-5000"))
     folder = cache_folder() / "problems"
-    state = load_or_make(
-        folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed)
-    )
+    file = folder / f"dvae-{VERSION}-{size}-{seed}.pt"
+    state = load_or_make(file, lambda: _train(train, size, seed))
     model = _model(size)
     model.load_state_dict(state)
     model = (model.double() if size == "small" else model).requires_grad_(False)

@@ -57,10 +57,8 @@ def test_every_output_equals_a_call_of_its_own(
     together = call(None)
     separate = torch.stack([call(i) for i in range(prod(shape))], -1).unflatten(-1, shape)
     torch.testing.assert_close(together, separate, rtol=0, atol=1e-12)
-    gradients = [
-        torch.autograd.grad((weights(shape) * values).sum(), [theta, c])
-        for values in (together, separate)
-    ]
+    totals = [(weights(shape) * values).sum() for values in (together, separate)]
+    gradients = [torch.autograd.grad(total, [theta, c]) for total in totals]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
@@ -128,9 +126,8 @@ def test_products_of_independent_calls(E: Estimator) -> None:
     first, second = call(x.repeat_interleave(count, 1)), call(x.repeat(1, count, 1))
     joint = (weight[:, None] * weight).flatten()
     got = (joint * first[:, 0] * second[:, 2]).sum()
-    expected = (case.probabilities(theta)[:, None] * f(case.features(case.points), PARAMETER)).sum(
-        0
-    )
+    values = f(case.features(case.points), PARAMETER)
+    expected = (case.probabilities(theta)[:, None] * values).sum(0)
     exact = expected[0] * expected[2]
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
     gradients = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]
