@@ -203,10 +203,7 @@ def check_is_tensor(owner: str, name: str, value: object, form: str) -> None:
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device | None = None
 ) -> Tensor:
-    """Return ``value``, or raise unless it is a tensor of this shape on this device (None: any).
-
-    ``form`` names the dimensions.
-    """
+    """Return ``value``, or raise unless it is a tensor of this shape, named by ``form``."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was "

@@ -1,5 +1,6 @@
 """Counts: the view of Poisson, Binomial, Geometric and NegativeBinomial, and their truncation."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -298,16 +299,10 @@ def _enough(law: Counts, error: float) -> int:
     def is_enough(categories: int) -> bool:
         return bool((_tails(law, categories).sum(-1) <= error).all())
 
-    high = 2 if bool((law.family.most > 0).any()) else 1
-    while not is_enough(high):
-        high *= 2
-        if high > MOST_CATEGORIES:
-            raise ValueError(
-                f"truncated: an `error` of {error} needs more than {MOST_CATEGORIES} categories. "
-                "Use a larger one, or catlog.CountDifferences, which does not truncate."
-            )
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    sizes = range(2 if bool((law.family.most > 0).any()) else 1, MOST_CATEGORIES + 1)
+    if not is_enough(MOST_CATEGORIES):
+        raise ValueError(
+            f"truncated: an `error` of {error} needs more than {MOST_CATEGORIES} categories. "
+            "Use a larger one, or catlog.CountDifferences, which does not truncate."
+        )
+    return sizes[bisect_left(sizes, True, key=is_enough)]

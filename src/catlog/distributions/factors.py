@@ -21,6 +21,9 @@ from .categoricals import Categoricals
 from .foreign import converted
 from .ordered import Ordered
 
+Base = Bernoulli | Categorical | Categoricals
+Table = Float[Tensor, "*shape k"]
+
 
 @dataclass(frozen=True, eq=False)
 class Factors:
@@ -82,10 +85,7 @@ class Factors:
         return safe_log(self.probs) if self.given_logits is None else self.given_logits
 
     def with_probs(self, probs: Tensor, log_probs: Tensor) -> "Factors":
-        """Return the same variables with other probabilities.
-
-        PyTorch 2.6 cannot compile ``dataclasses.replace``.
-        """
+        """Return other probabilities of the variables; torch 2.6 cannot compile ``replace``."""
         return Factors(
             self.kind,
             probs,
@@ -244,9 +244,7 @@ def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
         )
 
 
-def _probs_and_logits(
-    q: Bernoulli | Categorical | Categoricals, validate: bool
-) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
+def _probs_and_logits(q: Base, validate: bool) -> tuple[Table, Table | None]:
     """Return probabilities, and log-probabilities if q was given by logits.
 
     If torch's ``expand`` has lost the form, logits are used, except where torch clamped them.
@@ -282,7 +280,7 @@ def given_form(q: Any) -> Literal["logits", "probs", "unknown"]:
     return "logits" if first == "logits" else "unknown"
 
 
-def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*shape 1"]:
+def was_clamped(q: Base) -> Bool[Tensor, "*shape 1"]:
     """Return where torch computed logits from probabilities so near to 0 or 1 that it clamped them.
 
     There, logits make impossible categories possible, and give categories below the clamp no
@@ -293,7 +291,7 @@ def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*sha
     return ((_by_probs(q) < eps) & above).any(-1, keepdim=True)
 
 
-def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shape k"]:
+def _by_probs(q: Base) -> Table:
     probs = q.probs if _is_wide(q.probs) else q.probs.float()
     if isinstance(q, Bernoulli):
         return torch.stack([1 - probs, probs], -1)
@@ -301,9 +299,7 @@ def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shap
     return probs if probs is q.probs else probs / probs.sum(-1, keepdim=True)
 
 
-def _by_logits(
-    q: Bernoulli | Categorical | Categoricals,
-) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
+def _by_logits(q: Base) -> tuple[Table, Table]:
     logits = q.logits if _is_wide(q.logits) else q.logits.float()
     if isinstance(q, Bernoulli):
         both = torch.stack([-logits, logits], -1)
@@ -318,7 +314,7 @@ def safe_log(probs: Tensor) -> Tensor:
     return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)
 
 
-def _without_impossible(probs: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
+def _without_impossible(probs: Table) -> Table:
     """Normalise once more over the possible categories: impossible ones get no gradient.
 
     As its probability grows, an impossible category takes it from the possible ones. Masking its

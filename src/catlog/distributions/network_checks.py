@@ -25,11 +25,17 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
     sizes = torch.tensor(q.cardinalities, device=q.device)
     uniforms = torch.rand((*lead, len(sizes)), device=q.device)
     x = q.without_end((uniforms * sizes).long())
-    if q.incremental:
-        _check_states(q, lead)
     known: dict[str, Tensor] = {}
     eps = 0.0
-    for name, form in _forms(q).items():
+    forms: dict[str, Form] = {}
+    if hasattr(q.network, "all_logits"):
+        forms["all_logits"] = q.by_all_logits
+    if q.incremental:
+        _check_states(q, lead)
+        forms["step"] = q.by_steps
+    if not forms:
+        forms["network(x, i)"] = lambda x: Ordered.raw_logits(q, x)
+    for name, form in forms.items():
         raw = _called(name, form, x)
         eps = max(eps, rounding({q.real, *(logits.dtype for logits in raw)}, x.device))
         known[name] = q._stacked(raw, x, validate=True)
@@ -54,40 +60,21 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
     return x
 
 
-def _forms(q: "Autoregressive") -> dict[str, Form]:
-    """Return the ways in which the network gives all logits."""
-    forms: dict[str, Form] = {}
-    if hasattr(q.network, "all_logits"):
-        forms["all_logits"] = q.by_all_logits
-    if q.incremental:
-        forms["step"] = q.by_steps
-    if not forms:
-        forms["network(x, i)"] = lambda x: Ordered.raw_logits(q, x)
-    return forms
-
-
 def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
     """Return the logits, or raise an error that says with which shape the network failed."""
     try:
         return form(x)
-    except ValueError as error:
-        if str(error).startswith("q: "):
-            raise ValueError(
-                f"{error} The leading dimensions [rows, *batch] = {tuple(x.shape[:-1])} of its "
-                "input must come first in its output."
-            ) from None
-        raise _failed(name, x, error) from error
     except Exception as error:
-        raise _failed(name, x, error) from error
-
-
-def _failed(name: str, x: Tensor, error: Exception) -> ValueError:
-    return ValueError(
-        f"q: {name} of the network failed for {x.shape[-1]} variables with the leading dimensions "
-        f"[rows, *batch] = {tuple(x.shape[:-1])}. It is always called with leading dimensions; "
-        "flatten them inside if a layer takes only one. Its error was "
-        f"{type(error).__name__}: {error}"
-    )
+        lead = f"[rows, *batch] = {tuple(x.shape[:-1])}"
+        if isinstance(error, ValueError) and str(error).startswith("q: "):
+            raise ValueError(
+                f"{error} The leading dimensions {lead} of its input must come first in its output."
+            ) from None
+        raise ValueError(
+            f"q: {name} of the network failed for {x.shape[-1]} variables with the leading "
+            f"dimensions {lead}. It is always called with leading dimensions; flatten them inside "
+            f"if a layer takes only one. Its error was {type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_states(q: "Autoregressive", lead: torch.Size) -> None:

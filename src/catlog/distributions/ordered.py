@@ -23,6 +23,10 @@ from .inverse_cdf import ancestral
 from .point_form import PointForm
 
 MOST_POINTS = 2**22  # that are enumerated
+Points = Int64[Tensor, "*lead d"]
+Previous = Int64[Tensor, "*lead"] | None
+Logits = Float[Tensor, "*lead m k"]
+Rows = Int64[Tensor, "n *batch d"]
 
 
 class Ordered(Distribution):
@@ -62,7 +66,7 @@ class Ordered(Distribution):
     form: PointForm | None = None
 
     @abstractmethod
-    def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
+    def conditional(self, x: Points, block: int) -> Logits:
         """Return the block's logits given x of earlier blocks; later entries must be ignored."""
 
     def start(self, lead: torch.Size) -> Any:
@@ -70,18 +74,14 @@ class Ordered(Distribution):
         raise NotImplementedError
 
     def step(
-        self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
+        self, state: Any, block: int, previous: Previous
     ) -> tuple[Float[Tensor, "*lead k"], Any]:
         """Return the logits of the next variable and the new state, given the previous variable."""
         raise NotImplementedError
 
     def next_logits(
-        self,
-        block: int,
-        x: Int64[Tensor, "*lead d"],
-        state: Any,
-        previous: Int64[Tensor, "*lead"] | None,
-    ) -> tuple[Float[Tensor, "*lead m k"], Any]:
+        self, block: int, x: Points, state: Any, previous: Previous
+    ) -> tuple[Logits, Any]:
         """Return the block's logits and the state, by :meth:`step` or :meth:`conditional`."""
         if not self.incremental:
             return self.conditional(x, block), None
@@ -92,13 +92,13 @@ class Ordered(Distribution):
         """Return the state at these rows of the first dimension, in this order."""
         return rows_of_state(state, rows)
 
-    def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
+    def raw_logits(self, x: Points) -> list[Logits]:
         """Return per block the logits of its variables, given the earlier variables in x."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
 
     def block_log_probs(
         self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
-    ) -> Float[Tensor, "*lead m k"]:
+    ) -> Logits:
         """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
         variables = self.blocks[block]
         sizes = [self.cardinalities[i] for i in variables]
@@ -116,18 +116,14 @@ class Ordered(Distribution):
             )
         return log_probs
 
-    def log_conditionals(
-        self, x: Int64[Tensor, "*lead d"], validate: bool = True
-    ) -> Float[Tensor, "*lead d k"]:
+    def log_conditionals(self, x: Points, validate: bool = True) -> Float[Tensor, "*lead d k"]:
         """Return log q(x_i = k | earlier variables as in x) for every i and k.
 
         This is one teacher-forced pass, differentiable.
         """
         return self._stacked(self.raw_logits(x), x, validate)
 
-    def _stacked(
-        self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool
-    ) -> Float[Tensor, "*lead d k"]:
+    def _stacked(self, raw: list[Tensor], x: Points, validate: bool) -> Float[Tensor, "*lead d k"]:
         """Return the logits of all blocks, normalised, by variable."""
         k = max(self.cardinalities)
         parts: list[Tensor | None] = [None] * len(self.cardinalities)
@@ -149,15 +145,11 @@ class Ordered(Distribution):
         with torch.no_grad():
             return self.from_uniforms(self._rows(u)).reshape(shape)
 
-    def from_uniforms(
-        self, u: Float[Tensor, "n *batch d"], validate: bool = True
-    ) -> Int64[Tensor, "n *batch d"]:
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Rows:
         """Return the points that the inverse CDF makes from uniforms, block by block."""
         return ancestral(self, u, validate)
 
-    def direct_draws(
-        self, rows: int, generator: torch.Generator | None
-    ) -> Int64[Tensor, "rows *batch d"] | None:
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Rows | None:
         """Return independent points if there is a faster way than block by block, else None."""
         return None
 
@@ -168,9 +160,7 @@ class Ordered(Distribution):
         rows = self._rows(value.expand(shape).long())
         return self.log_prob_of_rows(rows, bool(self._validate_args)).reshape(shape[:-1])
 
-    def log_prob_of_rows(
-        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
-    ) -> Float[Tensor, "n *batch"]:
+    def log_prob_of_rows(self, x: Rows, validate: bool = True) -> Float[Tensor, "n *batch"]:
         """Return the log-probabilities of points with one leading dimension."""
         log_probs = self.log_conditionals(x, validate)
         return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
