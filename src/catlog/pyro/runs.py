@@ -18,6 +18,7 @@ from torch import Tensor
 from ..distributions.factors import base_distribution
 
 Node = dict[str, Any]  # a site of a trace
+Program = Callable[..., Any]
 Plate = tuple[str, int]  # the name of a plate, and its dimension, counted from the right
 
 
@@ -37,8 +38,8 @@ class Programs:
         noise: the uniforms of the coupled sites.
     """
 
-    model: Callable[..., Any]
-    guide: Callable[..., Any]
+    model: Program
+    guide: Program
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     nesting: int
@@ -52,7 +53,7 @@ class Programs:
     def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
         return self._run(self.model, values)
 
-    def _run(self, program: Callable[..., Any], values: Mapping[str, Tensor]) -> dict[str, Node]:
+    def _run(self, program: Program, values: Mapping[str, Tensor]) -> dict[str, Node]:
         """Return the sample sites of one run, in order, without the subsamples of plates."""
         trace = poutine.Trace()
         try:

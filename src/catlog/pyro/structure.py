@@ -47,6 +47,9 @@ class Group:
         return any(self.parents)
 
 
+Chain = tuple[Group, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """The groups of a guide, and the sites that depend on none.
@@ -59,7 +62,7 @@ class Structure:
         all_model_sites: the names of all model sites.
     """
 
-    chains: tuple[tuple[Group, ...], ...]
+    chains: tuple[Chain, ...]
     coupled: frozenset[str]
     guide_sites: frozenset[str]
     model_sites: frozenset[str]
@@ -134,9 +137,7 @@ def signature(nodes: Mapping[str, Node], default: Estimator) -> tuple[Any, ...]:
             type(base_distribution(node["fn"])),
             tuple(sorted(plates(node))),
             tuple(node["fn"].event_shape),
-            id(estimator_of(name, node, default))
-            if not node["infer"].get("enumerate")
-            else "exact",
+            "exact" if node["infer"].get("enumerate") else id(estimator_of(name, node, default)),
         )
         for name, node in nodes.items()
     )
@@ -169,22 +170,18 @@ def discover(
     if validate:
         check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
     # The groups that the log-probability of each guide site depends on, its own included.
-    reach = {
-        name: levels | ({position[name]} if name in position else set())
-        for name, levels in in_guide.items()
-    }
+    own = {name: {g} for name, g in position.items()}
+    reach = {name: levels | own.get(name, set()) for name, levels in in_guide.items()}
     groups = []
     for g, sites in enumerate(members):
         guide_sites, model_sites = _last_at(g, reach), _last_at(g, in_model)
         dependent = [guide[name] for name in guide_sites] + [model[name] for name in model_sites]
         own_plates = frozenset(plates(nodes[sites[0]]))
+        above = [{i for i, site in enumerate(sites) if site in parents[name]} for name in sites]
         group = Group(
             estimator=estimator_of(sites[0], nodes[sites[0]], default),
             sites=tuple(sites),
-            parents=tuple(
-                frozenset(i for i, parent in enumerate(sites) if parent in parents[name])
-                for name in sites
-            ),
+            parents=tuple(map(frozenset, above)),
             kept=own_plates.intersection(*map(plates, dependent)),
             joint=tuple(sorted(own_plates)),
             guide_sites=guide_sites,
@@ -220,9 +217,8 @@ def _pair(programs: Programs, node: Node, first: Tensor, second: Tensor, level: 
     A level has ``level + 2`` rows, so that rows which move to another level's place are noticed.
     """
     event_dims = len(node["fn"].event_shape)
-    values = [
-        with_dimensions(value, programs.nesting + level, event_dims) for value in (first, second)
-    ]
+    dims = programs.nesting + level
+    values = [with_dimensions(value, dims, event_dims) for value in (first, second)]
     return torch.stack([values[row % 2] for row in range(level + 2)])
 
 
@@ -247,10 +243,7 @@ def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dic
 def _parents(
     programs: Programs, first: dict[str, Tensor], pairs: dict[str, Tensor]
 ) -> dict[str, set[str]]:
-    """Return the earlier discrete sites that each one depends on, directly or through others.
-
-    The guide runs once per site, with two rows at that site.
-    """
+    """Return the earlier discrete sites that each one depends on, also through others."""
     names = list(first)
     parents: dict[str, set[str]] = {name: set() for name in names}
     for name in names[:-1]:
@@ -324,7 +317,7 @@ def _check_group(group: Group) -> None:
             )
 
 
-def _kept(chain: list[Group]) -> tuple[Group, ...]:
+def _kept(chain: list[Group]) -> Chain:
     """Return the groups of a chain, with the plates that each can keep.
 
     A plate is kept if all sites that depend on the group, or on later ones, stand in it.
