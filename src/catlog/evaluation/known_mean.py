@@ -18,10 +18,7 @@ def knows_mean(f: Function) -> bool:
 def known_mean(
     f: Function, q: Distribution, law: Factors | Conditionals
 ) -> Float[Tensor, "*batch_outputs"] | None:
-    """Return ``f.expectation(q)``, checked; None if f has none, or not for this q.
-
-    It may raise NotImplementedError where the mean is not known.
-    """
+    """Return ``f.expectation(q)``, checked; None if f has none, or does not know it for this q."""
     if not knows_mean(f):
         return None
     try:

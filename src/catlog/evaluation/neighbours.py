@@ -12,6 +12,9 @@ from ..tracing import can_inspect
 from .evaluate import as_seen, check_finite, evaluate_chunked
 from .own_table import compare_with_f
 
+Slots = Int64[Tensor, "n *batch slots"]
+Table = Float[Tensor, "n *batch slots k"]
+
 
 def differences(
     f: Function,
@@ -22,7 +25,7 @@ def differences(
     per_variable: bool = False,
     chosen: Int64[Tensor, "n *batch m"] | None = None,
     chunk_size: int | None = None,
-) -> Float[Tensor, "n *batch slots k"]:
+) -> Table:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
     The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x
@@ -120,12 +123,12 @@ def _evaluated(
     x: Tensor,
     fx: Tensor,
     law: Factors,
-    index: Int64[Tensor, "n *batch slots"],
-    variable: Int64[Tensor, "n *batch slots"],
+    index: Slots,
+    variable: Slots,
     per_variable: bool,
     static: bool,
     chunk_size: int | None,
-) -> Float[Tensor, "n *batch slots k"]:
+) -> Table:
     """Return the table by calling f at all other categories, (own + j) mod k, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
@@ -172,12 +175,7 @@ def _evaluated(
     return table.scatter(-1, entry, change).unflatten(-1, (slots, k))
 
 
-def _changes(
-    table: Float[Tensor, "n *batch slots k"],
-    index: Int64[Tensor, "n *batch slots"],
-    chosen: Int64[Tensor, "n *batch slots"] | None,
-    law: Factors,
-) -> Float[Tensor, "n *batch slots k"]:
+def _changes(table: Table, index: Slots, chosen: Slots | None, law: Factors) -> Table:
     """Return a table of values minus its entries of x's own categories; 0 where impossible."""
     current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
     # Less the table's own f(x), which is rounded as its neighbours are.
@@ -191,12 +189,8 @@ def _changes(
 
 
 def _own_table(
-    f: Function,
-    x: Tensor,
-    variables: Int64[Tensor, "rows *batch slots"] | None,
-    lead: torch.Size,
-    law: Factors,
-) -> Float[Tensor, "rows *batch slots k"]:
+    f: Function, x: Tensor, variables: Slots | None, lead: torch.Size, law: Factors
+) -> Table:
     """Return f's own table of these variables, or of all; ``lead`` is the batch with outputs."""
     batch = without_outputs(law)
     points = as_seen(x.clone(), law)

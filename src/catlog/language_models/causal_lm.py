@@ -94,7 +94,7 @@ class Uncached:
     """The network of :class:`CausalLM`: all logits in one pass over whole texts."""
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
-        texts = Prompted(whole_texts(model), prompts, mask)
+        texts = Prompted(as_called(model, use_cache=False), prompts, mask)
         self.model = model
         self.batch_shape = texts.batch_shape
         self.check = texts.check
@@ -108,7 +108,7 @@ class Cached(Uncached):
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
         super().__init__(model, prompts, mask)
-        tokens = Prompted(next_tokens(model), prompts, mask)
+        tokens = Prompted(as_called(model, use_cache=True), prompts, mask)
         self.start = tokens.start
         self.step = tokens.step
 
@@ -116,28 +116,18 @@ class Cached(Uncached):
 Call = Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
-def whole_texts(model: nn.Module) -> Call:
-    """Return the model as a function of whole texts, in the form that ``Prompted`` calls."""
+def as_called(model: nn.Module, use_cache: bool) -> Call:
+    """Return the model in the form that ``Prompted`` calls.
+
+    It gets new tokens and a cache of the earlier ones, or whole texts.
+    """
 
     def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
-        output = model(tokens, attention_mask=mask.long(), position_ids=positions, use_cache=False)
-        return widened(output.logits), ()
-
-    return call
-
-
-def next_tokens(model: nn.Module) -> Call:
-    """Return the model as a function of new tokens and a cache of the earlier ones."""
-
-    def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
-        output = model(
-            tokens,
-            attention_mask=mask.long(),
-            position_ids=positions,
-            past_key_values=None if cache is None else filled_cache(cache),
-            use_cache=True,
-        )
-        return widened(output.logits), keys_and_values(output)
+        options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
+        if use_cache:
+            options["past_key_values"] = None if cache is None else filled_cache(cache)
+        output = model(tokens, **options, use_cache=use_cache)
+        return widened(output.logits), keys_and_values(output) if use_cache else ()
 
     return call
 

@@ -194,6 +194,8 @@ class Pool:
             self._lock.release()
 
     def __call__(self, x: Tensor) -> Tensor:
+        import numpy
+
         if self._process != os.getpid():  # a copy in a forked process: the workers are the parent's
             self._reset()
         lead, event = x.shape[: x.dim() - self.event_dims], x.shape[x.dim() - self.event_dims :]
@@ -222,7 +224,7 @@ class Pool:
         dtype = self.dtype or torch.get_default_dtype()
         if self.dtype is None and x.is_floating_point():
             dtype = torch.promote_types(x.dtype, torch.float32)
-        shapes = {_shape(value) for value in values}
+        shapes = {numpy.shape(value) for value in values}
         if len(shapes) > 1:
             raise ValueError(
                 "Pool: f must return arrays of one shape for all points, but it returned arrays "
@@ -279,10 +281,7 @@ class Pool:
         return [values[row] for row in range(rows)]
 
     def _answers(self) -> list[Answer]:
-        """Return the answers until the next deadline, failures among them.
-
-        A worker that died or exceeded its deadline leaves the pool, and its row has failed.
-        """
+        """Return the answers until the next deadline; workers that died or hang leave the pool."""
         answers: list[Answer] = []
         timeout = min(worker.deadline for worker in self._workers) - time.monotonic()
         for worker in self._worker.wait(self._workers, timeout):
@@ -356,8 +355,3 @@ def _rank() -> int:
     """Return the rank of this process: ranks that share one estimate have the same seed."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0
-
-
-def _shape(value: float | list[Any]) -> tuple[int, ...]:
-    """Return the shape of nested lists."""
-    return (len(value), *_shape(value[0] if value else 0.0)) if isinstance(value, list) else ()

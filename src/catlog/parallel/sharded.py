@@ -141,10 +141,7 @@ class Sharded:
 
 
 def rows_of_rank(rows: int, group: Group, device: torch.device) -> Tensor:
-    """Return the rows that this rank evaluates.
-
-    All ranks have equally many; the last row is repeated if they do not divide.
-    """
+    """Return the rows of this rank; all have equally many, so the last row may be repeated."""
     share = ceil(rows / dist.get_world_size(group))
     return (torch.arange(share, device=device) + dist.get_rank(group) * share).clamp(max=rows - 1)
 
@@ -179,10 +176,7 @@ class _Split(torch.autograd.Function):
 
 
 class _Join(torch.autograd.Function):
-    """Gather the rows of all ranks; backward, take this rank's rows times the number of ranks.
-
-    The gradient of repeated rows is zero.
-    """
+    """Gather the rows of all ranks; backward, take this rank's rows times the number of ranks."""
 
     @staticmethod
     def forward(values: Tensor, rows: int, group: Group) -> Tensor:
