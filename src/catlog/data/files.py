@@ -117,10 +117,7 @@ EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000').
 
 
 def locate(file: File, folder: str | Path | None = None) -> Path:
-    """Return the path of ``file`` in ``folder``, else in CATLOG_DATA, else in the cache folder.
-
-    A file that is missing in the cache folder is downloaded.
-    """
+    """Return the path of ``file`` in ``folder`` or CATLOG_DATA; without either, download it."""
     folder = folder or os.environ.get("CATLOG_DATA")
     if not folder:
         return download(file)

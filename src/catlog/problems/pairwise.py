@@ -1,7 +1,4 @@
-"""Sums over pairs of variables.
-
-The expectation of such a function of independent variables is its value at their probabilities.
-"""
+"""Sums over pairs of variables, whose expectation is their value at the probabilities."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,4 @@
-"""Distributions whose variables depend on each other.
-
-The relevant past has finitely many states, so dynamic programming gives the expectation.
-"""
+"""Distributions of dependent variables, with expectations by dynamic programming."""
 
 import torch
 from torch import Tensor

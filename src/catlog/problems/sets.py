@@ -1,7 +1,4 @@
-"""Unions: an element counts once, however many variables choose it.
-
-The expectation of a product over independent variables is the product of their expectations.
-"""
+"""Unions: an element counts once, however many variables choose it."""
 
 import torch
 from torch import Tensor

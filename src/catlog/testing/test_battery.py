@@ -77,17 +77,12 @@ def test_unbiased_with_dependent_draws(
     first, second = torch.cartesian_prod(*[torch.arange(len(pairs))] * 2).T
     u = torch.stack([pairs[first], pairs[second]], -1).movedim(1, 0)  # [n=2, outcomes, d=2]
 
-    if kind == "bits":
-        theta = torch.tensor([3 / 8, 6 / 8], dtype=torch.float64, requires_grad=True)
+    eighths = [3, 6] if kind == "bits" else [[1, 5, 2], [4, 1, 3]]
+    theta = (torch.tensor(eighths, dtype=torch.float64) / 8).requires_grad_()
 
-        def law(t: Tensor) -> Distribution:
-            return Independent(Bernoulli(probs=t), 1)
-    else:
-        eighths = torch.tensor([[1, 5, 2], [4, 1, 3]], dtype=torch.float64)
-        theta = (eighths / 8).requires_grad_()
-
-        def law(t: Tensor) -> Distribution:
-            return Independent(OneHotCategorical(probs=t), 1)
+    def law(t: Tensor) -> Distribution:
+        base = Bernoulli if kind == "bits" else OneHotCategorical
+        return Independent(base(probs=t), 1)
 
     def f(x: Tensor) -> Tensor:
         z = x if kind == "bits" else x @ torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
