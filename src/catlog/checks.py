@@ -145,14 +145,10 @@ def check_baseline(value: object, fx: Float[Tensor, "n *batch"]) -> Tensor | flo
             "Reinforce: `baseline` must return a number or a tensor of floats, but it returned "
             f"{returned}."
         )
-    tail = tuple(fx.shape)[max(0, fx.dim() - value.dim()) :]
-    if value.dim() > fx.dim() or any(
-        size not in (1, full) for size, full in zip(value.shape, tail, strict=True)
-    ):
-        shape = f"{tuple(fx.shape)} ([n, *batch])"
+    if not broadcasts(value.shape, fx.shape):
         raise ValueError(
-            f"Reinforce: `baseline` must return a shape that broadcasts to {shape}, but it "
-            f"returned {tuple(value.shape)}."
+            f"Reinforce: `baseline` must return a shape that broadcasts to {tuple(fx.shape)} "
+            f"([n, *batch]), but it returned {tuple(value.shape)}."
         )
     return value
 
@@ -209,10 +205,7 @@ def check_is_tensor(owner: str, name: str, value: object, form: str) -> None:
 def check_tensor(
     name: str, value: object, shape: tuple[int, ...], form: str, device: torch.device | None = None
 ) -> Tensor:
-    """Return ``value``, or raise unless it is a tensor of this shape on this device (None: any).
-
-    ``form`` names the dimensions.
-    """
+    """Return ``value``, or raise unless it is a tensor of this shape, named by ``form``."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name} must be a tensor of shape {shape} ({form}), but {type(value).__name__} was "
@@ -280,9 +273,8 @@ def check_uniforms(
             raise ValueError(
                 f"{name} must hold numbers in [0, 1{']' if closed else ')'}, but others were given."
             )
-        if simplex is not None and bool(
-            ((u.sum(simplex) - 1).abs() > max(1e-3, torch.finfo(u.dtype).eps ** 0.5)).any()
-        ):
+        limit = max(1e-3, torch.finfo(u.dtype).eps ** 0.5)
+        if simplex is not None and bool(((u.sum(simplex) - 1).abs() > limit).any()):
             raise ValueError(f"{name} must add up to 1 along dimension {simplex}, but it does not.")
     u = u.detach()
     if u.dtype == law.real or closed:
@@ -318,12 +310,21 @@ def readable(count: int) -> str:
     return str(count) if count < 10**15 else f"about 10^{floor(log10(count))}"
 
 
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Return whether a tensor of this shape expands to the ``full`` one.
+
+    >>> broadcasts((1, 3), (5, 2, 3)), broadcasts((5, 2, 3), (1, 3))
+    (True, False)
+    """
+    sizes = zip(shape[::-1], full[::-1], strict=False)
+    return len(shape) <= len(full) and all(size in (1, most) for size, most in sizes)
+
+
 def same_device(first: torch.device, second: torch.device) -> bool:
     """Return whether both are the same; ``cuda`` is any ``cuda:i``.
 
     >>> same_device(torch.device("cuda"), torch.device("cuda:1"))
     True
     """
-    return first.type == second.type and (
-        first.index is None or second.index is None or first.index == second.index
-    )
+    any_index = first.index is None or second.index is None
+    return first.type == second.type and (any_index or first.index == second.index)

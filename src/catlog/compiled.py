@@ -39,9 +39,8 @@ class CompiledStep:
         self.optimiser = optimiser
         self.group = group
         self.warmup = warmup
-        self.parameters: list[Tensor] = [
-            p for group in optimiser.param_groups for p in group["params"]
-        ]
+        groups = optimiser.param_groups
+        self.parameters: list[Tensor] = [p for group in groups for p in group["params"]]
         self.compile = compile
         self.mode: str | None = None
         self.why = ""
@@ -96,9 +95,8 @@ class CompiledStep:
         devices = {parameter.device.type for parameter in self.parameters}
         compiles = devices == {"cuda"} if self.compile is None else self.compile
         if compiles:
-            self._run = torch.compile(
-                _with_code_copy(self._mean), fullgraph=True, dynamic=False, options=OPTIONS
-            )
+            mean = _with_code_copy(self._mean)
+            self._run = torch.compile(mean, fullgraph=True, dynamic=False, options=OPTIONS)
         self.mode = "compiled" if compiles else "eager"
         if devices != {"cuda"}:
             self.why = "CUDA graphs need all parameters on one GPU."
@@ -200,13 +198,8 @@ def _with_code_copy(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return MethodType(_with_code_copy(loss.__func__), loss.__self__)
     if not isinstance(loss, FunctionType):
         return loss
-    copy = FunctionType(
-        loss.__code__.replace(),
-        loss.__globals__,
-        loss.__name__,
-        loss.__defaults__,
-        loss.__closure__,
-    )
+    rest = (loss.__globals__, loss.__name__, loss.__defaults__, loss.__closure__)
+    copy = FunctionType(loss.__code__.replace(), *rest)
     copy.__kwdefaults__ = loss.__kwdefaults__
     return copy
 

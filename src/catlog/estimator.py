@@ -104,25 +104,20 @@ class Estimator(Protocol):
     @property
     def unbiased(self) -> bool:
         """Return whether value and gradient are right in expectation, with the present settings."""
-        ...
 
     @property
     def randomness(self) -> tuple[str, ...]:
         """Return the names of the arguments that inject randomness, with the present settings."""
-        ...
 
     @property
     def differentiates_f(self) -> bool:
         """Return whether the derivative of f in its input is used."""
-        ...
 
     def rows(self, q: Distribution) -> int:
         """Return the number of base draws: the leading dimension of ``x``."""
-        ...
 
     def evaluations(self, q: Distribution) -> int:
         """Return the number of evaluations of f per batch element."""
-        ...
 
     def __call__(
         self,

@@ -134,10 +134,7 @@ def _known_logarithm(E: Estimator, f: Function, q: Distribution) -> Tensor | Non
 def log_of_mean(
     estimates: Float[Tensor, "repeats *batch"], floor: float | None = None
 ) -> Float[Tensor, "*batch"]:
-    """Return the corrected logarithm of the mean of independent estimates.
-
-    See :func:`log_expectation`.
-    """
+    """Return the corrected logarithm of a mean of estimates, see :func:`log_expectation`."""
     repeats = len(estimates)
     smallest = torch.finfo(estimates.dtype).tiny
     mean = estimates.mean(0)

@@ -143,8 +143,8 @@ def _wrong_batch(law: Distribution, p: Distribution, fixed: bool, samples: int) 
         expected = (samples, *p.batch_shape)
         return (
             f"q(z) must have batch shape {expected} ([samples, *batch]), as z has, but it has "
-            f"{tuple(law.batch_shape)}: wrap distributions of several variables in Independent(q, "
-            "1)."
+            f"{tuple(law.batch_shape)}: wrap distributions of several variables in "
+            "Independent(q, 1)."
         )
     batch_of_q = tuple(law.batch_shape[1:])
     batch_of_p = tuple(p.batch_shape)

@@ -35,12 +35,7 @@ class Sequences:
         return self.images[self.index[rows]]
 
     def to(self, device: torch.device | str) -> "Sequences":
-        return Sequences(
-            self.images.to(device),
-            self.index.to(device),
-            self.sums.to(device),
-            self.labels.to(device),
-        )
+        return Sequences(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -78,13 +73,8 @@ def addition(
     if sequences is not None:
         check_count("addition", "sequences", sequences)
     most = min(len(images.train), len(images.test)) // batch
-    check_count(
-        "addition",
-        "digits",
-        digits,
-        most=most,
-        hint=f"{images.name!r} has {len(images.test)} test images.",
-    )
+    hint = f"{images.name!r} has {len(images.test)} test images."
+    check_count("addition", "digits", digits, most=most, hint=hint)
     if max(images.train_labels.max(), images.test_labels.max()) > 9:
         raise ValueError(
             f"addition: `images` must have the labels 0 to 9, but {images.name!r} has more. Use "
@@ -100,8 +90,5 @@ def addition(
         index = torch.cat(orders)[: count * digits].reshape(count, digits)
         return Sequences(pixels.reshape(-1, 28, 28), index, labels[index].sum(1), labels[index])
 
-    return Addition(
-        digits,
-        draw(images.train, images.train_labels, sequences),
-        draw(images.test, images.test_labels, None),
-    )
+    train = draw(images.train, images.train_labels, sequences)
+    return Addition(digits, train, draw(images.test, images.test_labels, None))

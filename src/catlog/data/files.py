@@ -43,58 +43,44 @@ class File:
         return [mirror + self.name for mirror in MIRRORS[Path(self.path).parts[0]]]
 
 
+IDX_FILES = (
+    ("train-images-idx3-ubyte.gz", (60000, 28, 28)),
+    ("train-labels-idx1-ubyte.gz", (60000,)),
+    ("t10k-images-idx3-ubyte.gz", (10000, 28, 28)),
+    ("t10k-labels-idx1-ubyte.gz", (10000,)),
+)
+
+
+def _idx_files(folder: str, *digests: str) -> tuple[File, ...]:
+    """Return a set in MNIST's format; of every file, both digests are given."""
+    return tuple(
+        File(f"{folder}/{name}", shape, *digests[2 * i : 2 * i + 2])
+        for i, (name, shape) in enumerate(IDX_FILES)
+    )
+
+
 FILES: dict[str, tuple[File, ...]] = {
-    "mnist": (
-        File(
-            "mnist/train-images-idx3-ubyte.gz",
-            (60000, 28, 28),
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ),
-        File(
-            "mnist/train-labels-idx1-ubyte.gz",
-            (60000,),
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        ),
-        File(
-            "mnist/t10k-images-idx3-ubyte.gz",
-            (10000, 28, 28),
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        ),
-        File(
-            "mnist/t10k-labels-idx1-ubyte.gz",
-            (10000,),
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        ),
+    "mnist": _idx_files(
+        "mnist",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
-    "fashion-mnist": (
-        File(
-            "fashion-mnist/train-images-idx3-ubyte.gz",
-            (60000, 28, 28),
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        ),
-        File(
-            "fashion-mnist/train-labels-idx1-ubyte.gz",
-            (60000,),
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        ),
-        File(
-            "fashion-mnist/t10k-images-idx3-ubyte.gz",
-            (10000, 28, 28),
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        ),
-        File(
-            "fashion-mnist/t10k-labels-idx1-ubyte.gz",
-            (10000,),
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        ),
+    "fashion-mnist": _idx_files(
+        "fashion-mnist",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
     "omniglot": (
         File(
@@ -131,10 +117,7 @@ EMBEDDED = "Or use the embedded images, which need no files: load('mnist-5000').
 
 
 def locate(file: File, folder: str | Path | None = None) -> Path:
-    """Return the path of ``file`` in ``folder``, else in CATLOG_DATA, else in the cache folder.
-
-    A file that is missing in the cache folder is downloaded.
-    """
+    """Return the path of ``file`` in ``folder`` or CATLOG_DATA; without either, download it."""
     folder = folder or os.environ.get("CATLOG_DATA")
     if not folder:
         return download(file)

@@ -91,9 +91,8 @@ def decode(path: Path, file: File, split: str) -> Decoded:
                     digests.append(f"{sha256(data)}  {name}\n")
                     keys.append(f"{split}{alphabet}_{int(character) - 1}_{png}")
                     labels.append(int(label) - 1)
-                chunks.append(
-                    (64 * shrink(torch.from_numpy(chunk))).round().to(torch.uint8).flatten(1)
-                )
+                small = 64 * shrink(torch.from_numpy(chunk))
+                chunks.append(small.round().to(torch.uint8).flatten(1))
     except DataError:
         raise
     except Exception as error:  # zipfile, its decompressors and Pillow raise a dozen types
@@ -119,11 +118,7 @@ def restore(cached: Path, count: int) -> Decoded | None:
                 images, labels = arrays["images"], arrays["labels"]
     except Exception:  # any damage: the images are decoded again
         return None
-    if (
-        images.shape != (count, 784)
-        or images.dtype != np.uint8
-        or labels.shape != (count,)
-        or labels.dtype != np.int64
-    ):
+    shapes, dtypes = (images.shape, labels.shape), (images.dtype, labels.dtype)
+    if shapes != ((count, 784), (count,)) or dtypes != (np.uint8, np.int64):
         return None
     return torch.from_numpy(images), torch.from_numpy(labels)

@@ -24,10 +24,7 @@ def ended_before(x: Int64[Tensor, "*lead d"], end: int) -> Bool[Tensor, "*lead d
 def absorb(
     logits: Float[Tensor, "*lead k"], has_ended: Bool[Tensor, "*lead"], end: int
 ) -> Float[Tensor, "*lead k"]:
-    """Return the logits, replaced by those of a certain ``end`` where the sequence has ended.
-
-    The replaced ones get no gradient.
-    """
+    """Return the logits, or constant ones of a certain ``end`` where the sequence has ended."""
     category = torch.arange(logits.shape[-1], device=logits.device)
     certain = torch.where(category == end, 0.0, -torch.inf).to(logits.dtype)
     return torch.where(has_ended.unsqueeze(-1), certain, logits)

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..checks import check_count
+from ..checks import broadcasts, check_count
 from ..tracing import can_inspect, inside_functorch
 from .absorbing import Running, absorb, ended_before
 from .causal import changed_later, check_causal, check_steps, rounding
 from .network_checks import check_f, check_network
-from .ordered import Ordered, check_logits
+from .ordered import Ordered, Points, Previous, check_logits
 
 
 class Autoregressive(Ordered):
@@ -123,11 +123,8 @@ class Autoregressive(Ordered):
         self.incremental = steps
         self.end = end
         self.temperature = temperature
-        super().__init__(
-            torch.Size(batch_shape),
-            torch.Size([len(self.cardinalities)]),
-            validate_args=validate_args,
-        )
+        event_shape = torch.Size([len(self.cardinalities)])
+        super().__init__(torch.Size(batch_shape), event_shape, validate_args=validate_args)
 
     def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         log_probs = super().log_conditionals(x, validate)
@@ -183,15 +180,17 @@ class Autoregressive(Ordered):
         if uses > 4 and uses & (uses - 1):
             return
         x = self.without_end(x)
-        points = changed_later(x, self.cardinalities)
+        d = len(self.cardinalities)
+        cuts = sorted({0, d // 2, d - 1})
+        points = changed_later(x, self.cardinalities, cuts)
         raw = self.raw_logits(points)
         eps = rounding({self.real, *(logits.dtype for logits in raw)}, x.device)
         known = self._stacked(raw, points, validate=False)
-        check_causal(known, eps)
+        check_causal(known, eps, cuts)
         if self.incremental and hasattr(self.network, "all_logits"):
             check_steps(self._stacked(self.by_steps(x), x, validate=False), known[:1], eps)
 
-    def without_end(self, x: Int64[Tensor, "*lead d"]) -> Int64[Tensor, "*lead d"]:
+    def without_end(self, x: Points) -> Points:
         """Return the points with another category in place of ``end``, so that nothing ends."""
         if self.end is None or min(self.cardinalities) == 1:
             return x
@@ -213,12 +212,10 @@ class Autoregressive(Ordered):
         check_logits(raw, x.shape[:-1] + (1, self.cardinalities[block]), block)
         return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end)
 
-    def _conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead 1 k"]:
+    def _conditional(self, x: Points, block: int) -> Float[Tensor, "*lead 1 k"]:
         if hasattr(self.network, "all_logits"):
-            seen = x if self.end is None else x[..., : block + 1]
-            return self.network.all_logits(seen)[
-                ..., block : block + 1, : self.cardinalities[block]
-            ]
+            logits = self.network.all_logits(x if self.end is None else x[..., : block + 1])
+            return logits[..., block : block + 1, : self.cardinalities[block]]
         raw = self.network(x, block)
         return raw.unsqueeze(-2) if isinstance(raw, Tensor) else raw
 
@@ -251,12 +248,7 @@ class Autoregressive(Ordered):
         return absorb(self._scaled(raw), has_ended.unsqueeze(-1), self.end), state
 
     def _next_of_running(
-        self,
-        block: int,
-        x: Int64[Tensor, "*lead d"],
-        states: Running,
-        previous: Int64[Tensor, "*lead"] | None,
-        has_ended: Bool[Tensor, "*lead"],
+        self, block: int, x: Points, states: Running, previous: Previous, has_ended: Tensor
     ) -> tuple[Float[Tensor, "*lead 1 k"], Running]:
         """Return the next logits and the states, by a step of the sequences that have not ended."""
         lead, k = x.shape[:-1], self.cardinalities[block]
@@ -305,7 +297,7 @@ class Autoregressive(Ordered):
             return self.by_all_logits(x)
         return self.by_steps(x) if self.incremental else super().raw_logits(x)
 
-    def by_all_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead 1 k"]]:
+    def by_all_logits(self, x: Points) -> list[Float[Tensor, "*lead 1 k"]]:
         """Return all logits by one call of the network's ``all_logits``."""
         has_ended = None if self.end is None else ended_before(x, self.end)
         seen = x
@@ -325,7 +317,7 @@ class Autoregressive(Ordered):
             logits = absorb(logits, has_ended, self.end)
         return [logits[..., i : i + 1, :size] for i, size in enumerate(self.cardinalities)]
 
-    def by_steps(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead 1 k"]]:
+    def by_steps(self, x: Points) -> list[Float[Tensor, "*lead 1 k"]]:
         """Return all logits by the network's ``start`` and ``step``."""
         state = self.start(x.shape[:-1])
         blocks = []
@@ -355,13 +347,9 @@ def _running(has_ended: Bool[Tensor, "rows"], x: Tensor) -> Int64[Tensor, "runni
     return None if len(rows) == len(has_ended) else rows
 
 
-def _check_temperature(temperature: object, batch: torch.Size) -> None:
+def _check_temperature(temperature: Any, batch: torch.Size) -> None:
     if isinstance(temperature, Tensor):
-        try:
-            fits = torch.broadcast_shapes(temperature.shape, batch) == batch
-        except RuntimeError:
-            fits = False
-        if not fits:
+        if not broadcasts(temperature.shape, batch):
             raise ValueError(
                 "Autoregressive: `temperature` must be a number or a tensor that broadcasts to the "
                 f"batch shape {tuple(batch)}, but its shape is {tuple(temperature.shape)}."
@@ -369,11 +357,8 @@ def _check_temperature(temperature: object, batch: torch.Size) -> None:
         is_positive = (temperature > 0) & (temperature < torch.inf)
         positive = not can_inspect(True, temperature) or bool(is_positive.all())
     else:
-        positive = (
-            isinstance(temperature, (int, float))
-            and not isinstance(temperature, bool)
-            and 0 < temperature < torch.inf
-        )
+        is_number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
+        positive = is_number and 0 < temperature < torch.inf
     if not positive:
         raise ValueError(
             f"Autoregressive: `temperature` must be positive, but it is {temperature!r}. For the "

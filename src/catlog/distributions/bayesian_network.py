@@ -90,10 +90,9 @@ class BayesianNetwork(Ordered):
         for name, node in nodes.items():
             for parent in node.parents:
                 if parent not in nodes:
-                    known = list(nodes)
                     raise ValueError(
                         f"BayesianNetwork: parent {parent!r} of node {name!r} is not among the "
-                        f"nodes {known}."
+                        f"nodes {list(nodes)}."
                     )
             if isinstance(node.logits, Tensor):
                 block = (node.size,) if node.size > 1 else ()
@@ -132,19 +131,15 @@ class BayesianNetwork(Ordered):
             return raw if node.size > 1 or not isinstance(raw, Tensor) else raw.unsqueeze(-2)
         shape = (node.size, self.cardinalities[self.place[name][0]])
         logits = widened(node.logits)
+        batch = logits.shape[: logits.dim() - len(parents) - (2 if node.size > 1 else 1)]
         if not parents:
-            return logits.reshape(self._table_batch(node) + shape).expand(x.shape[:-1] + shape)
+            return logits.reshape(batch + shape).expand(x.shape[:-1] + shape)
         index = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
         for i in parents:
             index = index * self.cardinalities[i] + x[..., i]
         rows = prod([self.cardinalities[i] for i in parents])
-        table = logits.reshape(self._table_batch(node) + (rows, prod(shape)))
+        table = logits.reshape(batch + (rows, prod(shape)))
         return lookup(table, index).unflatten(-1, shape)
-
-    def _table_batch(self, node: Node) -> torch.Size:
-        assert isinstance(node.logits, Tensor)
-        parents = sum(len(self.place[parent]) for parent in node.parents)
-        return node.logits.shape[: node.logits.dim() - parents - (2 if node.size > 1 else 1)]
 
 
 def _check_nodes(nodes: object) -> None:

@@ -18,6 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 IMPOSSIBLE = -1e30  # log of zero: finite, so that differences and derivatives are never NaN
+Bits = Float[Tensor, "d *batch"]
+Row = Float[Tensor, "width *batch"]
+Table = Float[Tensor, "d_plus_1 width *batch"]
 
 
 class SuffixCounts(torch.autograd.Function):
@@ -29,9 +32,7 @@ class SuffixCounts(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        on: Float[Tensor, "d *batch"], off: Float[Tensor, "d *batch"], width: int
-    ) -> tuple[Float[Tensor, "d_plus_1 width *batch"], Float[Tensor, "width *batch"]]:
+    def forward(on: Bits, off: Bits, width: int) -> tuple[Table, Row]:
         nothing = torch.full_like(on[:1], 2 * IMPOSSIBLE)
         later = torch.cat([torch.zeros_like(nothing), *[nothing] * (width - 1)])
         rows = [later]
@@ -43,11 +44,8 @@ class SuffixCounts(torch.autograd.Function):
         return torch.stack(rows[::-1]), later
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Tensor, int], output: tuple[Tensor, Tensor]
-    ) -> None:
-        on, off, _ = inputs
-        ctx.save_for_backward(on, off, output[0])
+    def setup_context(ctx: Any, inputs: tuple[Bits, Bits, int], output: tuple[Table, Row]) -> None:
+        ctx.save_for_backward(*inputs[:2], output[0])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -65,12 +63,12 @@ class SuffixCounts(torch.autograd.Function):
 
 
 def flow(
-    on: Float[Tensor, "d *batch"],
-    off: Float[Tensor, "d *batch"],
-    counts: Float[Tensor, "d_plus_1 width *batch"],
-    source: Float[Tensor, "width *batch"],
+    on: Bits,
+    off: Bits,
+    counts: Table,
+    source: Row,
     further: Float[Tensor, "d width *batch"] | None = None,
-) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
+) -> tuple[Bits, Bits]:
     """Return the mass that passes each bit as a one, and as a zero.
 
     ``source`` enters at the first bit, with r ones to come, and ``further`` after each bit. At
@@ -105,24 +103,15 @@ class Marginals(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        on: Float[Tensor, "d *batch"],
-        off: Float[Tensor, "d *batch"],
-        counts: Float[Tensor, "d_plus_1 width *batch"],
-        start: Float[Tensor, "width *batch"],
-    ) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
+    def forward(on: Bits, off: Bits, counts: Table, start: Row) -> tuple[Bits, Bits]:
         return flow(on, off, counts, start)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs, *output)
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_ones: Tensor, grad_zeros: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_ones: Bits, grad_zeros: Bits) -> tuple[Bits, Bits, None, None]:
         on, off, counts, start, ones, zeros = ctx.saved_tensors
         grad = grad_ones - grad_zeros
         # A constant added to `grad` multiplies the number of ones, which does not vary. This one
@@ -145,9 +134,8 @@ class Marginals(torch.autograd.Function):
             leaves = is_one * arrival[1:]
             jump = grad[i] + gains[i + 1][:-1] - gains[i + 1][1:]
             given_count = (leaves * is_zero[1:] * jump).sum(0)
-            deviation = torch.where(
-                ones[i] < 0.5, torch.cat([nothing, is_one]) - ones[i], zeros[i] - is_zero
-            )
+            to_one = torch.cat([nothing, is_one])
+            deviation = torch.where(ones[i] < 0.5, to_one - ones[i], zeros[i] - is_zero)
             centred = collected + arrival * (gains[i] - expected)
             covariance.append(given_count + (deviation * centred).sum(0))
             collected_leaves = is_one * collected[1:] + grad[i] * leaves
@@ -157,27 +145,11 @@ class Marginals(torch.autograd.Function):
         return result, -result, None, None
 
 
-def suffix_counts(
-    on: Float[Tensor, "d *batch"], off: Float[Tensor, "d *batch"], width: int
-) -> tuple[Float[Tensor, "d_plus_1 width *batch"], Float[Tensor, "width *batch"]]:
+def suffix_counts(on: Bits, off: Bits, width: int) -> tuple[Table, Row]:
     """Return log P(x_i + ... + x_d = r) for every i and every r below ``width``; its first row."""
-    counts: tuple[Tensor, Tensor] = SuffixCounts.apply(  # type: ignore[no-untyped-call]
-        on, off, width
-    )
-    return counts
+    return SuffixCounts.apply(on, off, width)  # type: ignore[no-untyped-call]
 
 
-def marginals(
-    on: Float[Tensor, "d *batch"],
-    off: Float[Tensor, "d *batch"],
-    counts: Float[Tensor, "d_plus_1 width *batch"],
-    start: Float[Tensor, "width *batch"],
-) -> tuple[Float[Tensor, "d *batch"], Float[Tensor, "d *batch"]]:
-    """Return the probabilities of a one and of a zero at every bit, given r ones in all.
-
-    ``start`` is one-hot in r.
-    """
-    probs: tuple[Tensor, Tensor] = Marginals.apply(  # type: ignore[no-untyped-call]
-        on, off, counts, start
-    )
-    return probs
+def marginals(on: Bits, off: Bits, counts: Table, start: Row) -> tuple[Bits, Bits]:
+    """Return the probabilities that :class:`Marginals` describes; ``start`` is one-hot in r."""
+    return Marginals.apply(on, off, counts, start)  # type: ignore[no-untyped-call]

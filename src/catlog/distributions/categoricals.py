@@ -46,11 +46,8 @@ class Categoricals(Distribution):
                     "logits.split(sizes, -1)."
                 )
             sizes = tuple(int(size) for size in cardinalities)
-            if (
-                logits.dim() < 2
-                or logits.shape[-2] != len(sizes)
-                or not all(1 <= s <= logits.shape[-1] for s in sizes)
-            ):
+            fits = logits.dim() >= 2 and logits.shape[-2] == len(sizes)
+            if not fits or not all(1 <= size <= logits.shape[-1] for size in sizes):
                 raise ValueError(
                     f"Categoricals: `cardinalities` {sizes} does not fit logits of shape "
                     f"{tuple(logits.shape)}: one number from 1 to the last dimension is needed per "
@@ -58,9 +55,8 @@ class Categoricals(Distribution):
                     f"Categoricals(logits.split({sizes}, -1))."
                 )
             category = torch.arange(logits.shape[-1], device=logits.device)
-            padded = logits.masked_fill(
-                category >= integers(sizes, logits.device)[:, None], -torch.inf
-            )
+            beyond = category >= integers(sizes, logits.device)[:, None]
+            padded = logits.masked_fill(beyond, -torch.inf)
         else:
             if isinstance(logits, str) or not hasattr(logits, "__len__"):
                 raise TypeError(
@@ -82,8 +78,7 @@ class Categoricals(Distribution):
                     f"of at least 1, but {shapes} were given."
                 )
             sizes = tuple(row.shape[-1] for row in logits)
-            most = max(sizes)
-            rows = [pad(row, (0, most - row.shape[-1]), value=-torch.inf) for row in logits]
+            rows = [pad(row, (0, max(sizes) - row.shape[-1]), value=-torch.inf) for row in logits]
             padded = torch.stack(rows, -2)
         self.cardinalities = sizes
         self.logits = padded - padded.logsumexp(-1, keepdim=True)
@@ -96,9 +91,8 @@ class Categoricals(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(
-            constraints.integer_interval(0, max(self.cardinalities) - 1), 1
-        )
+        most = max(self.cardinalities) - 1
+        return constraints.independent(constraints.integer_interval(0, most), 1)
 
     def __repr__(self) -> str:
         sizes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
@@ -106,21 +100,18 @@ class Categoricals(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Categoricals":
         new = self._get_checked_instance(Categoricals, _instance)  # type: ignore[no-untyped-call]
+        batch = torch.Size(batch_shape)
         new.cardinalities = self.cardinalities
-        new.logits = new._param = self.logits.expand(
-            torch.Size(batch_shape) + self.logits.shape[-2:]
-        )
-        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new.logits = new._param = self.logits.expand(batch + self.logits.shape[-2:])
+        Distribution.__init__(new, batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
         with torch.no_grad():
-            flat = self.probs.expand(shape + self.logits.shape[-1:]).reshape(
-                -1, self.logits.shape[-1]
-            )
-            return flat.multinomial(1).reshape(shape)
+            probs = self.probs.expand(shape + self.logits.shape[-1:])
+            return probs.flatten(0, -2).multinomial(1).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:

@@ -13,30 +13,21 @@ NOT_DETERMINISTIC = (
 
 
 def changed_later(
-    x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...], cuts: list[int] | None = None
+    x: Int64[Tensor, "1 *batch d"], sizes: tuple[int, ...], cuts: list[int]
 ) -> Int64[Tensor, "rows *batch d"]:
     """Return the point x twice, then x with other values from each of the cuts on.
 
-    By default these are the first variable, the middle one and the last one.
-
-    >>> changed_later(torch.tensor([[0, 1, 2]]), (2, 2, 4)).tolist()
+    >>> changed_later(torch.tensor([[0, 1, 2]]), (2, 2, 4), [0, 1, 2]).tolist()
     [[0, 1, 2], [0, 1, 2], [1, 0, 1], [0, 0, 1], [0, 1, 1]]
     """
     size = integers(sizes, x.device)
     variable = torch.arange(len(sizes), device=x.device)
     changed = (x + 1 + variable % (size - 1).clamp(min=1)) % size
-    cuts = _cuts(len(sizes)) if cuts is None else cuts
     rows = [torch.where(variable >= cut, changed, x) for cut in cuts]
     return torch.cat([x, x, *rows])
 
 
-def _cuts(d: int) -> list[int]:
-    return sorted({0, d // 2, d - 1})
-
-
-def check_causal(
-    log_probs: Float[Tensor, "rows *batch d k"], eps: float, cuts: list[int] | None = None
-) -> None:
+def check_causal(log_probs: Float[Tensor, "rows *batch d k"], eps: float, cuts: list[int]) -> None:
     """Raise if log-probabilities depend on later variables, or on the row.
 
     They are those at the points of :func:`changed_later`. ``eps`` is the network's rounding error.
@@ -49,13 +40,11 @@ def check_causal(
             f"q: the network gives variable {i} different logits in two rows that hold the same "
             f"point. {NOT_DETERMINISTIC}"
         )
-    for cut, after in zip(_cuts(d) if cuts is None else cuts, changed, strict=True):
-        if (
-            i := differing_variable(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)
-        ) is not None:
-            change = f"variables {cut} to {d - 1} change"
-            if cut == d - 1:
-                change = f"variable {cut} changes"
+    for cut, after in zip(cuts, changed, strict=True):
+        i = differing_variable(first[..., : cut + 1, :], after[..., : cut + 1, :], limit)
+        if i is not None:
+            several = f"variables {cut} to {d - 1} change"
+            change = several if cut < d - 1 else f"variable {cut} changes"
             raise ValueError(
                 f"q: the network's logits of variable {i} change when {change}, but they may "
                 f"depend on variables before {i} alone. A causal mask is missing, or is shifted by "
@@ -77,10 +66,7 @@ def check_steps(
 
 
 def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
-    """Return a network's relative rounding error per operation.
-
-    It is that of bfloat16 if the network may multiply in less than float32.
-    """
+    """Return a network's rounding error: that of bfloat16, if it may multiply in fewer bits."""
     narrow = (
         device.type != "cpu"
         or torch.get_float32_matmul_precision() != "highest"
@@ -95,10 +81,7 @@ def rounding(dtypes: set[torch.dtype], device: torch.device) -> float:
 def differing_variable(
     first: Float[Tensor, "*lead d k"], second: Float[Tensor, "*lead d k"], limit: float
 ) -> int | None:
-    """Return the first variable whose log-probabilities differ, or None.
-
-    ``limit`` is relative to the largest of them.
-    """
+    """Return the first variable that differs by more than ``limit`` times the largest, or None."""
     size = torch.where(first.isfinite(), first, 0.0).abs().amax().clamp(min=1.0)
     close = (first - second).abs() <= limit * size
     same = (first == second) | close | (first.isnan() & second.isnan())

@@ -106,10 +106,7 @@ def distinct_rows(q: Ordered, index: Int64[Tensor, "n *batch d"]) -> Int64[Tenso
 
 
 def view(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Factors | Conditionals:
-    """Return ``q`` as independent factors if possible, else by its conditionals.
-
-    ``outputs`` batch dimensions of size 1 are appended, for functions with many outputs.
-    """
+    """Return :func:`factors` of ``q`` if its variables are independent, else its conditionals."""
     q = converted(q)
     if not isinstance(q, Ordered):
         return factors(q, outputs=outputs, validate=validate)

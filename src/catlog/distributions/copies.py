@@ -33,15 +33,12 @@ class Copies(Ordered):
         self.base = base
         self.copies = copies
         self.cardinalities = base.cardinalities * count
-        self.blocks = tuple(
-            tuple(copy * d + i for i in block) for block in base.blocks for copy in range(count)
-        )
+        first = [copy * d for copy in range(count)]  # variable of every copy
+        self.blocks = tuple(tuple(i + j for i in block) for block in base.blocks for j in first)
         self.ancestors = tuple(
-            frozenset(copy * d + i for i in known)
-            for known in base.ancestors
-            for copy in range(count)
+            frozenset(i + j for i in known) for known in base.ancestors for j in first
         )
-        self.fixed = frozenset(copy * d + i for i in base.fixed for copy in range(count))
+        self.fixed = frozenset(i + j for i in base.fixed for j in first)
         self.real = base.real
         self.device = base.device
         self.form = PointForm(inner.kind, copies + inner.event_shape, inner.dtype)
@@ -57,13 +54,10 @@ class Copies(Ordered):
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         inner, copy = divmod(block, prod(self.copies))
-        points = self._apart(x)
-        incremental = self.base.incremental
-        raw = (
-            self.base.raw_logits(points)[inner]
-            if incremental
-            else self.base.conditional(points, inner)
-        )
+        if self.base.incremental:
+            raw = self.base.raw_logits(self._apart(x))[inner]
+        else:
+            raw = self.base.conditional(self._apart(x), inner)
         return self._together(raw, x.shape[:-1])[..., copy, :, :]
 
     def raw_logits(self, x: Tensor) -> list[Tensor]:

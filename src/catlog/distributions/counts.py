@@ -1,5 +1,6 @@
 """Counts: the view of Poisson, Binomial, Geometric and NegativeBinomial, and their truncation."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +22,8 @@ from torch.nn.functional import logsigmoid
 
 from ..checks import check_count, check_flag, check_number, check_outputs, check_validate
 from ..tracing import can_inspect
-from .factors import base_distribution, safe_log
+from .factors import base_distribution, given_form, safe_log
+from .ordered import widened
 
 MOST_CATEGORIES = 2**16
 
@@ -111,12 +113,10 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
         )
     batch = q.batch_shape + (1,) * outputs
     shape = batch + (prod(q.event_shape),)
-    logs = _logs(base)
     parameter = base.rate if isinstance(base, Poisson) else base.probs
     if can_inspect(validate, parameter) and not bool(parameter.isfinite().all()):
         raise ValueError(f"q: {type(base).__name__} has parameters that are NaN or infinite.")
-    theta = parameter.reshape(shape)
-    theta = theta if theta.dtype in (torch.float32, torch.float64) else theta.float()
+    theta = widened(parameter.reshape(shape))
     endless = {Geometric: 0.0, NegativeBinomial: 1.0}.get(type(base))
     if endless is not None and can_inspect(validate, theta) and bool((theta == endless).any()):
         raise ValueError(
@@ -125,11 +125,10 @@ def counts(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Count
         )
     size = total.to(theta) if isinstance(total, Tensor) else theta.new_full((), total)
     size = size.expand(parameter.shape).reshape(shape)
-    flat = [log.to(theta.dtype).reshape(shape) for log in logs]
-    family = FAMILIES[type(base)](theta, size, *flat)
+    logs = [log.to(theta.dtype).reshape(shape) for log in _logs(base)]
     return Counts(
         parameter=theta,
-        family=family,
+        family=FAMILIES[type(base)](theta, size, *logs),
         batch_shape=batch,
         event_shape=q.event_shape,
         dtype=parameter.dtype,
@@ -142,19 +141,10 @@ def _logs(q: Poisson | Binomial | Geometric | NegativeBinomial) -> tuple[Tensor,
     """Return log p and log(1 - p), exact also for logits of +-80; of a rate, its logarithm."""
     if isinstance(q, Poisson):
         return safe_log(q.rate), q.rate
-    if _is_given_by_logits(q):
-        logits = q.logits if q.logits.dtype == torch.float64 else q.logits.float()
+    if given_form(q) == "logits":
+        logits = widened(q.logits)
         return logsigmoid(logits), logsigmoid(-logits)
     return safe_log(q.probs), safe_log(1 - q.probs)
-
-
-def _is_given_by_logits(q: Binomial | Geometric | NegativeBinomial) -> bool:
-    """Return whether q was made from logits; torch caches the other form once it is read."""
-    if "probs" not in q.__dict__:
-        return True
-    if torch.compiler.is_compiling():  # where the order of attributes is unknown
-        return False
-    return next(name for name in q.__dict__ if name in ("probs", "logits")) == "logits"
 
 
 def _times(count: Tensor, log: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d K"]:
@@ -309,16 +299,10 @@ def _enough(law: Counts, error: float) -> int:
     def is_enough(categories: int) -> bool:
         return bool((_tails(law, categories).sum(-1) <= error).all())
 
-    high = 2 if bool((law.family.most > 0).any()) else 1
-    while not is_enough(high):
-        high *= 2
-        if high > MOST_CATEGORIES:
-            raise ValueError(
-                f"truncated: an `error` of {error} needs more than {MOST_CATEGORIES} categories. "
-                "Use a larger one, or catlog.CountDifferences, which does not truncate."
-            )
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    sizes = range(2 if bool((law.family.most > 0).any()) else 1, MOST_CATEGORIES + 1)
+    if not is_enough(MOST_CATEGORIES):
+        raise ValueError(
+            f"truncated: an `error` of {error} needs more than {MOST_CATEGORIES} categories. "
+            "Use a larger one, or catlog.CountDifferences, which does not truncate."
+        )
+    return sizes[bisect_left(sizes, True, key=is_enough)]

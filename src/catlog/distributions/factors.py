@@ -6,7 +6,7 @@ the points in the form that ``q.sample()`` gives.
 
 from dataclasses import dataclass
 from math import log, prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -20,6 +20,9 @@ from ..tracing import can_inspect, inside_functorch
 from .categoricals import Categoricals
 from .foreign import converted
 from .ordered import Ordered
+
+Base = Bernoulli | Categorical | Categoricals
+Table = Float[Tensor, "*shape k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +82,10 @@ class Factors:
     @property
     def log_probs(self) -> Float[Tensor, "*batch d k"]:
         """log p_i(k); impossible categories have -inf and a zero gradient."""
-        if self.given_logits is not None:
-            return self.given_logits
-        return safe_log(self.probs)
+        return safe_log(self.probs) if self.given_logits is None else self.given_logits
 
     def with_probs(self, probs: Tensor, log_probs: Tensor) -> "Factors":
-        """Return the same variables with other probabilities.
-
-        PyTorch 2.6 cannot compile ``dataclasses.replace``.
-        """
+        """Return other probabilities of the variables; torch 2.6 cannot compile ``replace``."""
         return Factors(
             self.kind,
             probs,
@@ -120,11 +118,8 @@ class Factors:
         """Return the point with these category numbers, in a new tensor."""
         if self.kind == Kind.ONE_HOT:
             flat = torch.zeros(index.shape + (self.k,), dtype=self.dtype, device=index.device)
-            return self.shaped(
-                (flat.scatter if inside_functorch() else flat.scatter_)(
-                    -1, index.long().unsqueeze(-1), 1.0
-                )
-            )
+            put = flat.scatter if inside_functorch() else flat.scatter_
+            return self.shaped(put(-1, index.long().unsqueeze(-1), 1.0))
         flat = index.to(self.dtype)
         return self.shaped(flat.clone() if flat is index else flat)
 
@@ -140,9 +135,8 @@ class Factors:
         if self.kind != Kind.ONE_HOT:
             return put(-1, index, category.to(self.dtype).unsqueeze(-1))
         row = torch.zeros(category.shape + (1, self.k), dtype=self.dtype, device=flat.device)
-        row = (row.scatter if inside_functorch() else row.scatter_)(
-            -1, category[..., None, None], 1.0
-        )
+        put_one = row.scatter if inside_functorch() else row.scatter_
+        row = put_one(-1, category[..., None, None], 1.0)
         return put(-2, index.unsqueeze(-1).expand(row.shape), row)
 
     def log_prob(self, index: Int64[Tensor, "n *batch d"]) -> Float[Tensor, "n *batch"]:
@@ -185,7 +179,6 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
             f"q: a distribution needs at least one variable and one category, but {_name(q)} has "
             f"event shape {tuple(event)}."
         )
-    shape = batch + (d, k)
     if can_inspect(validate, probs) and not bool((probs >= 0).all()):
         bad = (~(probs.detach() >= 0)).nonzero()[0].tolist()
         raise ValueError(
@@ -195,15 +188,14 @@ def factors(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Fact
         )
     if logits is None:
         probs = _without_impossible(probs)
+    sizes = base.cardinalities if isinstance(base, Categoricals) else (k,)
     return Factors(
         kind=kind,
-        probs=probs.reshape(shape),
-        given_logits=None if logits is None else logits.reshape(shape),
+        probs=probs.reshape(batch + (d, k)),
+        given_logits=None if logits is None else logits.reshape(batch + (d, k)),
         batch_shape=batch,
         event_shape=event,
-        cardinalities=base.cardinalities * (d // len(base.cardinalities))
-        if isinstance(base, Categoricals)
-        else (k,) * d,
+        cardinalities=sizes * (d // len(sizes)),
         dtype=dtype,
         outputs=outputs,
         validate=validate,
@@ -252,9 +244,7 @@ def bits_only(q: Distribution, law: Factors, owner: str, instead: str) -> None:
         )
 
 
-def _probs_and_logits(
-    q: Bernoulli | Categorical | Categoricals, validate: bool
-) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"] | None]:
+def _probs_and_logits(q: Base, validate: bool) -> tuple[Table, Table | None]:
     """Return probabilities, and log-probabilities if q was given by logits.
 
     If torch's ``expand`` has lost the form, logits are used, except where torch clamped them.
@@ -270,12 +260,11 @@ def _probs_and_logits(
     if can_inspect(validate, clamped) and not bool(clamped.any()):
         return by_logits, logits
     by_probs = _without_impossible(_by_probs(q))
-    return torch.where(clamped, by_probs, by_logits), torch.where(
-        clamped, safe_log(by_probs), logits
-    )
+    logits = torch.where(clamped, safe_log(by_probs), logits)
+    return torch.where(clamped, by_probs, by_logits), logits
 
 
-def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "probs", "unknown"]:
+def given_form(q: Any) -> Literal["logits", "probs", "unknown"]:
     """Return whether q was given by its logits or by its probabilities.
 
     torch caches the other form once it is read. Its ``expand`` copies both, probabilities first,
@@ -283,7 +272,7 @@ def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "
     """
     if "probs" not in q.__dict__:
         return "logits"
-    if "logits" not in q.__dict__ or q._param is q.__dict__["probs"]:
+    if "logits" not in q.__dict__ or getattr(q, "_param", None) is q.__dict__["probs"]:
         return "probs"
     if torch.compiler.is_compiling():  # where the order of attributes is unknown
         return "unknown"
@@ -291,19 +280,18 @@ def given_form(q: Bernoulli | Categorical | Categoricals) -> Literal["logits", "
     return "logits" if first == "logits" else "unknown"
 
 
-def was_clamped(q: Bernoulli | Categorical | Categoricals) -> Bool[Tensor, "*shape 1"]:
+def was_clamped(q: Base) -> Bool[Tensor, "*shape 1"]:
     """Return where torch computed logits from probabilities so near to 0 or 1 that it clamped them.
 
     There, logits make impossible categories possible, and give categories below the clamp no
     gradient.
     """
     eps = torch.finfo(q._param.dtype).eps  # what torch clamps to
-    return ((_by_probs(q) < eps) & (_by_logits(q)[1] >= log(eps) * (1 + 4 * eps))).any(
-        -1, keepdim=True
-    )
+    above = _by_logits(q)[1] >= log(eps) * (1 + 4 * eps)
+    return ((_by_probs(q) < eps) & above).any(-1, keepdim=True)
 
 
-def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shape k"]:
+def _by_probs(q: Base) -> Table:
     probs = q.probs if _is_wide(q.probs) else q.probs.float()
     if isinstance(q, Bernoulli):
         return torch.stack([1 - probs, probs], -1)
@@ -311,9 +299,7 @@ def _by_probs(q: Bernoulli | Categorical | Categoricals) -> Float[Tensor, "*shap
     return probs if probs is q.probs else probs / probs.sum(-1, keepdim=True)
 
 
-def _by_logits(
-    q: Bernoulli | Categorical | Categoricals,
-) -> tuple[Float[Tensor, "*shape k"], Float[Tensor, "*shape k"]]:
+def _by_logits(q: Base) -> tuple[Table, Table]:
     logits = q.logits if _is_wide(q.logits) else q.logits.float()
     if isinstance(q, Bernoulli):
         both = torch.stack([-logits, logits], -1)
@@ -328,7 +314,7 @@ def safe_log(probs: Tensor) -> Tensor:
     return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)
 
 
-def _without_impossible(probs: Float[Tensor, "*shape k"]) -> Float[Tensor, "*shape k"]:
+def _without_impossible(probs: Table) -> Table:
     """Normalise once more over the possible categories: impossible ones get no gradient.
 
     As its probability grows, an impossible category takes it from the possible ones. Masking its

@@ -105,23 +105,18 @@ def _keys(kind: type) -> tuple[type | str, ...]:
 
 
 def _masked(q: Any) -> Distribution:
-    """Convert torchrl's MaskedCategorical; with ``indices``, its logits are those of a subset."""
     return Categorical(logits=_all_logits(q), validate_args=False)
-
-
-def _masked_one_hot(q: Any) -> Distribution:
-    return OneHotCategorical(logits=_all_logits(q), validate_args=False)
 
 
 def _one_hot(q: Any) -> Distribution:
     """Convert torchrl's OneHotCategorical, whose points are one-hot though it is a Categorical."""
-    return OneHotCategorical(logits=q.logits, validate_args=False)
+    return OneHotCategorical(logits=_all_logits(q), validate_args=False)
 
 
 def _all_logits(q: Any) -> Tensor:
-    """Return the logits of all categories, -inf for those that are masked."""
+    """Return the logits of all categories; with ``indices``, those of torchrl are of a subset."""
     logits: Tensor = q.logits
-    if not q._sparse_mask:
+    if not getattr(q, "_sparse_mask", False):
         return logits
     chosen = q._mask.expand(logits.shape)
     padding = torch.zeros_like(chosen, dtype=torch.bool)
@@ -134,7 +129,7 @@ def _all_logits(q: Any) -> Tensor:
 
 for _name, _convert in {
     "MaskedCategorical": _masked,
-    "MaskedOneHotCategorical": _masked_one_hot,
+    "MaskedOneHotCategorical": _one_hot,
     "OneHotCategorical": _one_hot,
 }.items():
     register_distribution(f"torchrl.modules.distributions.discrete.{_name}", _convert)

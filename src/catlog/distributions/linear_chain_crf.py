@@ -106,12 +106,8 @@ class LinearChainCRF(MarkovChain):
         table = torch.stack(transitions[::-1], -3) if transitions else pairs
         # A state without a future is never entered. Any row will do for it, and zeros are valid.
         is_dead = (table < IMPOSSIBLE / 2).all(-1, keepdim=True)
-        super().__init__(
-            _or_impossible(message),
-            torch.where(is_dead, 0.0, _or_impossible(table)),
-            length,
-            validate_args=validate_args,
-        )
+        table = torch.where(is_dead, 0.0, _or_impossible(table))
+        super().__init__(_or_impossible(message), table, length, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "LinearChainCRF":
         new = super().expand(batch_shape, _instance)

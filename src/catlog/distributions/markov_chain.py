@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..checks import check_count, check_is_tensor
+from ..checks import broadcasts, check_count, check_is_tensor
 from .ordered import Ordered, widened
 
 
@@ -51,20 +51,16 @@ class MarkovChain(Ordered):
             )
         k, batch = initial.shape[-1], initial.shape[:-1]
         shared = transition.dim() in (2, len(batch) + 2)
-        steps = None if shared else transition.shape[-3] + 1
-        if length is None:
-            length = steps
-        if length is None:
+        if shared and length is None:
             raise ValueError(
                 "MarkovChain: `length` is needed if one `transition` serves every step."
             )
+        if length is None:
+            length = transition.shape[-3] + 1
         check_count("MarkovChain", "length", length)
-        lead = transition.shape[: -2 if shared else -3]
-        if (
-            transition.shape[-2:] != (k, k)
-            or (steps is not None and steps != length)
-            or not _broadcasts(lead, batch)
-        ):
+        table = (k, k) if shared else (length - 1, k, k)
+        lead, tail = transition.shape[: -len(table)], transition.shape[-len(table) :]
+        if tail != table or not broadcasts(lead, batch):
             sizes = "".join(f"{size}, " for size in batch)
             raise ValueError(
                 f"MarkovChain: `transition` must have shape [{k}, {k}], [{sizes}{k}, {k}] or "
@@ -76,7 +72,7 @@ class MarkovChain(Ordered):
             emission.dim() < 2
             or emission.shape[-1] == 0
             or emission.shape[-2] != k
-            or not _broadcasts(emission.shape[:-2], batch)
+            or not broadcasts(emission.shape[:-2], batch)
         ):
             raise ValueError(
                 f"MarkovChain: `emission` must have shape [*batch, {k}, o] to go with `initial` "
@@ -88,16 +84,13 @@ class MarkovChain(Ordered):
         self.emission = None if emission is None else widened(emission)
         self.shared = shared
         self.length = length
-        states = tuple(range(length))
-        self.cardinalities = (k,) * length + (
-            () if emission is None else (emission.shape[-1],) * length
-        )
-        self.blocks = tuple((t,) for t in states) + (
-            () if emission is None else (tuple(range(length, 2 * length)),)
-        )
-        self.ancestors = tuple(range(t) for t in states) + (
-            () if emission is None else (range(length),)
-        )
+        self.cardinalities = (k,) * length
+        self.blocks = tuple((t,) for t in range(length))
+        self.ancestors = tuple(range(t) for t in range(length))
+        if emission is not None:
+            self.cardinalities += (emission.shape[-1],) * length
+            self.blocks += (tuple(range(length, 2 * length)),)
+            self.ancestors += (range(length),)
         self.real = self.initial.dtype
         self.device = initial.device
         super().__init__(batch, torch.Size([len(self.cardinalities)]), validate_args=validate_args)
@@ -109,14 +102,17 @@ class MarkovChain(Ordered):
         if block == self.length:
             assert self.emission is not None
             return torch.stack([lookup(self.emission, x[..., t]) for t in range(self.length)], -2)
-        table = self.transition if self.shared else self.transition[..., block - 1, :, :]
-        return lookup(table, x[..., block - 1]).unsqueeze(-2)
+        return lookup(self._table(block), x[..., block - 1]).unsqueeze(-2)
+
+    def _table(self, t: int) -> Float[Tensor, "*batch k k"]:
+        """Return the logits of state t given the one before it."""
+        return self.transition if self.shared else self.transition[..., t - 1, :, :]
 
     def entropy(self) -> Tensor:
         """Return the exact entropy, by the marginals of the states."""
 
         def probs_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
-            log_probs = widened(logits).log_softmax(-1)
+            log_probs = logits.log_softmax(-1)
             probs = log_probs.exp()
             return probs, -(probs * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
@@ -124,9 +120,7 @@ class MarkovChain(Ordered):
         terms = [entropy]
         for t in range(self.length):
             if t > 0:
-                step, entropy = probs_and_entropy(
-                    self.transition if self.shared else self.transition[..., t - 1, :, :]
-                )
+                step, entropy = probs_and_entropy(self._table(t))
                 terms.append((marginal * entropy).sum(-1))
                 # Not a matrix product, which autocast would compute in fewer bits.
                 marginal = (marginal.unsqueeze(-1) * step).sum(-2)
@@ -137,15 +131,14 @@ class MarkovChain(Ordered):
 
     def marginals(self) -> Float[Tensor, "*batch d k"]:
         """Return the exact probabilities of every state, and of every observation, at each time."""
-        marginal = widened(self.initial).softmax(-1)
+        marginal = self.initial.softmax(-1)
         states = [marginal]
         for t in range(1, self.length):
-            step = self.transition if self.shared else self.transition[..., t - 1, :, :]
-            marginal = (marginal.unsqueeze(-1) * widened(step).softmax(-1)).sum(-2)
+            marginal = (marginal.unsqueeze(-1) * self._table(t).softmax(-1)).sum(-2)
             states.append(marginal)
         parts = [torch.stack([state.expand_as(marginal) for state in states], -2)]
         if self.emission is not None:
-            emission = widened(self.emission).softmax(-1).unsqueeze(-3)
+            emission = self.emission.softmax(-1).unsqueeze(-3)
             parts.append((parts[0].unsqueeze(-1) * emission).sum(-2))
         most = max(self.cardinalities)
         table = torch.cat([pad(part, (0, most - part.shape[-1])) for part in parts], -2)
@@ -159,13 +152,5 @@ def lookup(
     if table.dim() == 2:
         return table[index]
     table = table.expand(index.shape + table.shape[-2:])
-    return table.gather(
-        -2, index[..., None, None].expand(index.shape + (1, table.shape[-1]))
-    ).squeeze(-2)
-
-
-def _broadcasts(lead: torch.Size, batch: torch.Size) -> bool:
-    """Return whether a table with these leading dimensions broadcasts to the batch."""
-    return len(lead) <= len(batch) and all(
-        size in (1, full) for size, full in zip(lead[::-1], batch[::-1], strict=False)
-    )
+    rows = index[..., None, None].expand(index.shape + (1, table.shape[-1]))
+    return table.gather(-2, rows).squeeze(-2)

@@ -25,18 +25,24 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
     sizes = torch.tensor(q.cardinalities, device=q.device)
     uniforms = torch.rand((*lead, len(sizes)), device=q.device)
     x = q.without_end((uniforms * sizes).long())
-    if q.incremental:
-        _check_states(q, lead)
     known: dict[str, Tensor] = {}
     eps = 0.0
-    for name, form in _forms(q).items():
+    forms: dict[str, Form] = {}
+    if hasattr(q.network, "all_logits"):
+        forms["all_logits"] = q.by_all_logits
+    if q.incremental:
+        _check_states(q, lead)
+        forms["step"] = q.by_steps
+    if not forms:
+        forms["network(x, i)"] = lambda x: Ordered.raw_logits(q, x)
+    for name, form in forms.items():
         raw = _called(name, form, x)
         eps = max(eps, rounding({q.real, *(logits.dtype for logits in raw)}, x.device))
         known[name] = q._stacked(raw, x, validate=True)
         _check_rows(name, form, x, q, known[name], eps)
         if q.end is not None and len(sizes) > 1:
             _check_ends(name, form, x, q, known[name], eps)
-        cuts = _evenly_spaced(len(sizes))
+        cuts = sorted({*range(0, len(sizes), -(-len(sizes) // MOST_CUTS)), len(sizes) - 1})
         points = changed_later(x[:1], q.cardinalities, cuts)
         check_causal(q._stacked(form(points), points, validate=False), eps, cuts)
     (first, log_probs), *other_forms = known.items()
@@ -54,46 +60,26 @@ def check_network(q: "Autoregressive") -> Int64[Tensor, "rows *batch d"]:
     return x
 
 
-def _forms(q: "Autoregressive") -> dict[str, Form]:
-    """Return the ways in which the network gives all logits."""
-    forms: dict[str, Form] = {}
-    if hasattr(q.network, "all_logits"):
-        forms["all_logits"] = q.by_all_logits
-    if q.incremental:
-        forms["step"] = q.by_steps
-    if not forms:
-        forms["network(x, i)"] = lambda x: Ordered.raw_logits(q, x)
-    return forms
-
-
 def _called(name: str, form: Form, x: Tensor) -> list[Tensor]:
     """Return the logits, or raise an error that says with which shape the network failed."""
     try:
         return form(x)
-    except ValueError as error:
-        if str(error).startswith("q: "):
-            raise ValueError(
-                f"{error} The leading dimensions [rows, *batch] = {tuple(x.shape[:-1])} of its "
-                "input must come first in its output."
-            ) from None
-        raise _failed(name, x, error) from error
     except Exception as error:
-        raise _failed(name, x, error) from error
-
-
-def _failed(name: str, x: Tensor, error: Exception) -> ValueError:
-    return ValueError(
-        f"q: {name} of the network failed for {x.shape[-1]} variables with the leading dimensions "
-        f"[rows, *batch] = {tuple(x.shape[:-1])}. It is always called with leading dimensions; "
-        "flatten them inside if a layer takes only one. Its error was "
-        f"{type(error).__name__}: {error}"
-    )
+        lead = f"[rows, *batch] = {tuple(x.shape[:-1])}"
+        if isinstance(error, ValueError) and str(error).startswith("q: "):
+            raise ValueError(
+                f"{error} The leading dimensions {lead} of its input must come first in its output."
+            ) from None
+        raise ValueError(
+            f"q: {name} of the network failed for {x.shape[-1]} variables with the leading "
+            f"dimensions {lead}. It is always called with leading dimensions; flatten them inside "
+            f"if a layer takes only one. Its error was {type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_states(q: "Autoregressive", lead: torch.Size) -> None:
     """Raise if a tensor of the first state has other leading dimensions."""
-    leaves = tree_leaves(q.network.start(lead))
-    for tensor in leaves:
+    for tensor in tree_leaves(q.network.start(lead)):
         if not isinstance(tensor, Tensor):
             raise ValueError(
                 "q: a state must be a tensor or (nested) tuples of tensors, but start returned a "
@@ -172,11 +158,6 @@ def _check_ends(
             f"q: with {name}, the logits of variable {i} change when other sequences end and are "
             f"no longer passed to the network.{remedy}"
         )
-
-
-def _evenly_spaced(d: int) -> list[int]:
-    step = max(1, -(-d // MOST_CUTS))
-    return sorted({*range(0, d, step), d - 1})
 
 
 def check_f(f: Callable[[Tensor], Any], x: Int64[Tensor, "rows *batch d"]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn.functional import one_hot, pad
 
-from ..checks import readable
+from ..checks import broadcasts, readable
 from ..tracing import can_inspect
 from .absorbing import rows_of_state
 from .integers import integers
@@ -23,6 +23,10 @@ from .inverse_cdf import ancestral
 from .point_form import PointForm
 
 MOST_POINTS = 2**22  # that are enumerated
+Points = Int64[Tensor, "*lead d"]
+Previous = Int64[Tensor, "*lead"] | None
+Logits = Float[Tensor, "*lead m k"]
+Rows = Int64[Tensor, "n *batch d"]
 
 
 class Ordered(Distribution):
@@ -66,7 +70,7 @@ class Ordered(Distribution):
         return f"{type(self).__name__}({sizes})"
 
     @abstractmethod
-    def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
+    def conditional(self, x: Points, block: int) -> Logits:
         """Return the block's logits given x of earlier blocks; later entries must be ignored."""
 
     def start(self, lead: torch.Size) -> Any:
@@ -74,18 +78,14 @@ class Ordered(Distribution):
         raise NotImplementedError
 
     def step(
-        self, state: Any, block: int, previous: Int64[Tensor, "*lead"] | None
+        self, state: Any, block: int, previous: Previous
     ) -> tuple[Float[Tensor, "*lead k"], Any]:
         """Return the logits of the next variable and the new state, given the previous variable."""
         raise NotImplementedError
 
     def next_logits(
-        self,
-        block: int,
-        x: Int64[Tensor, "*lead d"],
-        state: Any,
-        previous: Int64[Tensor, "*lead"] | None,
-    ) -> tuple[Float[Tensor, "*lead m k"], Any]:
+        self, block: int, x: Points, state: Any, previous: Previous
+    ) -> tuple[Logits, Any]:
         """Return the block's logits and the state, by :meth:`step` or :meth:`conditional`."""
         if not self.incremental:
             return self.conditional(x, block), None
@@ -96,22 +96,20 @@ class Ordered(Distribution):
         """Return the state at these rows of the first dimension, in this order."""
         return rows_of_state(state, rows)
 
-    def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
+    def raw_logits(self, x: Points) -> list[Logits]:
         """Return per block the logits of its variables, given the earlier variables in x."""
         return [self.conditional(x, block) for block in range(len(self.blocks))]
 
     def block_log_probs(
         self, logits: Tensor, block: int, lead: torch.Size, validate: bool = True
-    ) -> Float[Tensor, "*lead m k"]:
+    ) -> Logits:
         """Return a block's normalised log-probabilities, -inf beyond a variable's cardinality."""
         variables = self.blocks[block]
         sizes = [self.cardinalities[i] for i in variables]
         check_logits(logits, lead + (len(variables), max(sizes)), variables[0])
         if min(sizes) < max(sizes):
-            beyond = (
-                torch.arange(max(sizes), device=logits.device)
-                >= integers(sizes, logits.device)[:, None]
-            )
+            category = torch.arange(max(sizes), device=logits.device)
+            beyond = category >= integers(sizes, logits.device)[:, None]
             logits = logits.masked_fill(beyond, -torch.inf)
         log_probs = widened(logits).log_softmax(-1)
         if can_inspect(validate, log_probs) and bool(log_probs.isnan().any()):
@@ -122,18 +120,14 @@ class Ordered(Distribution):
             )
         return log_probs
 
-    def log_conditionals(
-        self, x: Int64[Tensor, "*lead d"], validate: bool = True
-    ) -> Float[Tensor, "*lead d k"]:
+    def log_conditionals(self, x: Points, validate: bool = True) -> Float[Tensor, "*lead d k"]:
         """Return log q(x_i = k | earlier variables as in x) for every i and k.
 
         This is one teacher-forced pass, differentiable.
         """
         return self._stacked(self.raw_logits(x), x, validate)
 
-    def _stacked(
-        self, raw: list[Tensor], x: Int64[Tensor, "*lead d"], validate: bool
-    ) -> Float[Tensor, "*lead d k"]:
+    def _stacked(self, raw: list[Tensor], x: Points, validate: bool) -> Float[Tensor, "*lead d k"]:
         """Return the logits of all blocks, normalised, by variable."""
         k = max(self.cardinalities)
         parts: list[Tensor | None] = [None] * len(self.cardinalities)
@@ -146,9 +140,8 @@ class Ordered(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(
-            constraints.integer_interval(0, max(self.cardinalities) - 1), 1
-        )
+        most = max(self.cardinalities) - 1
+        return constraints.independent(constraints.integer_interval(0, most), 1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
@@ -156,31 +149,22 @@ class Ordered(Distribution):
         with torch.no_grad():
             return self.from_uniforms(self._rows(u)).reshape(shape)
 
-    def from_uniforms(
-        self, u: Float[Tensor, "n *batch d"], validate: bool = True
-    ) -> Int64[Tensor, "n *batch d"]:
+    def from_uniforms(self, u: Float[Tensor, "n *batch d"], validate: bool = True) -> Rows:
         """Return the points that the inverse CDF makes from uniforms, block by block."""
         return ancestral(self, u, validate)
 
-    def direct_draws(
-        self, rows: int, generator: torch.Generator | None
-    ) -> Int64[Tensor, "rows *batch d"] | None:
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Rows | None:
         """Return independent points if there is a faster way than block by block, else None."""
         return None
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        value = value.expand(
-            torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
-        ).long()
-        return self.log_prob_of_rows(self._rows(value), bool(self._validate_args)).reshape(
-            value.shape[:-1]
-        )
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        rows = self._rows(value.expand(shape).long())
+        return self.log_prob_of_rows(rows, bool(self._validate_args)).reshape(shape[:-1])
 
-    def log_prob_of_rows(
-        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
-    ) -> Float[Tensor, "n *batch"]:
+    def log_prob_of_rows(self, x: Rows, validate: bool = True) -> Float[Tensor, "n *batch"]:
         """Return the log-probabilities of points with one leading dimension."""
         log_probs = self.log_conditionals(x, validate)
         return log_probs.gather(-1, x.unsqueeze(-1)).squeeze(-1).sum(-1)
@@ -229,20 +213,16 @@ class Ordered(Distribution):
         return (one_hot(points, max(self.cardinalities)) * prob[..., None, None]).sum(0)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Ordered":
-        old, wanted = self.batch_shape, torch.Size(batch_shape)
-        fits = len(old) <= len(wanted) and all(
-            size in (1, full) for size, full in zip(old[::-1], wanted[::-1], strict=False)
-        )
-        if not fits:
+        wanted = torch.Size(batch_shape)
+        if not broadcasts(self.batch_shape, wanted):
             raise ValueError(
-                f"{type(self).__name__}: `batch_shape` must be one that {tuple(old)} expands to, "
-                f"but it is {tuple(wanted)}."
+                f"{type(self).__name__}: `batch_shape` must be one that {tuple(self.batch_shape)} "
+                f"expands to, but it is {tuple(wanted)}."
             )
         new = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
-        new.__dict__.update(
-            {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
-        )
-        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        missing = {key: value for key, value in self.__dict__.items() if key not in new.__dict__}
+        new.__dict__.update(missing)
+        Distribution.__init__(new, wanted, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 

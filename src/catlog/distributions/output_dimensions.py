@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .ordered import Ordered
@@ -28,8 +27,7 @@ class WithOutputDimensions(Ordered):
         self.incremental = q.incremental
         self.end = q.end
         self.form = q.form
-        batch_shape = q.batch_shape + (1,) * outputs
-        super().__init__(batch_shape, q.event_shape, validate_args=False)
+        super().__init__(q.batch_shape + (1,) * outputs, q.event_shape, validate_args=False)
 
     def _without(self, tensor: Tensor, tail: int) -> Tensor:
         """Remove the output dimensions, which stand before the last ``tail`` dimensions."""
@@ -46,30 +44,22 @@ class WithOutputDimensions(Ordered):
         split = tensor.dim() - tail
         return tensor.reshape(tensor.shape[:split] + (1,) * self.outputs + tensor.shape[split:])
 
-    def conditional(self, x: Int64[Tensor, "*lead d"], block: int) -> Float[Tensor, "*lead m k"]:
+    def conditional(self, x: Tensor, block: int) -> Tensor:
         return self._with(self.q.conditional(self._without(x, 1), block), 2)
 
-    def raw_logits(self, x: Int64[Tensor, "*lead d"]) -> list[Float[Tensor, "*lead m k"]]:
+    def raw_logits(self, x: Tensor) -> list[Tensor]:
         return [self._with(raw, 2) for raw in self.q.raw_logits(self._without(x, 1))]
 
-    def log_conditionals(
-        self, x: Int64[Tensor, "*lead d"], validate: bool = True
-    ) -> Float[Tensor, "*lead d k"]:
+    def log_conditionals(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._with(self.q.log_conditionals(self._without(x, 1), validate), 2)
 
-    def log_prob_of_rows(
-        self, x: Int64[Tensor, "n *batch d"], validate: bool = True
-    ) -> Float[Tensor, "n *batch"]:
+    def log_prob_of_rows(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._with(self.q.log_prob_of_rows(self._without(x, 1), validate), 0)
 
-    def from_uniforms(
-        self, u: Float[Tensor, "n *batch d"], validate: bool = True
-    ) -> Int64[Tensor, "n *batch d"]:
+    def from_uniforms(self, u: Tensor, validate: bool = True) -> Tensor:
         return self._with(self.q.from_uniforms(self._without(u, 1), validate), 1)
 
-    def direct_draws(
-        self, rows: int, generator: torch.Generator | None
-    ) -> Int64[Tensor, "rows *batch d"] | None:
+    def direct_draws(self, rows: int, generator: torch.Generator | None) -> Tensor | None:
         return self._with(self.q.direct_draws(rows, generator), 1)
 
     @property
@@ -83,15 +73,11 @@ class WithOutputDimensions(Ordered):
         return self.q.start(lead[: len(lead) - self.outputs])
 
     def next_logits(
-        self,
-        block: int,
-        x: Int64[Tensor, "*lead d"],
-        state: Any,
-        previous: Int64[Tensor, "*lead"] | None,
-    ) -> tuple[Float[Tensor, "*lead m k"], Any]:
+        self, block: int, x: Tensor, state: Any, previous: Tensor | None
+    ) -> tuple[Tensor, Any]:
         without = None if previous is None else self._without(previous, 0)
         raw, state = self.q.next_logits(block, self._without(x, 1), state, without)
         return self._with(raw, 2), state
 
-    def select_rows(self, state: Any, rows: Int64[Tensor, "r"]) -> Any:
+    def select_rows(self, state: Any, rows: Tensor) -> Any:
         return self.q.select_rows(state, rows)

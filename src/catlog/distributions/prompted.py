@@ -83,9 +83,7 @@ class Prompted:
         return self.prompts.shape[:-1]
 
     def check(self, eps: float) -> None:
-        """Raise if the padding of the shortest prompt influences the model; ``eps`` is its rounding
-        error.
-        """
+        """Raise if the padding of the shortest prompt matters; ``eps`` is the rounding error."""
         mask = self.mask.reshape(-1, self.mask.shape[-1])
         shortest = int(mask.sum(-1).argmin())
         row, tokens = mask[shortest : shortest + 1], self.prompts.reshape(mask.shape)[shortest]

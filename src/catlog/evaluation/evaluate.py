@@ -117,7 +117,6 @@ def value_and_slope(f: Function, x: Tensor, law: View) -> tuple[Tensor, Tensor]:
     if in_inference_mode() or not torch.is_grad_enabled():
         return evaluate(f, x, law), torch.zeros_like(x)
     check_function(f)
-
     if law.outputs:
         return _value_and_slopes(f, x, law)
 
@@ -155,10 +154,8 @@ def _value_and_slopes(f: Function, x: Tensor, law: View) -> tuple[Tensor, Tensor
             fx = value(copy)
             if origin is None or not depends(fx, origin):
                 raise ValueError(NOT_DIFFERENTIABLE)
-            slopes = [
-                torch.autograd.grad(column.sum(), leaf, retain_graph=True)[0]
-                for column in fx.unbind(-1)
-            ]
+            totals = [column.sum() for column in fx.unbind(-1)]
+            slopes = [torch.autograd.grad(total, leaf, retain_graph=True)[0] for total in totals]
     batch_end = 1 + len(law.batch_shape) - law.outputs
     slope = torch.stack([as_seen(slope.detach(), law) for slope in slopes], batch_end)
     check_finite(slope, "f's derivative in x must have", law.validate)

@@ -18,10 +18,7 @@ def knows_mean(f: Function) -> bool:
 def known_mean(
     f: Function, q: Distribution, law: Factors | Conditionals
 ) -> Float[Tensor, "*batch_outputs"] | None:
-    """Return ``f.expectation(q)``, checked; None if f has none, or not for this q.
-
-    It may raise NotImplementedError where the mean is not known.
-    """
+    """Return ``f.expectation(q)``, checked; None if f has none, or does not know it for this q."""
     if not knows_mean(f):
         return None
     try:
@@ -29,10 +26,9 @@ def known_mean(
     except NotImplementedError:
         return None
     batch = without_outputs(law)
-    shape = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
-    if not isinstance(mean, Tensor) or not (
-        mean.dim() == len(batch) + law.outputs and mean.shape[: len(batch)] == batch
-    ):
+    is_tensor = isinstance(mean, Tensor) and mean.dim() == len(batch) + law.outputs
+    if not is_tensor or mean.shape[: len(batch)] != batch:
+        shape = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
         tail = ["*"] * law.outputs
         raise ValueError(
             "f.expectation must return a tensor of shape "

@@ -51,10 +51,9 @@ def frozen(module: nn.Module, *learned: Tensor) -> list[Tensor]:
     if learns(module) and torch._C._current_graph_task_id() != -1:
         name = type(module).__name__
         raise RuntimeError(
-            f"{name} learns from every call, so that torch.utils.checkpoint cannot repeat one: "
-            "the second pass would not see the "
-            "state that the first one saw. Put the checkpoint around the network inside f, or "
-            f"freeze {name} with eval()."
+            f"{name} learns from every call, so that torch.utils.checkpoint cannot repeat one: the "
+            "second pass would not see the state that the first one saw. Put the checkpoint around "
+            f"the network inside f, or freeze {name} with eval()."
         )
     return _copies(list(learned))
 

@@ -12,6 +12,9 @@ from ..tracing import can_inspect
 from .evaluate import as_seen, check_finite, evaluate_chunked
 from .own_table import compare_with_f
 
+Slots = Int64[Tensor, "n *batch slots"]
+Table = Float[Tensor, "n *batch slots k"]
+
 
 def differences(
     f: Function,
@@ -22,7 +25,7 @@ def differences(
     per_variable: bool = False,
     chosen: Int64[Tensor, "n *batch m"] | None = None,
     chunk_size: int | None = None,
-) -> Float[Tensor, "n *batch slots k"]:
+) -> Table:
     """Return ``f(x with x_i = k) - f(x)`` for every slot i and category k, without autograd.
 
     The slots are all d variables, or the ``chosen`` ones of each draw. With ``per_variable``, x
@@ -120,12 +123,12 @@ def _evaluated(
     x: Tensor,
     fx: Tensor,
     law: Factors,
-    index: Int64[Tensor, "n *batch slots"],
-    variable: Int64[Tensor, "n *batch slots"],
+    index: Slots,
+    variable: Slots,
     per_variable: bool,
     static: bool,
     chunk_size: int | None,
-) -> Float[Tensor, "n *batch slots k"]:
+) -> Table:
     """Return the table by calling f at all other categories, (own + j) mod k, of every slot."""
     n, slots, k = index.shape[0], index.shape[-1], law.k
     device = x.device
@@ -133,9 +136,8 @@ def _evaluated(
         alternatives = integers(law.cardinalities, device) - 1
         moves = sum(law.cardinalities) - law.d
         slot = torch.arange(slots, device=device).repeat_interleave(alternatives, output_size=moves)
-        first = (alternatives.cumsum(0) - alternatives).repeat_interleave(
-            alternatives, output_size=moves
-        )
+        first = alternatives.cumsum(0) - alternatives
+        first = first.repeat_interleave(alternatives, output_size=moves)
         offset = torch.arange(moves, device=device) - first + 1
     else:
         moves = slots * (k - 1)
@@ -150,11 +152,8 @@ def _evaluated(
         category = (current + offset) % integers(law.cardinalities, device)[variable]
     else:
         category = (current + offset) % k
-    possible = (
-        law.possible.flatten(-2)
-        .expand((n, *law.batch_shape, law.d * k))
-        .gather(-1, variable * k + category)
-    )
+    possible = law.possible.flatten(-2).expand((n, *law.batch_shape, law.d * k))
+    possible = possible.gather(-1, variable * k + category)
     category = torch.where(possible, category, current)
 
     # One row per (draw, move): f sees [rows, *batch, *event], a few draws of it at a time.
@@ -176,12 +175,7 @@ def _evaluated(
     return table.scatter(-1, entry, change).unflatten(-1, (slots, k))
 
 
-def _changes(
-    table: Float[Tensor, "n *batch slots k"],
-    index: Int64[Tensor, "n *batch slots"],
-    chosen: Int64[Tensor, "n *batch slots"] | None,
-    law: Factors,
-) -> Float[Tensor, "n *batch slots k"]:
+def _changes(table: Table, index: Slots, chosen: Slots | None, law: Factors) -> Table:
     """Return a table of values minus its entries of x's own categories; 0 where impossible."""
     current = index.unsqueeze(-1).expand(table.shape[:-1] + (1,))
     # Less the table's own f(x), which is rounded as its neighbours are.
@@ -195,12 +189,8 @@ def _changes(
 
 
 def _own_table(
-    f: Function,
-    x: Tensor,
-    variables: Int64[Tensor, "rows *batch slots"] | None,
-    lead: torch.Size,
-    law: Factors,
-) -> Float[Tensor, "rows *batch slots k"]:
+    f: Function, x: Tensor, variables: Slots | None, lead: torch.Size, law: Factors
+) -> Table:
     """Return f's own table of these variables, or of all; ``lead`` is the batch with outputs."""
     batch = without_outputs(law)
     points = as_seen(x.clone(), law)
@@ -213,13 +203,11 @@ def _own_table(
         table = f.neighbours(points, asked)  # type: ignore[attr-defined]
     expected = x.shape[:1] + batch + (slots, law.k) + lead[len(batch) :]
     if not isinstance(table, Tensor) or table.shape != expected:
-        returned = type(table).__name__
-        if isinstance(table, Tensor):
-            returned = f"shape {tuple(table.shape)}"
+        shape = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else ""
         form = "[n, *batch, variables, k, *outputs]" if law.outputs else "[n, *batch, variables, k]"
         raise ValueError(
             f"f.neighbours must return a table of shape {tuple(expected)} ({form}), but it "
-            f"returned {returned}."
+            f"returned {shape or type(table).__name__}."
         )
     outputs = range(len(expected) - law.outputs, len(expected))
     return table.movedim(tuple(outputs), tuple(i - 2 for i in outputs)) if law.outputs else table

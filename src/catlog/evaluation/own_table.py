@@ -35,19 +35,15 @@ def compare_with_f(
     slots = table.shape[-2]
     largest = int(table[0].abs().amax(-1).reshape(-1, slots).amax(0).argmax())
     second = (largest + 1 + slots // 2) % slots
-    entries = [
-        (row, slot)
-        for row in range(min(2, len(table)))
-        for slot in dict.fromkeys((largest, second))
-    ]
+    compared = dict.fromkeys((largest, second))
+    entries = [(row, slot) for row in range(min(2, len(table))) for slot in compared]
 
     def at_entries(values: Tensor) -> Tensor:
         return torch.stack([values[row, ..., slot] for row, slot in entries])
 
     flat = law.flat(x)
-    start = torch.stack(
-        [flat[row * law.d + slot if per_variable else row] for row, slot in entries]
-    )
+    rows = [row * law.d + slot if per_variable else row for row, slot in entries]
+    start = torch.stack([flat[row] for row in rows])
     current = at_entries(index)
     changed = at_entries(variable)
     unchanged = at_entries(fx.expand(*fx.shape[:-1], slots))
@@ -59,13 +55,9 @@ def compare_with_f(
     is_largest = integers([slot for _, slot in entries], x.device) == largest
     is_largest = is_largest.view(-1, *[1] * (current.dim() - 1))
     category = torch.where(is_largest & (by_category > 0).any(-1), by_category.argmax(-1), after)
-    possible = (
-        law.possible.flatten(-2)
-        .expand(*current.shape, -1)
-        .gather(-1, (changed * law.k + category).unsqueeze(-1))
-        .squeeze(-1)
-    )
-    category = torch.where(possible, category, current)
+    possible = law.possible.flatten(-2).expand(*current.shape, -1)
+    possible = possible.gather(-1, (changed * law.k + category).unsqueeze(-1))
+    category = torch.where(possible.squeeze(-1), category, current)
     points = law.shaped(law.assign(start, changed, category))
 
     # Forked, so that later draws do not depend on whether f was called here.
@@ -79,8 +71,8 @@ def compare_with_f(
     wrong = (claimed - true).abs() > bound
     if bool(wrong.any()) and bool(((again - value).abs() <= bound).all()):
         first = tuple(wrong.nonzero()[0].tolist())
-        variable_number = int(changed.expand(wrong.shape)[first])
-        category_number = int(category.expand(wrong.shape)[first])
+        variable_number = int(changed.expand_as(wrong)[first])
+        category_number = int(category.expand_as(wrong)[first])
         raise ValueError(
             f"f.neighbours does not agree with f: variable {variable_number} set to category "
             f"{category_number} changes f(x) by {float(true[first]):.4g}, but by "

@@ -2,23 +2,22 @@
 
 import io
 import os
-import pickle
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch import Tensor
 
 from .atomic import write_atomically
 
+DAMAGES = (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError, BadZipFile)
+
 
 def cache_folder() -> Path:
-    """Return the folder of downloads and cached tensors.
-
-    That is CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog.
-    """
+    """Return CATLOG_CACHE, else ``catlog`` in XDG_CACHE_HOME, else ~/.cache/catlog."""
     chosen = os.environ.get("CATLOG_CACHE")
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "catlog"
     return Path(chosen or default).expanduser()
@@ -52,20 +51,12 @@ def _load(path: Path) -> dict[str, Tensor] | None:
     """Return the tensors in a file, or None if it is missing or damaged."""
     try:
         content = io.BytesIO(path.read_bytes())
-        with zipfile.ZipFile(content) as archive:
+        with ZipFile(content) as archive:
             if archive.testzip() is not None:  # torch writes checksums, but does not read them
                 return None
         content.seek(0)
         tensors = torch.load(content, weights_only=True)
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        KeyError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-    ):
+    except DAMAGES:
         return None
     if isinstance(tensors, dict) and all(isinstance(value, Tensor) for value in tensors.values()):
         return tensors

@@ -10,19 +10,17 @@ from torch.nn.functional import pad
 from ..distributions.integers import integers
 
 Convolution = Callable[[Tensor, Tensor], Tensor]
+Probs = Float[Tensor, "*batch d k"]
+Terms = Float[Tensor, "*batch d m"]
 # Beyond the range of the terms' log-probabilities, the largest tilt; exp(-100) between neighbouring
 # sums is as good as impossible.
 STEEPEST = 100.0
 SEARCH_STEPS = 34  # narrow the interval to a 10^7th: for a range of 10^4, to 0.002
 GOLDEN = 0.618
-BLOCK = (
-    64  # columns of the matrix of a direct convolution; larger blocks copy more, smaller sum more
-)
+BLOCK = 64  # columns of a direct convolution's matrix; larger blocks copy more, smaller sum more
 
 
-def spread(
-    probs: Float[Tensor, "*batch d k"], weights: Sequence[int] | None
-) -> tuple[Float[Tensor, "*batch d m"], int, int]:
+def spread(probs: Probs, weights: Sequence[int] | None) -> tuple[Terms, int, int]:
     """Return the probabilities of the terms ``weights[i] * x_i``, on a lattice of whole numbers.
 
     A row begins at the least value of its term. Also return the least and the largest sum. Without
@@ -37,16 +35,13 @@ def spread(
     if weights is None:
         return probs, 0, d * (k - 1)
     value, width = _values_of_terms(probs, weights)
-    terms = probs.new_zeros((*probs.shape[:-1], width)).scatter_add(
-        -1, value.expand(probs.shape), probs
-    )
+    lattice = probs.new_zeros((*probs.shape[:-1], width))
+    terms = lattice.scatter_add(-1, value.expand(probs.shape), probs)
     least = sum(min(0, weight) for weight in weights) * (k - 1)
     return terms, least, sum(max(0, weight) for weight in weights) * (k - 1)
 
 
-def spread_logs(
-    log_probs: Float[Tensor, "*batch d k"], weights: Sequence[int] | None
-) -> Float[Tensor, "*batch d m"]:
+def spread_logs(log_probs: Probs, weights: Sequence[int] | None) -> Terms:
     """Return the log-probabilities of the terms, as :func:`spread` does their probabilities.
 
     >>> spread_logs(torch.tensor([[0.2, 0.8], [0.3, 0.7]]).log(), [1, -2]).exp()
@@ -65,9 +60,7 @@ def spread_logs(
     return torch.where(weight == 0, certain, terms)
 
 
-def _values_of_terms(
-    probs: Float[Tensor, "*batch d k"], weights: Sequence[int]
-) -> tuple[Int64[Tensor, "d k"], int]:
+def _values_of_terms(probs: Probs, weights: Sequence[int]) -> tuple[Int64[Tensor, "d k"], int]:
     """Return the place of every category of every term on its lattice, and the lattice's width."""
     k = probs.shape[-1]
     weight = integers(weights, probs.device)[:, None]
@@ -76,9 +69,7 @@ def _values_of_terms(
     return value, (k - 1) * max(abs(weight) for weight in weights) + 1
 
 
-def distribution_of_sum(
-    terms: Float[Tensor, "*batch d m"], convolve: Convolution
-) -> Float[Tensor, "*batch n"]:
+def distribution_of_sum(terms: Terms, convolve: Convolution) -> Float[Tensor, "*batch n"]:
     """Return the probabilities of the sum 0, 1, ... of d independent terms 0, ..., m - 1.
 
     >>> distribution_of_sum(torch.full((3, 2), 0.5), by_products)
@@ -87,14 +78,11 @@ def distribution_of_sum(
     d, m = terms.shape[-2:]
     while terms.shape[-2] > 1:
         if terms.shape[-2] % 2:  # a further term that is 0
-            terms = torch.cat([terms, _zero_term(terms)], -2)
+            is_zero = torch.arange(terms.shape[-1], device=terms.device) == 0
+            zero_term = is_zero.to(terms.dtype).expand_as(terms[..., :1, :])
+            terms = torch.cat([terms, zero_term], -2)
         terms = convolve(terms[..., 0::2, :], terms[..., 1::2, :])
     return terms[..., 0, : d * (m - 1) + 1]
-
-
-def _zero_term(terms: Tensor) -> Tensor:
-    is_zero = torch.arange(terms.shape[-1], device=terms.device) == 0
-    return is_zero.to(terms.dtype).expand(*terms.shape[:-2], 1, terms.shape[-1])
 
 
 def by_fft(left: Float[Tensor, "*lead n"], right: Float[Tensor, "*lead n"]) -> Tensor:
@@ -130,9 +118,7 @@ def by_products(left: Float[Tensor, "*lead n"], right: Float[Tensor, "*lead n"])
 
 
 @torch.no_grad()
-def best_tilt(
-    log_terms: Float[Tensor, "*batch d m"], log_values: Float[Tensor, "n *batch"]
-) -> Float[Tensor, "*batch"]:
+def best_tilt(log_terms: Terms, log_values: Float[Tensor, "n *batch"]) -> Float[Tensor, "*batch"]:
     r"""Return the tilt that makes the sums that matter most to the mean of g likely.
 
     It minimises the bound :math:`\log \mathbb{E}[g] \le K(\theta) + \max_s [\log g(s) - \theta s]`,

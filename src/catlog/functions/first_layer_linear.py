@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..checks import check_count, check_is_tensor
+from ..checks import check_chunk_size, check_count, check_is_tensor
 from ..tracing import full_precision
 from .kernels import PRECISIONS, bernoulli_table, tf32_allowed, usable
 from .relu_units import FEWEST_MOVES, values_by_units
@@ -154,17 +154,13 @@ class FirstLayerLinear(nn.Module):
         precision: str | None = None,
     ) -> None:
         super().__init__()
-        if (
-            not isinstance(network, nn.Sequential)
-            or len(network) == 0
-            or not isinstance(network[0], nn.Linear)
-        ):
+        is_sequence = isinstance(network, nn.Sequential) and len(network) > 0
+        if not is_sequence or not isinstance(network[0], nn.Linear):
             raise TypeError(
                 "FirstLayerLinear: `network` must be an nn.Sequential that starts with nn.Linear, "
                 f"but {network!r} was given."
             )
-        if chunk_size is not None:
-            check_count("FirstLayerLinear", "chunk_size", chunk_size)
+        check_chunk_size("FirstLayerLinear", chunk_size)
         if precision not in (None, "float32", *PRECISIONS):
             raise ValueError(
                 'FirstLayerLinear: `precision` must be None, "float32" or one of '
@@ -221,13 +217,8 @@ class FirstLayerLinear(nn.Module):
         (known.add if checked else known.discard)(self._reads())
 
     def _reads(self) -> tuple[object, ...]:
-        return (
-            self.one_hot,
-            self.categories,
-            self.event_dims,
-            self.precision,
-            type(self.head).__qualname__,
-        )
+        head = type(self.head).__qualname__
+        return (self.one_hot, self.categories, self.event_dims, self.precision, head)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n *batch"]:
         return self._reduce(self.network(self._input(x)))
@@ -289,9 +280,8 @@ class FirstLayerLinear(nn.Module):
 
         # Moves in front: [moves, n, *batch], so that the rest of the network sees rows of whole
         # batches without a copy.
-        slot = torch.arange(slots, device=x.device).repeat_interleave(
-            k - 1, output_size=slots * (k - 1)
-        )
+        slot = torch.arange(slots, device=x.device)
+        slot = slot.repeat_interleave(k - 1, output_size=slots * (k - 1))
         offset = torch.arange(1, k, device=x.device).repeat(slots)
         moved_from = current[..., slot]
         moved_to = (moved_from + offset) % k
@@ -325,11 +315,8 @@ class FirstLayerLinear(nn.Module):
     def _skips_units(self, base: Tensor, moves: int) -> bool:
         """Return whether :meth:`_by_units` can make this table, and is faster."""
         fits = self._alternates() and not self.one_hot
-        plain = (
-            base.device.type == "cpu"
-            and base.dtype == cast(nn.Linear, self.network[0]).weight.dtype
-            and base.itemsize >= 4
-        )
+        dtype = cast(nn.Linear, self.network[0]).weight.dtype
+        plain = base.device.type == "cpu" and base.dtype == dtype and base.itemsize >= 4
         eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         return fits and plain and eager and min(moves, self.chunk_size or moves) >= FEWEST_MOVES
 
@@ -383,11 +370,9 @@ class FirstLayerLinear(nn.Module):
                 self.precision or "half",
             ).unflatten(0, flat.shape[:-1])
         current = (flat if variables is None else flat.gather(-1, variables)).bool()
-        moved = values[..., :-1]
-        unmoved = values[..., -1:]
-        return torch.stack(
-            [torch.where(current, moved, unmoved), torch.where(current, unmoved, moved)], -1
-        )
+        moved, unmoved = values[..., :-1], values[..., -1:]
+        at_zero = torch.where(current, moved, unmoved)
+        return torch.stack([at_zero, torch.where(current, unmoved, moved)], -1)
 
     def _parts(self, moves: int, base: Tensor) -> list[slice]:
         """Return slices of the moves that fit the caches of a CPU; on a GPU, all at once."""

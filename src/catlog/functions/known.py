@@ -1,5 +1,7 @@
 """A part of f with a known mean, as a control variate for the whole."""
 
+from typing import Any, cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -110,16 +112,11 @@ class Known(nn.Module):
     @torch.no_grad()
     def learn(self, fx: Tensor, gx: Tensor, weight: Tensor | float = 1.0) -> None:
         """Update the moving averages by deviations ``fx`` and ``gx`` from their means."""
-        product = (weight * fx * gx).sum().view(1)
-        square = (weight * gx * gx).sum().view(1)
-        rate = 1 - self.decay
-        write(
-            [
-                (self.product, self.product.lerp(product.to(self.product), rate)),
-                (self.square, self.square.lerp(square.to(self.square), rate)),
-            ],
-            together=True,
-        )
+        updates = []
+        for average, part in ((self.product, fx), (self.square, gx)):
+            new = (weight * part * gx).sum().view(1)
+            updates.append((average, average.lerp(new.to(average), 1 - self.decay)))
+        write(updates, together=True)
 
 
 class _Difference:
@@ -162,10 +159,9 @@ class _DifferenceWithTable(_Difference):
 
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         chosen = () if variables is None else (variables,)
-        f_table: Tensor = self.known.f.neighbours(x.clone(), *chosen)  # type: ignore[attr-defined]
-        table: Tensor = self.known.part.neighbours(x, *chosen)  # type: ignore[attr-defined]
-        f_table = _floats(f_table, self.mean)
-        table = _floats(table, self.mean)
+        f, part = cast(Any, self.known.f), cast(Any, self.known.part)
+        f_table = _floats(f.neighbours(x.clone(), *chosen), self.mean)
+        table = _floats(part.neighbours(x, *chosen), self.mean)
         if self.law.outputs == 0 and learns(self.known, f_table):
             probs = self.law.probs.detach().expand(x.shape[:1] + self.law.probs.shape)
             if variables is not None:

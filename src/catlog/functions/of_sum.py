@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..checks import check_count, check_is_tensor
-from ..distributions.factors import Factors, factors
+from ..distributions.factors import factors, safe_log
 from ..tracing import can_inspect, full_precision
 from .convolution import (
     Convolution,
@@ -103,13 +103,12 @@ class OfSum(nn.Module):
         check_own("neighbours", self, OfSum)
         number, total = self._sum(x)
         k = self.categories
-        if x.device.type == "cpu" and can_inspect(True, number) and number.numel() > 0:
-            most = int(number.max())
-            if most >= k:
-                raise ValueError(
-                    "OfSum: `categories` must be the number of categories of every variable, but "
-                    f"it is {k}, and x holds {most}."
-                )
+        is_readable = x.device.type == "cpu" and can_inspect(True, number) and number.numel() > 0
+        if is_readable and int(number.max()) >= k:
+            raise ValueError(
+                "OfSum: `categories` must be the number of categories of every variable, but it is "
+                f"{k}, and x holds {int(number.max())}."
+            )
         if variables is not None:
             number = number.gather(-1, variables)
         category = torch.arange(k, dtype=number.dtype, device=x.device)
@@ -149,7 +148,7 @@ class OfSum(nn.Module):
         law = factors(q, validate=False)
         # Not from probabilities: those of saturated logits underflow, in float32 below exp(-103).
         log_terms = spread_logs(law.log_probs.double(), self.whole_weights)
-        log_values = _log(values)
+        log_values = safe_log(values)
         tilt = best_tilt(log_terms, log_values)
         term = torch.arange(log_terms.shape[-1], dtype=tilt.dtype, device=tilt.device)
         log_terms = log_terms + tilt[..., None, None] * term
@@ -158,7 +157,7 @@ class OfSum(nn.Module):
         probs = probs[..., : len(values)].movedim(-1, 0)
         total = torch.arange(len(values), dtype=tilt.dtype, device=tilt.device)
         tilted_by = tilt * total.view(-1, *[1] * tilt.dim())
-        log_parts = _log(probs) + log_values - tilted_by
+        log_parts = safe_log(probs) + log_values - tilted_by
         is_possible = (log_parts > -torch.inf).any(0)
         log_mean = torch.where(is_possible, log_parts, 0.0).logsumexp(0)
         log_mean = (log_mean + log_sizes.sum((-1, -2))).masked_fill(~is_possible, -torch.inf)
@@ -200,16 +199,12 @@ class OfSum(nn.Module):
                 f"OfSum: its mean is a sum over {size} possible sums, more than {MOST_SUMS}. "
                 "Use an estimator that draws, such as IndeCateR."
             )
-        sums = torch.arange(least, largest + 1, device=law.device).to(self._dtype_of_sums(law))
+        dtype = widened(torch.empty(0, dtype=law.dtype)).dtype  # that g gets from points of q
+        if self.weights is not None:
+            dtype = torch.promote_types(dtype, widened(self.weights).dtype)
+        sums = torch.arange(least, largest + 1, device=law.device).to(dtype)
         sums = sums.view(-1, *[1] * len(law.batch_shape)).expand(-1, *law.batch_shape)
         return terms, self.g(sums.clone()).double()
-
-    def _dtype_of_sums(self, law: Factors) -> torch.dtype:
-        """Return the dtype of the sums that g gets from points of q."""
-        point = widened(torch.empty(0, dtype=law.dtype))
-        if self.weights is None:
-            return point.dtype
-        return torch.promote_types(point.dtype, widened(self.weights).dtype)
 
     def _rows(self, sums: Real[Tensor, "n *batch many"]) -> Tensor:
         """Return g at ``many`` sums per draw, called with the batch in its last dimensions."""
@@ -222,9 +217,3 @@ def _whole(weights: Tensor) -> list[int] | None:
     if weights.requires_grad or not bool((weights == weights.round()).all()):
         return None
     return [int(weight) for weight in weights.tolist()]
-
-
-def _log(numbers: Tensor) -> Tensor:
-    """Return the logarithm, with no gradient where it is -inf."""
-    possible = numbers.detach() > 0
-    return torch.where(possible, numbers, 1.0).log().masked_fill(~possible, -torch.inf)

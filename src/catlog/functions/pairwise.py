@@ -42,9 +42,8 @@ class _Energy(nn.Module):
     def neighbours(self, x: Tensor, variables: Variables | None = None) -> Tensor:
         check_own("neighbours", self, _Energy)
         value, costs = self._energy(as_one_hot(self, x, self.fields.shape, self.one_hot))
-        return value[..., None, None] + changes_from_current(
-            self.fields + costs, x, self.one_hot, variables
-        )
+        changes = changes_from_current(self.fields + costs, x, self.one_hot, variables)
+        return value[..., None, None] + changes
 
     def expectation(self, q: Distribution) -> Float[Tensor, "*batch"]:
         """Return the exact mean, the energy at the probabilities of the independent variables.
@@ -98,12 +97,9 @@ class Pairwise(_Energy):
             )
         self.one_hot = one_hot
         self.couplings: Tensor
-        self.fields: Tensor
-        register_tensors(
-            self,
-            couplings=couplings,
-            fields=couplings.new_zeros(couplings.shape[:2]) if fields is None else fields,
-        )
+        if fields is None:
+            fields = couplings.new_zeros(couplings.shape[:2])
+        register_tensors(self, couplings=couplings, fields=fields)
 
     def _coupling_costs(self, points: Tensor) -> Tensor:
         d, k = self.fields.shape
@@ -147,7 +143,6 @@ class Potts(_Energy):
             )
         self.one_hot = one_hot
         self.couplings: Tensor
-        self.fields: Tensor
         register_tensors(self, couplings=couplings, fields=fields)
 
     def _coupling_costs(self, points: Tensor) -> Tensor:

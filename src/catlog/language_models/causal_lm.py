@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
 from ..checks import check_count, check_flag
 from ..distributions import Autoregressive
+from ..distributions.ordered import at_least_float32, widened
 from ..distributions.prompted import Prompted
 from ..tracing import can_inspect
 
@@ -73,14 +74,8 @@ class CausalLM(Autoregressive):
         check_count("CausalLM", "max_new_tokens", max_new_tokens)
         check_flag("CausalLM", "use_cache", use_cache)
         if eos_token_id is not None:
-            check_count(
-                "CausalLM",
-                "eos_token_id",
-                eos_token_id,
-                least=0,
-                most=vocabulary - 1,
-                hint="Pass one of the model's end tokens, or None.",
-            )
+            hint, most = "Pass one of the model's end tokens, or None.", vocabulary - 1
+            check_count("CausalLM", "eos_token_id", eos_token_id, least=0, most=most, hint=hint)
         mask = check_prompts(prompt_ids, attention_mask, vocabulary)
         # A frozen table has buffers alone, and a model written as a formula has neither.
         weights = (*model.parameters(), *model.buffers())
@@ -92,7 +87,7 @@ class CausalLM(Autoregressive):
             end=eos_token_id,
             temperature=temperature,
             device=weight.device,
-            dtype=torch.promote_types(weight.dtype, torch.float32),
+            dtype=at_least_float32(weight.dtype),
             validate_args=validate_args,
         )
 
@@ -101,18 +96,11 @@ class Uncached:
     """The network of :class:`CausalLM`: all logits in one pass over whole texts."""
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
+        texts = Prompted(as_called(model, use_cache=False), prompts, mask)
         self.model = model
-        self.texts = Prompted(whole_texts(model), prompts, mask)
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.texts.batch_shape
-
-    def check(self, eps: float) -> None:
-        self.texts.check(eps)
-
-    def all_logits(self, x: Int64[Tensor, "*lead t"]) -> Float[Tensor, "*lead t k"]:
-        return self.texts.all_logits(x)
+        self.batch_shape = texts.batch_shape
+        self.check = texts.check
+        self.all_logits = texts.all_logits
 
 
 class Cached(Uncached):
@@ -122,47 +110,28 @@ class Cached(Uncached):
 
     def __init__(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> None:
         super().__init__(model, prompts, mask)
-        self.tokens = Prompted(next_tokens(model), prompts, mask)
-
-    def start(self, lead: torch.Size) -> Any:
-        return self.tokens.start(lead)
-
-    def step(self, state: Any, i: int, previous: Tensor | None) -> tuple[Tensor, Any]:
-        return self.tokens.step(state, i, previous)
+        tokens = Prompted(as_called(model, use_cache=True), prompts, mask)
+        self.start = tokens.start
+        self.step = tokens.step
 
 
 Call = Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
-def whole_texts(model: nn.Module) -> Call:
-    """Return the model as a function of whole texts, in the form that ``Prompted`` calls."""
+def as_called(model: nn.Module, use_cache: bool) -> Call:
+    """Return the model in the form that ``Prompted`` calls.
+
+    It gets new tokens and a cache of the earlier ones, or whole texts.
+    """
 
     def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
-        output = model(tokens, attention_mask=mask.long(), position_ids=positions, use_cache=False)
-        return real_logits(output.logits), ()
+        options: dict[str, Any] = {"attention_mask": mask.long(), "position_ids": positions}
+        if use_cache:
+            options["past_key_values"] = None if cache is None else filled_cache(cache)
+        output = model(tokens, **options, use_cache=use_cache)
+        return widened(output.logits), keys_and_values(output) if use_cache else ()
 
     return call
-
-
-def next_tokens(model: nn.Module) -> Call:
-    """Return the model as a function of new tokens and a cache of the earlier ones."""
-
-    def call(tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Cache]:
-        output = model(
-            tokens,
-            attention_mask=mask.long(),
-            position_ids=positions,
-            past_key_values=None if cache is None else filled_cache(cache),
-            use_cache=True,
-        )
-        return real_logits(output.logits), keys_and_values(output)
-
-    return call
-
-
-def real_logits(logits: Tensor) -> Tensor:
-    """Return the logits in float32 at least."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def filled_cache(cache: Cache) -> Any:
@@ -184,9 +153,8 @@ def keys_and_values(output: Any) -> Cache:
     """Return the keys and values ``[n, heads, T, width]`` of every layer, or raise an error."""
     layers: Any = getattr(getattr(output, "past_key_values", None), "layers", None) or ()
     pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
-    is_plain = bool(pairs) and all(
-        isinstance(part, Tensor) and part.dim() == 4 for pair in pairs for part in pair
-    )
+    parts = [part for pair in pairs for part in pair]
+    is_plain = bool(parts) and all(isinstance(part, Tensor) and part.dim() == 4 for part in parts)
     if not is_plain or any(getattr(layer, "is_sliding", False) for layer in layers):
         raise ValueError(
             "CausalLM: `model` must return a cache of keys and values that grows by one token at a "
@@ -221,7 +189,7 @@ def check_model(model: object) -> int:
 
 
 def check_prompts(
-    prompt_ids: object, attention_mask: object, vocabulary: int
+    prompt_ids: object, attention_mask: Any, vocabulary: int
 ) -> Bool[Tensor, "*batch length"]:
     """Return the mask as booleans, or raise unless the prompts are padded on the left."""
     if not isinstance(prompt_ids, Tensor) or prompt_ids.dtype != torch.int64:
@@ -237,12 +205,9 @@ def check_prompts(
         )
     if attention_mask is None:
         attention_mask = torch.ones_like(prompt_ids)
-    if not isinstance(attention_mask, Tensor) or attention_mask.shape != prompt_ids.shape:
-        shape = (
-            tuple(attention_mask.shape)
-            if isinstance(attention_mask, Tensor)
-            else type(attention_mask).__name__
-        )
+    is_tensor = isinstance(attention_mask, Tensor)
+    if not is_tensor or attention_mask.shape != prompt_ids.shape:
+        shape = tuple(attention_mask.shape) if is_tensor else type(attention_mask).__name__
         raise ValueError(
             "CausalLM: `attention_mask` must have the shape of `prompt_ids`, "
             f"{tuple(prompt_ids.shape)}, but {shape} was given. Pass the tokeniser's "

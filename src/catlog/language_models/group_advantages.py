@@ -1,19 +1,19 @@
 """Advantages of sampled completions, by group: numbers in, numbers out."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from ..checks import check_choice, check_flag, check_number, same_device
 from ..tracing import can_inspect
-from .groups import Groups, Labels, grouped
+from .groups import Groups, Labels, Present, Scores, grouped
 from .prefix_critic import left_out_residuals
 from .resampled_suffixes import changes_of_value
 
 Name = Literal["reinforce", "rloo", "criticater", "vineppo", "dr_grpo", "grpo"]
-NAMES = ("reinforce", "rloo", "criticater", "vineppo", "dr_grpo", "grpo")
+NAMES = get_args(Name)
 
 
 @torch.no_grad()
@@ -114,10 +114,8 @@ def advantages(
     if estimator == "criticater":
         assert tokens is not None
         assert is_alive is not None
-        grouped_tokens, grouped_mask = members.gather(tokens), members.gather(is_alive)
-        result = members.scatter(
-            left_out_residuals(by_group, members.present, grouped_tokens, grouped_mask)
-        )
+        texts = members.gather(tokens), members.gather(is_alive)
+        result = members.scatter(left_out_residuals(by_group, members.present, *texts))
     elif estimator == "vineppo":
         assert values is not None
         assert is_alive is not None
@@ -131,12 +129,7 @@ def advantages(
     return result.to(rewards.dtype)
 
 
-def per_row(
-    scores: Float[Tensor, "groups size"],
-    present: Bool[Tensor, "groups size"],
-    estimator: str,
-    epsilon: float,
-) -> Float[Tensor, "groups size"]:
+def per_row(scores: Scores, present: Present, estimator: str, epsilon: float) -> Scores:
     """Return one advantage per row."""
     if estimator == "reinforce":
         return scores
@@ -151,9 +144,7 @@ def per_row(
     return torch.where(deviation > 0, centred / (deviation + epsilon), 0.0)
 
 
-def mean_of_others(
-    scores: Float[Tensor, "groups size"], present: Bool[Tensor, "groups size"]
-) -> Float[Tensor, "groups size"]:
+def mean_of_others(scores: Scores, present: Present) -> Scores:
     """Return for every row the mean over the other rows of its group."""
     count = present.sum(-1, keepdim=True)
     return (scores.sum(-1, keepdim=True) - scores) / (count - 1)

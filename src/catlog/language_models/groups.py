@@ -4,12 +4,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..checks import check_count
 
 Labels = Tensor | Sequence[Hashable] | Iterable[Hashable]
+Scores = Float[Tensor, "groups size"]
+Present = Bool[Tensor, "groups size"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Groups:
     """
 
     rows: Int64[Tensor, "groups size"]
-    present: Bool[Tensor, "groups size"]
+    present: Present
     places: Int64[Tensor, " count"]
 
     def gather(self, values: Tensor) -> Tensor:
@@ -69,11 +71,9 @@ def grouped(groups: object, count: int, device: torch.device) -> Groups:
     for group, rows_of_group in enumerate(members.values()):
         for slot, row in enumerate(rows_of_group):
             place_of[row] = group * size + slot
-    return Groups(
-        torch.tensor(padded, device=device),
-        torch.arange(size, device=device) < sizes.unsqueeze(-1),
-        torch.tensor(place_of, device=device),
-    )
+    present = torch.arange(size, device=device) < sizes.unsqueeze(-1)
+    places = torch.tensor(place_of, device=device)
+    return Groups(torch.tensor(padded, device=device), present, places)
 
 
 def labels(groups: object, count: int) -> list[Hashable]:

@@ -5,14 +5,15 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..estimators.catlog_trick.one_fit import inverse_factor
+from .groups import Present, Scores
 
 RIDGE = 3.0  # CritiCateR's
 CHUNK = 64  # tokens at once: 64 kernel matrices per group
 
 
 def left_out_residuals(
-    scores: Float[Tensor, "groups size"],
-    present: Bool[Tensor, "groups size"],
+    scores: Scores,
+    present: Present,
     tokens: Int64[Tensor, "groups size length"],
     mask: Bool[Tensor, "groups size length"],
 ) -> Float[Tensor, "groups size length"]:

@@ -21,10 +21,7 @@ class Packed(NamedTuple):
 
 
 def pack(value: object) -> Packed:
-    """Pack a value by its name in a module, else as a copy (cloudpickle), else by its script.
-
-    Raise TypeError if none of these is possible.
-    """
+    """Pack a value by its name in a module, else as a copy (cloudpickle), else by its script."""
     data = None
     with contextlib.suppress(Exception):
         data = pickle.dumps(value)

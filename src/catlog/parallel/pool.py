@@ -194,6 +194,8 @@ class Pool:
             self._lock.release()
 
     def __call__(self, x: Tensor) -> Tensor:
+        import numpy
+
         if self._process != os.getpid():  # a copy in a forked process: the workers are the parent's
             self._reset()
         lead, event = x.shape[: x.dim() - self.event_dims], x.shape[x.dim() - self.event_dims :]
@@ -207,10 +209,9 @@ class Pool:
                 f"Pool: `batch` must have an entry for each of the {size} batch elements, "
                 f"but it has {len(self.batch)}."
             )
-        arguments = [
-            (point,) if self.batch is None else (point, self.batch[row % size])
-            for row, point in enumerate(points)
-        ]
+        arguments: list[tuple[Any, ...]] = [(point,) for point in points]
+        if self.batch is not None:
+            arguments = [(point, self.batch[row % size]) for row, point in enumerate(points)]
         try:
             values = self._values(arguments)
         except _RowFailure as failure:
@@ -223,7 +224,7 @@ class Pool:
         dtype = self.dtype or torch.get_default_dtype()
         if self.dtype is None and x.is_floating_point():
             dtype = torch.promote_types(x.dtype, torch.float32)
-        shapes = {_shape(value) for value in values}
+        shapes = {numpy.shape(value) for value in values}
         if len(shapes) > 1:
             raise ValueError(
                 "Pool: f must return arrays of one shape for all points, but it returned arrays "
@@ -245,9 +246,8 @@ class Pool:
                     if worker.row is not None or not worker.ready:
                         self._remove(worker)
                 if isinstance(error, Exception) and self._closed != closed:
-                    raise RuntimeError(
-                        "Pool: it was closed before all points were evaluated."
-                    ) from None
+                    message = "Pool: it was closed before all points were evaluated."
+                    raise RuntimeError(message) from None
                 raise
 
     def _evaluate(self, arguments: list[tuple[Any, ...]], closed: int) -> list[float | list[Any]]:
@@ -261,7 +261,9 @@ class Pool:
         while len(values) < rows:
             if self._closed != closed:
                 raise Lost("closed")
-            self._start(min(self.size, rows - len(values)))
+            while len(self._workers) < min(self.size, rows - len(values)):
+                streams = [self.seed, _rank(), 0, next(self._started)]
+                self._workers.append(self._worker(self._prepared_f, streams))
             for worker in self._workers:
                 if waiting and worker.ready and worker.row is None:
                     row = worker.row = waiting.popleft()
@@ -278,16 +280,8 @@ class Pool:
                 waiting.appendleft(row)
         return [values[row] for row in range(rows)]
 
-    def _start(self, wanted: int) -> None:
-        while len(self._workers) < wanted:
-            streams = [self.seed, _rank(), 0, next(self._started)]
-            self._workers.append(self._worker(self._prepared_f, streams))
-
     def _answers(self) -> list[Answer]:
-        """Return the answers until the next deadline, failures among them.
-
-        A worker that died or exceeded its deadline leaves the pool, and its row has failed.
-        """
+        """Return the answers until the next deadline; workers that died or hang leave the pool."""
         answers: list[Answer] = []
         timeout = min(worker.deadline for worker in self._workers) - time.monotonic()
         for worker in self._worker.wait(self._workers, timeout):
@@ -361,8 +355,3 @@ def _rank() -> int:
     """Return the rank of this process: ranks that share one estimate have the same seed."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0
-
-
-def _shape(value: float | list[Any]) -> tuple[int, ...]:
-    """Return the shape of nested lists."""
-    return (len(value), *_shape(value[0] if value else 0.0)) if isinstance(value, list) else ()

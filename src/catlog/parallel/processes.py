@@ -12,7 +12,7 @@ import weakref
 from functools import cache
 from itertools import count
 from multiprocessing import spawn
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from . import keeper, serving
 
@@ -21,19 +21,8 @@ class Lost(Exception):  # noqa: N818
     """Raised when a worker is gone."""
 
 
-@runtime_checkable
-class Starter(Protocol):
-    """A way to start and end worker processes."""
-
-    def start(self, pipe: Any) -> Any:
-        """Start a process that serves at this end of a pipe."""
-
-    def end(self, process: Any) -> int:
-        """End a process, if it still lives, and what it started; return its exit code."""
-
-
-def starter() -> Starter:
-    """Return the starter for this process and system."""
+def starter() -> "Keeper | Spawner":
+    """Return what starts and ends the workers of this process on this system."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError("the script calls a pool at its import, and workers import the script")
     if not hasattr(os, "fork"):
@@ -55,10 +44,8 @@ class Keeper:
     def __init__(self) -> None:
         self.socket, remote = socket.socketpair()
         path = [str(entry) for entry in sys.path]
-        code = (
-            f"import sys; sys.path[:] = {path!r}; "
-            f"from {keeper.__name__} import keep; keep({remote.fileno()})"
-        )
+        keep = f"from {keeper.__name__} import keep; keep({remote.fileno()})"
+        code = f"import sys; sys.path[:] = {path!r}; {keep}"
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         self.process = subprocess.Popen(
             [os.fsdecode(spawn.get_executable()), *flags, "-c", code],
@@ -70,22 +57,21 @@ class Keeper:
         self.lock = threading.Lock()
         self.numbers = count()
         self.groups: set[int] = set()
-        self.close = weakref.finalize(
-            self, _close, os.getpid(), self.socket, self.process, self.groups
-        )
+        resources = (self.socket, self.process, self.groups)
+        self.close = weakref.finalize(self, _close, os.getpid(), *resources)
 
     def living(self) -> bool:
         """Return whether the process still runs."""
         return self.close.alive and self.process.poll() is None
 
     def start(self, pipe: Any) -> int:
-        """Start a worker and return its process id."""
+        """Start a worker that serves at this end of a pipe; return its process id."""
         pid = self._ask(0, pipe.fileno())
         self.groups.add(pid)
         return pid
 
     def end(self, process: int) -> int:
-        """End a worker and return its exit code."""
+        """End a worker, if it still lives, and what it started; return its exit code."""
         try:
             return self._ask(process)
         except Lost:  # workers die with their keeper, but what they started may still live
@@ -143,9 +129,8 @@ class Spawner:
     """
 
     def start(self, pipe: Any) -> Any:
-        process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(pipe,), daemon=True
-        )
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=_serve, args=(pipe,), daemon=True)
         process.start()
         return process
 

@@ -124,9 +124,8 @@ class Sharded:
         points = x.detach().flatten()[:: max(1, x.numel() // COMPARED)].round().long()
         # Integers wrap around, so the sum is exact in any order.
         key = torch.arange(1, points.numel() + 1, device=x.device) * 0x5851F42D4C957F2D
-        summary = torch.stack(
-            [key.new_tensor(error is not None), key.new_tensor(x.numel()), (points * key).sum()]
-        )
+        numbers = key.new_tensor([error is not None, x.numel()])
+        summary = torch.cat([numbers, (points * key).sum().view(1)])
         summaries = _gathered(summary.unsqueeze(0), self.ranks, self.group)
         failed = summaries[:, 0].nonzero().flatten().tolist()
         if failed and error is None:
@@ -142,10 +141,7 @@ class Sharded:
 
 
 def rows_of_rank(rows: int, group: Group, device: torch.device) -> Tensor:
-    """Return the rows that this rank evaluates.
-
-    All ranks have equally many; the last row is repeated if they do not divide.
-    """
+    """Return the rows of this rank; all have equally many, so the last row may be repeated."""
     share = ceil(rows / dist.get_world_size(group))
     return (torch.arange(share, device=device) + dist.get_rank(group) * share).clamp(max=rows - 1)
 
@@ -180,10 +176,7 @@ class _Split(torch.autograd.Function):
 
 
 class _Join(torch.autograd.Function):
-    """Gather the rows of all ranks; backward, take this rank's rows times the number of ranks.
-
-    The gradient of repeated rows is zero.
-    """
+    """Gather the rows of all ranks; backward, take this rank's rows times the number of ranks."""
 
     @staticmethod
     def forward(values: Tensor, rows: int, group: Group) -> Tensor:

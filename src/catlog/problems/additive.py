@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..functions import Additive
-from .problem import Problem, Size, bits, normal, problem
+from .problem import Problem, Size, at_means, bits, normal, problem
 
 
 @problem("additive", interactions=False, relaxable=True)
@@ -20,7 +20,4 @@ def additive(size: Size, seed: int) -> Problem:
     def f(x: Tensor) -> Tensor:
         return x @ change + constant
 
-    def expectation(logits: Tensor) -> Tensor:
-        return f(logits.sigmoid())
-
-    return Problem(f, (logits,), bits, structured=Additive(costs), expectation=expectation)
+    return Problem(f, (logits,), bits, structured=Additive(costs), expectation=at_means(f))

@@ -4,8 +4,8 @@ Its images need ``pip install 'catlog[experiments]'``.
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ WIDTHS = {"small": (784, 64, 10), "large": (784, 384, 256, 200)}
 # Ten bits soon become almost certain, and a certain bit leaves nothing to estimate.
 EPOCHS = {"small": 1, "large": 10}
 IMAGES = 4
-POOLED, CALLS = IndeCateR(samples=64, variables=20, draws="latin"), 300
+POOLED: Any = {"pooled": IndeCateR(samples=64, variables=20, draws="latin"), "calls": 300}
 
 
 @problem("dvae", interactions=True, relaxable=True)
@@ -40,7 +40,7 @@ def dvae(size: Size, seed: int) -> Problem:
     reference is pooled (about a minute) and also kept.
     """
     encoder, f, images, folder = _trained(size, seed)
-    return _of_decoder(f, (encoder(images),), bits, folder)
+    return Problem(black_box(f), (encoder(images),), bits, structured=f, cache=folder, **POOLED)
 
 
 @problem("dvae-encoder", interactions=True, relaxable=True)
@@ -54,24 +54,13 @@ def dvae_encoder(size: Size, seed: int) -> Problem:
     """
     encoder, f, images, folder = _trained(size, seed)
     hidden = encoder[:-1](images)
-    last = encoder[-1]
-    assert isinstance(last, nn.Linear)
+    last: Any = encoder[-1]
 
     def law(weight: Tensor, bias: Tensor) -> Distribution:
         return bits(hidden @ weight.mT + bias.unsqueeze(-2))
 
-    return _of_decoder(f, (last.weight, last.bias), law, folder)
-
-
-def _of_decoder(
-    f: FirstLayerLinear,
-    parameters: tuple[Tensor, ...],
-    law: Callable[..., Distribution],
-    folder: Path,
-) -> Problem:
-    return Problem(
-        black_box(f), parameters, law, structured=f, pooled=POOLED, calls=CALLS, cache=folder
-    )
+    parameters = (last.weight, last.bias)
+    return Problem(black_box(f), parameters, law, structured=f, cache=folder, **POOLED)
 
 
 def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Tensor, Path]:
@@ -80,24 +69,21 @@ def _trained(size: Size, seed: int) -> tuple[nn.Sequential, FirstLayerLinear, Te
 
     train, test = for_autoencoder(load("mnist-5000"))
     folder = cache_folder() / "problems"
-    state = load_or_make(
-        folder / f"dvae-{VERSION}-{size}-{seed}.pt", lambda: _train(train, size, seed)
-    )
+    file = folder / f"dvae-{VERSION}-{size}-{seed}.pt"
+    state = load_or_make(file, lambda: _train(train, size, seed))
     model = _model(size)
     model.load_state_dict(state)
     model = (model.double() if size == "small" else model).requires_grad_(False)
     images = test[:IMAGES].to(next(model.parameters()).dtype)
     encoder, decoder = model
-    assert isinstance(encoder, nn.Sequential)
-    assert isinstance(decoder, nn.Sequential)
     weights = b"".join(tensor.numpy().tobytes() for tensor in state.values())
     f = FirstLayerLinear(decoder, BernoulliCrossEntropy(images))
     return encoder, f, images, folder / hashlib.sha256(weights).hexdigest()[:16]
 
 
-def _model(size: Size) -> nn.ModuleList:
-    widths = WIDTHS[size]
-    return nn.ModuleList([mlp(*widths), mlp(*widths[::-1])])
+def _model(size: Size) -> Any:
+    """Return the encoder and the decoder, in one module."""
+    return nn.ModuleList([mlp(*WIDTHS[size]), mlp(*WIDTHS[size][::-1])])
 
 
 def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
@@ -107,10 +93,7 @@ def _train(images: Tensor, size: Size, seed: int) -> dict[str, Tensor]:
         model = _model(size)
         glorot(model)
     encoder, decoder = model
-    assert isinstance(decoder, nn.Sequential)
     first, last = decoder[0], decoder[-1]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(last, nn.Linear)
     with torch.no_grad():  # as if the decoder read 2x - 1 and started at the mean image
         first.bias.copy_(-first.weight.sum(1))
         first.weight *= 2

@@ -1,7 +1,4 @@
-"""Sums over pairs of variables.
-
-The expectation of such a function of independent variables is its value at their probabilities.
-"""
+"""Sums over pairs of variables, whose expectation is their value at the probabilities."""
 
 import torch
 from torch import Tensor
@@ -9,7 +6,7 @@ from torch.distributions import Distribution
 
 from ..functions import Potts
 from ..functions import ising as spins
-from .problem import Problem, Size, bits, normal, one_hot, problem
+from .problem import Problem, Size, at_means, bits, normal, one_hot, problem
 
 
 @problem("ising", interactions=True, relaxable=True)
@@ -27,10 +24,8 @@ def ising(size: Size, seed: int) -> Problem:
         s = 2 * x - 1
         return s @ fields + ((s @ couplings) * s).sum(-1) + constant
 
-    def expectation(logits: Tensor) -> Tensor:
-        return f(logits.sigmoid())
-
-    return Problem(f, (logits,), bits, structured=spins(couplings, fields), expectation=expectation)
+    known = spins(couplings, fields)
+    return Problem(f, (logits,), bits, structured=known, expectation=at_means(f))
 
 
 @problem("potts", interactions=True, relaxable=True)
@@ -42,9 +37,7 @@ def potts(size: Size, seed: int) -> Problem:
     d, k = {"small": (5, 4), "large": (60, 8)}[size]
     logits, fields, strengths = normal(seed, (d, k), (d, k), (d,))
     fields, strengths = fields / 2, 2 * strengths
-    first = torch.arange(d - 1)
-    couplings = torch.zeros(d, d, dtype=torch.float64)
-    couplings[first, first + 1], couplings[0, -1] = strengths[:-1], strengths[-1]
+    known = Potts(_ring(strengths), fields, one_hot=True)
 
     def f(x: Tensor) -> Tensor:
         return (x * fields).sum((-1, -2)) + (x * x.roll(-1, -2)).sum(-1) @ strengths
@@ -52,13 +45,14 @@ def potts(size: Size, seed: int) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         return f(logits.softmax(-1))
 
-    return Problem(
-        f,
-        (logits,),
-        one_hot,
-        structured=Potts(couplings, fields, one_hot=True),
-        expectation=expectation,
-    )
+    return Problem(f, (logits,), one_hot, structured=known, expectation=expectation)
+
+
+def _ring(strengths: Tensor) -> Tensor:
+    """Return couplings ``[d, d]`` of every variable and the next one, and of the last and first."""
+    couplings = strengths[:-1].diag(1)
+    couplings[0, -1] = strengths[-1]
+    return couplings
 
 
 @problem("xor", interactions=True, relaxable=True)
@@ -71,9 +65,8 @@ def xor(size: Size, seed: int) -> Problem:
     d = {"small": 8, "large": 100}[size]
     (theta,) = normal(seed, (1,))
     theta = theta.abs() + 0.5  # away from 0, where the gradient is zero
-    first = torch.arange(d - 1)
-    couplings = torch.zeros(d, d, dtype=torch.float64)
-    couplings[first, first + 1] = couplings[0, -1] = -1.0
+    ones = torch.ones(d, 2, dtype=torch.float64)
+    known = Potts(_ring(-ones[:, 0]), fields=ones)
 
     def f(x: Tensor) -> Tensor:
         following = x.roll(-1, -1)
@@ -86,10 +79,4 @@ def xor(size: Size, seed: int) -> Problem:
         p = theta.sigmoid().squeeze(-1)
         return 2 * d * p * (1 - p)
 
-    return Problem(
-        f,
-        (theta,),
-        law,
-        structured=Potts(couplings, torch.ones(d, 2, dtype=torch.float64)),
-        expectation=expectation,
-    )
+    return Problem(f, (theta,), law, structured=known, expectation=expectation)

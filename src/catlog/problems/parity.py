@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..functions import OfSum
-from .problem import Problem, Size, bits, normal, problem
+from .problem import Problem, Size, at_means, bits, normal, problem
 
 
 @problem("parity", interactions=True, relaxable=True)
@@ -23,8 +23,5 @@ def parity(size: Size, seed: int) -> Problem:
     def f(x: Tensor) -> Tensor:
         return (1 - 2 * x).prod(-1)
 
-    def expectation(logits: Tensor) -> Tensor:
-        return f(logits.sigmoid())
-
     known = OfSum(lambda s: torch.cos(pi * s), categories=2)
-    return Problem(f, (logits,), bits, structured=known, expectation=expectation)
+    return Problem(f, (logits,), bits, structured=known, expectation=at_means(f))

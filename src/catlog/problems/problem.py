@@ -21,6 +21,7 @@ from ..files.cache import load_or_make
 
 Size = Literal["small", "large"]
 SIZES = ("small", "large")
+How = Literal["closed form", "enumeration", "pooled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class Reference:
     value: Tensor
     gradient: tuple[Tensor, ...]
     error: tuple[Tensor, ...]
-    how: Literal["closed form", "enumeration", "pooled"]
+    how: How
 
     @property
     def exact(self) -> bool:
@@ -146,9 +147,7 @@ class Problem:
         packed = load_or_make(path, lambda: self.pool(E, self.calls, watch).packed())
         return Reference.unpacked(packed)
 
-    def _differentiated(
-        self, value: Tensor, how: Literal["closed form", "enumeration"]
-    ) -> Reference:
+    def _differentiated(self, value: Tensor, how: How) -> Reference:
         gradient = torch.autograd.grad(value.sum(), self.parameters)
         error = tuple(torch.zeros_like(tensor) for tensor in gradient)
         return Reference(value.detach(), gradient, error, how)
@@ -227,6 +226,11 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     """Draw standard normal tensors of these shapes in float64, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def at_means(f: Function) -> Function:
+    """Return the expectation of an f that is linear in every bit, as a function of the logits."""
+    return lambda logits: f(logits.sigmoid())
 
 
 def black_box(f: Function) -> Function:

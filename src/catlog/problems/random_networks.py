@@ -19,24 +19,14 @@ def random_network(size: Size, seed: int) -> Problem:
     """
     d, hidden = {"small": (10, 16), "large": (100, 64)}[size]
     logits, weight, bias, last = normal(seed, (d,), (hidden, d), (hidden,), (1, hidden))
-    network = (
-        nn.Sequential(nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, 1, bias=False))
-        .double()
-        .requires_grad_(False)
-    )
-    for parameter, value in zip(
-        network.parameters(), (2 * weight / d**0.5, bias, last / hidden**0.5), strict=True
-    ):
+    network = nn.Sequential(nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, 1, bias=False))
+    network = network.double().requires_grad_(False)
+    values = (2 * weight / d**0.5, bias, last / hidden**0.5)
+    for parameter, value in zip(network.parameters(), values, strict=True):
         parameter.copy_(value)
     f = FirstLayerLinear(network)
-    return Problem(
-        black_box(f),
-        (logits,),
-        bits,
-        structured=f,
-        pooled=IndeCateR(samples=256, draws="latin"),
-        calls=100,
-    )
+    pooled = IndeCateR(samples=256, draws="latin")
+    return Problem(black_box(f), (logits,), bits, structured=f, pooled=pooled, calls=100)
 
 
 @problem("vq", interactions=True, relaxable=True)
@@ -51,15 +41,9 @@ def vq(size: Size, seed: int) -> Problem:
     """
     d, k = {"small": (5, 4), "large": (32, 16)}[size]
     width, hidden, pixels, window = 4, 16, 8, 3
-    z, codebook, first, bias, last, targets = normal(
-        seed,
-        (d, width),
-        (k, width),
-        (window * width, hidden),
-        (hidden,),
-        (hidden, pixels),
-        (d - window + 1, pixels),
-    )
+    vectors = [(d, width), (k, width)]
+    layers = [(window * width, hidden), (hidden,), (hidden, pixels), (d - window + 1, pixels)]
+    z, codebook, first, bias, last, targets = normal(seed, *vectors, *layers)
     first, last = first / (window * width) ** 0.5, last / hidden**0.5
 
     def costs(windows: Tensor) -> Tensor:

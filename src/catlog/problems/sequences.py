@@ -1,7 +1,4 @@
-"""Distributions whose variables depend on each other.
-
-The relevant past has finitely many states, so dynamic programming gives the expectation.
-"""
+"""Distributions of dependent variables, with expectations by dynamic programming."""
 
 import torch
 from torch import Tensor
@@ -54,10 +51,9 @@ def bayesian_network(size: Size, seed: int) -> Problem:
     def law(roots: Tensor, tables: Tensor) -> Distribution:
         nodes = {"a0": Node([], roots[..., 0, :]), "b0": Node([], roots[..., 1, :])}
         for t in range(1, rungs):
+            parents = [f"a{t - 1}", f"b{t - 1}"]
             for side, name in enumerate("ab"):
-                nodes[f"{name}{t}"] = Node(
-                    [f"a{t - 1}", f"b{t - 1}"], tables[..., t - 1, side, :, :, :]
-                )
+                nodes[f"{name}{t}"] = Node(parents, tables[..., t - 1, side, :, :, :])
         return BayesianNetwork(nodes, roots.shape[:-2])
 
     def f(x: Tensor) -> Tensor:
@@ -90,9 +86,8 @@ class ByDepth:
 
     def rows(self, depth: Tensor) -> Tensor:
         """Return the one-hot row of the table for a depth; larger depths share the last row."""
-        return one_hot(
-            depth.clamp(-self.deepest, self.deepest) + self.deepest, self.table.shape[-2]
-        ).to(self.table.dtype)
+        row = depth.clamp(-self.deepest, self.deepest) + self.deepest
+        return one_hot(row, self.table.shape[-2]).to(self.table.dtype)
 
     def all_logits(self, x: Tensor) -> Tensor:
         after = change(x).cumsum(-1)
@@ -130,9 +125,8 @@ def autoregressive(size: Size, seed: int) -> Problem:
 
     def f(x: Tensor) -> Tensor:
         depth = change(x).cumsum(-1)
-        return (
-            below_zero ** (depth < 0).sum(-1).double() * left_open ** depth[..., -1].abs().double()
-        )
+        below, still_open = (depth < 0).sum(-1), depth[..., -1].abs()
+        return below_zero ** below.double() * left_open ** still_open.double()
 
     depths = torch.arange(-length, length + 1)
     reward = below_zero ** (depths < 0).double()

@@ -1,13 +1,10 @@
-"""Unions: an element counts once, however many variables choose it.
-
-The expectation of a product over independent variables is the product of their expectations.
-"""
+"""Unions: an element counts once, however many variables choose it."""
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .problem import Problem, Size, bits, normal, one_hot, problem
+from .problem import Problem, Size, at_means, bits, normal, one_hot, problem
 
 
 @problem("max-coverage", interactions=True, relaxable=True)
@@ -26,10 +23,7 @@ def max_coverage(size: Size, seed: int) -> Problem:
     def f(x: Tensor) -> Tensor:
         return (1 - (1 - x[..., covers]).prod(-1)) @ weights
 
-    def expectation(logits: Tensor) -> Tensor:
-        return f(logits.sigmoid())
-
-    return Problem(f, (logits - 1,), bits, expectation=expectation)
+    return Problem(f, (logits - 1,), bits, expectation=at_means(f))
 
 
 @problem("subset-selection", interactions=True, relaxable=True)

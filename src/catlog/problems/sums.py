@@ -39,9 +39,8 @@ def digit_sum(size: Size, seed: int) -> Problem:
     d = {"small": 3, "large": 16}[size]
     (logits,) = normal(seed, (d, 10))
     logits *= 2
-    target = (
-        int((logits.softmax(-1) @ torch.arange(10.0, dtype=torch.float64)).sum().round()) + d // 2
-    )
+    mean = (logits.softmax(-1) @ torch.arange(10.0, dtype=torch.float64)).sum()
+    target = int(mean.round()) + d // 2
     f = OfSum(lambda s: (s.round() == target).double(), categories=10, one_hot=True)
 
     def expectation(logits: Tensor) -> Tensor:
@@ -69,9 +68,8 @@ def knapsack(size: Size, seed: int) -> Problem:
     def expectation(logits: Tensor) -> Tensor:
         p = logits.sigmoid()
         over = (torch.arange(int(weights.sum()) + 1) - capacity).relu().double()
-        return p @ values - penalty * (
-            distribution_of_sum(torch.stack([1 - p, p], -1), weights.tolist()) @ over
-        )
+        load = distribution_of_sum(torch.stack([1 - p, p], -1), weights.tolist())
+        return p @ values - penalty * (load @ over)
 
     return Problem(f, (logits,), bits, expectation=expectation)
 
@@ -88,9 +86,8 @@ def mixed(size: Size, seed: int) -> Problem:
     k = max(sizes)
     (logits,) = normal(seed, (2, d, k))
     # In every variable with three or more categories one is masked, drawn for each batch element.
-    masked = (
-        torch.rand(2, d, k, generator=generator) * (torch.arange(k) < torch.tensor(sizes)[:, None])
-    ).argmax(-1)
+    is_category = torch.arange(k) < torch.tensor(sizes)[:, None]
+    masked = (torch.rand(2, d, k, generator=generator) * is_category).argmax(-1)
     mask = torch.arange(k) == torch.where(torch.tensor(sizes) > 2, masked, k)[..., None]
 
     def law(logits: Tensor) -> Categoricals:

@@ -1,6 +1,7 @@
 """The evidence lower bound of a model and a guide of Pyro, with an estimator per discrete site."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -14,9 +15,9 @@ from torch.distributions import Distribution
 from ..checks import check_count
 from ..estimator import Estimator, Kind
 from ..estimators import IndeCateR
-from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
+from .runs import Node, Plate, Program, Programs, drawn, log_prob, plates, with_dimensions
 from .sites import GuideSites, Layout, form_of, independent, layout, table
-from .structure import Group, Structure, check_estimator, discover, discrete_sites, signature
+from .structure import Chain, Group, Structure, check_estimator, discover, discrete_sites, signature
 from .vectorisation import OWNER, ChangedSiteError
 
 
@@ -90,7 +91,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         self._known: tuple[Any, Structure] | None = None
 
     def differentiable_loss(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
+        self, model: Program, guide: Program, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Return the negative ELBO, with the estimators' gradients."""
         if isinstance(pyro.poutine.unwrap(guide), pyro.poutine.messenger.Messenger):
@@ -100,22 +101,18 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
             )
         if self.max_plate_nesting == inf:
             self._guess_max_plate_nesting(model, guide, args, kwargs)
+        nesting = int(self.max_plate_nesting)
         particles = [
-            self._estimate(Programs(model, guide, args, kwargs, int(self.max_plate_nesting)))
-            for _ in range(self.num_particles)
+            Programs(model, guide, args, kwargs, nesting) for _ in range(self.num_particles)
         ]
-        return -torch.stack(particles).mean()
+        return -torch.stack([self._estimate(programs) for programs in particles]).mean()
 
-    def loss(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> float:
+    def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO."""
         with torch.no_grad():
             return float(self.differentiable_loss(model, guide, *args, **kwargs))
 
-    def loss_and_grads(
-        self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> float:
+    def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO, after a backward pass through it."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         if loss.requires_grad:
@@ -123,10 +120,7 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         return float(torch_item(loss))
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the traces of one draw of the guide and of the model, as Pyro's base class asks.
-
-        The estimates here need more than one trace and do not use it.
-        """
+        """Return traces as Pyro's base class asks; the estimates here do not use them."""
         return get_importance_trace("flat", self.max_plate_nesting, model, guide, args, kwargs)
 
     def _estimate(self, programs: Programs) -> Tensor:
@@ -134,10 +128,10 @@ class ELBO(pyro.infer.ELBO):  # type: ignore[misc, unused-ignore]
         nodes = programs.run_guide({})
         structure = self._structure(programs, nodes)
         try:
-            return _Estimate(programs, structure).total(nodes)
+            return _Estimate(programs, structure, nodes).total()
         except ChangedSiteError:
             self._known = None
-            return _Estimate(programs, self._structure(programs, nodes)).total(nodes)
+            return _Estimate(programs, self._structure(programs, nodes), nodes).total()
 
     def _structure(self, programs: Programs, nodes: dict[str, Node]) -> Structure:
         """Return what depends on what, found at the first step and whenever the guide changes."""
@@ -162,45 +156,37 @@ def _check_support(x: Tensor, form: Kind, group: Group) -> None:
 
 
 class _Estimate:
-    """One estimate: the recursion over groups of discrete sites."""
+    """One estimate, given the sites of one run of the guide: the recursion over groups."""
 
-    def __init__(self, programs: Programs, structure: Structure) -> None:
-        self.programs = programs.coupling(structure.coupled)
+    def __init__(self, programs: Programs, structure: Structure, nodes: dict[str, Node]) -> None:
+        self.programs = replace(programs, coupled=structure.coupled)
         self.structure = structure
+        self.nodes = nodes
+        self.discrete = set(discrete_sites(nodes))
 
-    def total(self, nodes: dict[str, Node]) -> Tensor:
-        """Return the ELBO, given the sites of one run of the guide."""
-        discrete = set(discrete_sites(nodes))
-        fixed = {
-            name: node["value"]
-            for name, node in nodes.items()
-            if not node["is_observed"] and name not in self.structure.coupled
-        }
-        total = sum(
-            (-log_prob(nodes[name]).sum() for name in self.structure.guide_sites), torch.zeros(())
-        )
+    def total(self) -> Tensor:
+        """Return the ELBO."""
+        nodes, coupled = self.nodes, self.structure.coupled
+        fixed = {name: value for name, value in drawn(nodes).items() if name not in coupled}
+        total = torch.zeros(())
+        for name in self.structure.guide_sites:
+            total = total - log_prob(nodes[name]).sum()
         if self.structure.model_sites:
             sites = self._model(nodes, fixed)
             total = total + sum(log_prob(sites[name]).sum() for name in self.structure.model_sites)
         for chain in self.structure.chains:
-            total = total + self._expectation(chain, nodes, fixed, discrete, torch.Size()).sum()
+            total = total + self._expectation(chain, nodes, fixed, torch.Size()).sum()
         return total
 
     def _model(self, nodes: Mapping[str, Node], values: Mapping[str, Tensor]) -> dict[str, Node]:
         """Run the model with the values of the guide's sites."""
-        drawn = {name: node["value"] for name, node in nodes.items() if not node["is_observed"]}
-        sites = self.programs.run_model({**drawn, **values})
+        sites = self.programs.run_model({**drawn(nodes), **values})
         for name in sites.keys() ^ self.structure.all_model_sites:
             raise ChangedSiteError("model", name)
         return sites
 
     def _expectation(
-        self,
-        chain: tuple[Group, ...],
-        nodes: dict[str, Node],
-        values: dict[str, Tensor],
-        discrete: set[str],
-        rows: torch.Size,
+        self, chain: Chain, nodes: dict[str, Node], values: dict[str, Tensor], rows: torch.Size
     ) -> Tensor:
         """Return the expectation over a chain of groups, ``[*rows, *plates]``.
 
@@ -230,15 +216,14 @@ class _Estimate:
                 for name, node in inner.items()
             }
             lead = x.shape[:1] + rows
-            estimate = self._terms(chain, inner, points, discrete, lead)
+            estimate = self._terms(chain, inner, points, lead)
             if len(chain) > 1:
-                later = self._expectation(chain[1:], inner, points, discrete, lead)
+                later = self._expectation(chain[1:], inner, points, lead)
                 estimate = estimate + self._summed(later, group)
             return estimate
 
-        return group.estimator(
-            f, self._distribution(group, nodes, with_points, layouts, joint, batch)
-        )
+        q = self._distribution(group, nodes, with_points, layouts, joint, batch)
+        return group.estimator(f, q)
 
     def _plates(self, group: Group, sizes: Mapping[Plate, int]) -> torch.Size:
         """Return the sizes of the plate dimensions, 1 where the group does not keep a plate."""
@@ -266,22 +251,11 @@ class _Estimate:
             return tables(self.programs.run_guide(with_points(x)), x.shape[:-1])
 
         first = table(nodes[group.sites[0]]["fn"], joint, batch)
-        return GuideSites(
-            conditionals,
-            [(site.k,) * site.variables for site in layouts],
-            list(group.parents),
-            batch,
-            first.dtype,
-            first.device,
-        )
+        sizes = [(site.k,) * site.variables for site in layouts]
+        return GuideSites(conditionals, sizes, group.parents, batch, first.dtype, first.device)
 
     def _terms(
-        self,
-        chain: tuple[Group, ...],
-        nodes: dict[str, Node],
-        values: Mapping[str, Tensor],
-        discrete: set[str],
-        rows: torch.Size,
+        self, chain: Chain, nodes: dict[str, Node], values: Mapping[str, Tensor], rows: torch.Size
     ) -> Tensor:
         """Return the log-probabilities that depend on the first group and on no later one.
 
@@ -291,7 +265,7 @@ class _Estimate:
         terms = []
         for name in group.guide_sites:
             term = -log_prob(nodes[name])
-            terms.append(term.detach() if name in discrete else term)
+            terms.append(term.detach() if name in self.discrete else term)
         if group.model_sites:
             sites = self._model(nodes, values)
             self._check_structure(chain, sites, len(rows))
@@ -302,9 +276,7 @@ class _Estimate:
             total = total + self._summed(term, group)
         return total
 
-    def _check_structure(
-        self, chain: tuple[Group, ...], sites: Mapping[str, Node], levels: int
-    ) -> None:
+    def _check_structure(self, chain: Chain, sites: Mapping[str, Node], levels: int) -> None:
         """Raise if a model site has newest rows that it should not have, or lost a kept plate."""
         dependent = frozenset(name for group in chain for name in group.model_sites)
         dim = self.programs.nesting + levels

@@ -6,7 +6,7 @@ dimensions for plates.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from ..distributions.factors import base_distribution
 
 Node = dict[str, Any]  # a site of a trace
+Program = Callable[..., Any]
 Plate = tuple[str, int]  # the name of a plate, and its dimension, counted from the right
 
 
@@ -37,8 +38,8 @@ class Programs:
         noise: the uniforms of the coupled sites.
     """
 
-    model: Callable[..., Any]
-    guide: Callable[..., Any]
+    model: Program
+    guide: Program
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     nesting: int
@@ -46,17 +47,13 @@ class Programs:
     subsamples: dict[str, Tensor] = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
 
-    def coupling(self, names: frozenset[str]) -> "Programs":
-        """Return the programs with these coupled sites."""
-        return replace(self, coupled=names)
-
     def run_guide(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
         return self._run(self.guide, values)
 
     def run_model(self, values: Mapping[str, Tensor]) -> dict[str, Node]:
         return self._run(self.model, values)
 
-    def _run(self, program: Callable[..., Any], values: Mapping[str, Tensor]) -> dict[str, Node]:
+    def _run(self, program: Program, values: Mapping[str, Tensor]) -> dict[str, Node]:
         """Return the sample sites of one run, in order, without the subsamples of plates."""
         trace = poutine.Trace()
         try:
@@ -64,14 +61,11 @@ class Programs:
                 trace = tracer.trace
                 program(*self.args, **self.kwargs)
         except Exception as error:
-            nodes = [name for name, node in trace.nodes.items() if node["type"] == "sample"]
-            error.last_site = nodes[-1] if nodes else None  # type: ignore[attr-defined]
+            names = [name for name, node in trace.nodes.items() if node["type"] == "sample"]
+            error.last_site = names[-1] if names else None  # type: ignore[attr-defined]
             raise
-        return {
-            name: node
-            for name, node in trace.nodes.items()
-            if node["type"] == "sample" and not is_subsample(node)
-        }
+        samples = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
+        return {name: node for name, node in samples.items() if not is_subsample(node)}
 
 
 class _Fixed(Messenger):  # type: ignore[misc, unused-ignore]
@@ -130,6 +124,11 @@ def _by_inverse_cdf(node: Node, programs: Programs) -> Tensor:
         ) from None
 
 
+def drawn(nodes: Mapping[str, Node]) -> dict[str, Tensor]:
+    """Return the values of the sites that are not observed."""
+    return {name: node["value"] for name, node in nodes.items() if not node["is_observed"]}
+
+
 def log_prob(node: Node) -> Tensor:
     """Return the log-probability of a site, scaled by its plates and masked."""
     value = node["fn"].log_prob(node["value"], *node["args"], **node["kwargs"])
@@ -138,11 +137,8 @@ def log_prob(node: Node) -> Tensor:
 
 def plates(node: Node) -> dict[Plate, int]:
     """Return the vectorised plates of a site, with their sizes."""
-    return {
-        (frame.name, frame.dim): frame.size
-        for frame in node["cond_indep_stack"]
-        if frame.vectorized
-    }
+    frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
+    return {(frame.name, frame.dim): frame.size for frame in frames}
 
 
 def with_dimensions(value: Tensor, dims: int, event_dims: int) -> Tensor:

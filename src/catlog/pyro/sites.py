@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -60,10 +61,7 @@ class Layout:
         return self.d * prod(self.joint.values())
 
     def value(self, x: Tensor, form: Kind) -> Tensor:
-        """Return points ``[*rows, *plates, variables]`` in the given form as a value of the site.
-
-        One-hot points have one more dimension.
-        """
+        """Return points ``[*rows, *plates, variables]`` in a form as a value of the site."""
         categories = (x.shape[-1],) if form == Kind.ONE_HOT else ()
         start = x.dim() - 1 - len(categories)  # of the variables
         x = x.unflatten(start, (*self.joint.values(), self.d))
@@ -104,11 +102,8 @@ def table(
 
 def form_of(layouts: list[Layout], is_ordered: bool) -> Kind:
     """Return the form of the points of a distribution of these sites."""
-    kinds = {site.kind for site in layouts}
-    sizes = {site.k for site in layouts}
-    if is_ordered or len(kinds) > 1 or len(sizes) > 1:
-        return Kind.INDEX
-    return kinds.pop()
+    is_mixed = len({(site.kind, site.k) for site in layouts}) > 1
+    return Kind.INDEX if is_ordered or is_mixed else layouts[0].kind
 
 
 def independent(tables: list[Tensor], layouts: list[Layout]) -> Distribution:
@@ -151,16 +146,13 @@ class GuideSites(Ordered):
         self,
         tables: Callable[[Tensor], list[Tensor]],
         cardinalities: list[tuple[int, ...]],
-        parents: list[frozenset[int]],
+        parents: tuple[frozenset[int], ...],
         batch_shape: torch.Size,
         real: torch.dtype,
         device: torch.device,
     ) -> None:
-        blocks = []
-        first = 0
-        for sizes in cardinalities:
-            blocks.append(tuple(range(first, first + len(sizes))))
-            first += len(sizes)
+        ends = list(accumulate(map(len, cardinalities)))
+        blocks = [tuple(range(start, end)) for start, end in pairwise([0, *ends])]
         self.tables = tables
         self.blocks = tuple(blocks)
         self.cardinalities = tuple(size for sizes in cardinalities for size in sizes)
@@ -169,7 +161,7 @@ class GuideSites(Ordered):
         )
         self.real = real
         self.device = device
-        super().__init__(batch_shape, torch.Size([first]), validate_args=False)
+        super().__init__(batch_shape, torch.Size(ends[-1:]), validate_args=False)
 
     def conditional(self, x: Tensor, block: int) -> Tensor:
         return self.tables(x)[block]

@@ -4,7 +4,7 @@ A site depends on a group of discrete sites if its log-probability has the rows 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..distributions.factors import base_distribution, factors
 from ..estimator import Estimator, Kind
 from ..estimators import Exact
-from .runs import Node, Plate, Programs, log_prob, plates, with_dimensions
+from .runs import Node, Plate, Programs, drawn, log_prob, plates, with_dimensions
 from .sites import SUPPORTED, is_discrete
 from .vectorisation import OWNER, check_names, check_rows, run_with_rows
 
@@ -47,6 +47,9 @@ class Group:
         return any(self.parents)
 
 
+Chain = tuple[Group, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """The groups of a guide, and the sites that depend on none.
@@ -59,7 +62,7 @@ class Structure:
         all_model_sites: the names of all model sites.
     """
 
-    chains: tuple[tuple[Group, ...], ...]
+    chains: tuple[Chain, ...]
     coupled: frozenset[str]
     guide_sites: frozenset[str]
     model_sites: frozenset[str]
@@ -134,9 +137,7 @@ def signature(nodes: Mapping[str, Node], default: Estimator) -> tuple[Any, ...]:
             type(base_distribution(node["fn"])),
             tuple(sorted(plates(node))),
             tuple(node["fn"].event_shape),
-            id(estimator_of(name, node, default))
-            if not node["infer"].get("enumerate")
-            else "exact",
+            "exact" if node["infer"].get("enumerate") else id(estimator_of(name, node, default)),
         )
         for name, node in nodes.items()
     )
@@ -150,35 +151,50 @@ def discover(
     names = discrete_sites(nodes)
     first = {name: nodes[name]["value"] for name in names}
     second = {name: _another_value(nodes[name]) for name in names}
-    pairs = {
-        name: _pair(programs, nodes[name], first[name], second[name], level=0) for name in names
-    }
-    parents = _parents(programs, names, first, pairs)
+
+    def rows_of(name: str, level: int) -> Tensor:
+        return _pair(programs, nodes[name], first[name], second[name], level)
+
+    parents = _parents(programs, first, {name: rows_of(name, 0) for name in names})
     members = _grouped(nodes, names, parents, default)
     position = {name: g for g, group in enumerate(members) for name in group}
-    rows = {
-        name: _pair(programs, nodes[name], first[name], second[name], level)
-        for name, level in position.items()
-    }
+    rows = {name: rows_of(name, level) for name, level in position.items()}
     guide = run_with_rows(programs, "guide", rows)
     batches = {name: node["fn"].batch_shape for name, node in guide.items()}
     in_guide = _levels("guide", batches, programs.nesting)
-    free = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
-    model = run_with_rows(programs, "model", free, guide)
+    model = run_with_rows(programs, "model", drawn(guide), guide)
     check_names(model, nodes)
     shapes = {name: log_prob(node).shape for name, node in model.items()}
     in_model = _levels("model", shapes, programs.nesting)
     coupled = frozenset(name for name in in_guide if in_guide[name] and name not in position)
     if validate:
-        check_rows(programs.coupling(coupled), nodes, first, second, rows, coupled)
-    found = _Dependences(
-        nodes, guide, model, in_guide, in_model, position, parents, members, default
-    )
-    chains = _chains(len(members), [*found.reach.values(), *in_model.values()])
+        check_rows(replace(programs, coupled=coupled), nodes, first, second, rows)
+    # The groups that the log-probability of each guide site depends on, its own included.
+    own = {name: {g} for name, g in position.items()}
+    reach = {name: levels | own.get(name, set()) for name, levels in in_guide.items()}
+    groups = []
+    for g, sites in enumerate(members):
+        guide_sites, model_sites = _last_at(g, reach), _last_at(g, in_model)
+        dependent = [guide[name] for name in guide_sites] + [model[name] for name in model_sites]
+        own_plates = frozenset(plates(nodes[sites[0]]))
+        above = [{i for i, site in enumerate(sites) if site in parents[name]} for name in sites]
+        group = Group(
+            estimator=estimator_of(sites[0], nodes[sites[0]], default),
+            sites=tuple(sites),
+            parents=tuple(map(frozenset, above)),
+            kept=own_plates.intersection(*map(plates, dependent)),
+            joint=tuple(sorted(own_plates)),
+            guide_sites=guide_sites,
+            model_sites=model_sites,
+            is_parent=any(g in levels for levels in in_guide.values()),
+        )
+        _check_group(group)
+        groups.append(group)
+    chains = _chains(len(members), [*reach.values(), *in_model.values()])
     return Structure(
-        chains=tuple(_kept(chain, found) for chain in chains),
+        chains=tuple(_kept([groups[g] for g in chain]) for chain in chains),
         coupled=coupled,
-        guide_sites=frozenset(name for name in guide if not found.reach[name]),
+        guide_sites=frozenset(name for name in guide if not reach[name]),
         model_sites=frozenset(name for name in model if not in_model[name]),
         all_model_sites=frozenset(model),
     )
@@ -201,9 +217,8 @@ def _pair(programs: Programs, node: Node, first: Tensor, second: Tensor, level: 
     A level has ``level + 2`` rows, so that rows which move to another level's place are noticed.
     """
     event_dims = len(node["fn"].event_shape)
-    values = [
-        with_dimensions(value, programs.nesting + level, event_dims) for value in (first, second)
-    ]
+    dims = programs.nesting + level
+    values = [with_dimensions(value, dims, event_dims) for value in (first, second)]
     return torch.stack([values[row % 2] for row in range(level + 2)])
 
 
@@ -226,12 +241,10 @@ def _levels(program: str, shapes: Mapping[str, torch.Size], nesting: int) -> dic
 
 
 def _parents(
-    programs: Programs, names: list[str], first: dict[str, Tensor], pairs: dict[str, Tensor]
+    programs: Programs, first: dict[str, Tensor], pairs: dict[str, Tensor]
 ) -> dict[str, set[str]]:
-    """Return the earlier discrete sites that each one depends on, directly or through others.
-
-    The guide runs once per site, with two rows at that site.
-    """
+    """Return the earlier discrete sites that each one depends on, also through others."""
+    names = list(first)
     parents: dict[str, set[str]] = {name: set() for name in names}
     for name in names[:-1]:
         nodes = run_with_rows(programs, "guide", first | {name: pairs[name]})
@@ -291,84 +304,30 @@ def _chains(count: int, together: list[set[int]]) -> list[list[int]]:
     return [sorted(chain) for chain in chains]
 
 
-@dataclass(frozen=True, eq=False)
-class _Dependences:
-    """What the runs with rows have shown. Groups are known by their numbers.
-
-    Attributes:
-        nodes: the guide's sites, without rows.
-        guide: the guide's sites, with rows.
-        model: the model's sites, with rows.
-        in_guide: the groups that the distribution of each guide site depends on.
-        in_model: the groups that the log-probability of each model site depends on.
-        position: the group of every discrete site.
-        parents: the earlier discrete sites that each one depends on.
-        members: the discrete sites of each group.
-        default: the estimator of sites without one of their own.
-    """
-
-    nodes: Mapping[str, Node]
-    guide: Mapping[str, Node]
-    model: Mapping[str, Node]
-    in_guide: dict[str, set[int]]
-    in_model: dict[str, set[int]]
-    position: dict[str, int]
-    parents: dict[str, set[str]]
-    members: list[list[str]]
-    default: Estimator
-
-    @property
-    def reach(self) -> dict[str, set[int]]:
-        """The groups that the log-probability of each guide site depends on, its own included."""
-        return {
-            name: groups | ({self.position[name]} if name in self.position else set())
-            for name, groups in self.in_guide.items()
-        }
+def _check_group(group: Group) -> None:
+    """Raise if sites depend on each other, but their estimator is for independent variables."""
+    for name, positions in zip(group.sites, group.parents, strict=True):
+        if positions and Kind.STRUCTURED not in group.estimator.supports:
+            raise TypeError(
+                f"{OWNER}: the guide's site {name!r} depends on "
+                f"{sorted(group.sites[i] for i in positions)}, but {group.estimator!r} is for "
+                "independent variables. Use an estimator for dependent ones, such as "
+                f"catlog.SCateR(2) or catlog.RLOO(8), or give {name!r} one of its own: "
+                'infer={"estimator": catlog.IndeCateR(2)}.'
+            )
 
 
-def _kept(chain: list[int], found: _Dependences) -> tuple[Group, ...]:
+def _kept(chain: list[Group]) -> Chain:
     """Return the groups of a chain, with the plates that each can keep.
 
     A plate is kept if all sites that depend on the group, or on later ones, stand in it.
     """
     groups: list[Group] = []
-    kept: frozenset[Plate] | None = None
-    parents = found.parents
-    for g in reversed(chain):
-        names = found.members[g]
-        first = found.nodes[names[0]]
-        guide_sites = _last_at(g, found.reach)
-        model_sites = _last_at(g, found.in_model)
-        dependent = [found.guide[name] for name in guide_sites]
-        dependent += [found.model[name] for name in model_sites]
-        own_plates = frozenset(plates(first))
-        kept = own_plates if kept is None else kept & own_plates
-        for node in dependent:
-            kept &= frozenset(plates(node))
-        estimator = estimator_of(names[0], first, found.default)
-        group = Group(
-            estimator=estimator,
-            sites=tuple(names),
-            parents=tuple(
-                frozenset(i for i, parent in enumerate(names) if parent in parents[name])
-                for name in names
-            ),
-            kept=kept,
-            joint=tuple(sorted(own_plates - kept)),
-            guide_sites=guide_sites,
-            model_sites=model_sites,
-            is_parent=any(g in levels for levels in found.in_guide.values()),
-        )
-        if group.is_ordered and Kind.STRUCTURED not in estimator.supports:
-            child = next(name for name in names if parents[name] & set(names))
-            raise TypeError(
-                f"{OWNER}: the guide's site {child!r} depends on "
-                f"{sorted(parents[child] & set(names))}, but {estimator!r} is for independent "
-                "variables. Use an estimator for dependent ones, such as catlog.SCateR(2) or "
-                f"catlog.RLOO(8), or give {child!r} one of its own: "
-                'infer={"estimator": catlog.IndeCateR(2)}.'
-            )
-        groups.append(group)
+    kept = chain[-1].kept
+    for group in reversed(chain):
+        kept &= group.kept
+        joint = tuple(plate for plate in group.joint if plate not in kept)
+        groups.append(replace(group, kept=kept, joint=joint))
     return tuple(reversed(groups))
 
 

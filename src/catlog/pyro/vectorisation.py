@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from ..distributions.factors import base_distribution
-from .runs import Node, Programs, log_prob, plates
+from .runs import Node, Programs, drawn, log_prob, plates
 
 OWNER = "catlog.pyro.ELBO"
 
@@ -120,14 +120,10 @@ def check_rows(
     first: dict[str, Tensor],
     second: dict[str, Tensor],
     rows: dict[str, Tensor],
-    coupled: frozenset[str],
 ) -> None:
     """Raise if a site has another log-probability in rows than in a separate run."""
-    fixed = {
-        name: node["value"]
-        for name, node in nodes.items()
-        if name not in first and name not in coupled and not node["is_observed"]
-    }
+    free = {*first, *programs.coupled}
+    fixed = {name: value for name, value in drawn(nodes).items() if name not in free}
     together = _log_probs(programs, fixed | rows)
     for row, values in enumerate((first, second)):
         by_itself = _log_probs(programs, fixed | values)
@@ -150,13 +146,9 @@ def check_rows(
 def _log_probs(programs: Programs, values: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
     """Return the log-probabilities of all sites of the guide and of the model."""
     guide = programs.run_guide(values)
-    drawn = {name: node["value"] for name, node in guide.items() if not node["is_observed"]}
-    model = programs.run_model(drawn)
-    return {
-        (program, name): log_prob(node)
-        for program, sites in (("guide", guide), ("model", model))
-        for name, node in sites.items()
-    }
+    model = programs.run_model(drawn(guide))
+    log_probs = {("guide", name): log_prob(node) for name, node in guide.items()}
+    return log_probs | {("model", name): log_prob(node) for name, node in model.items()}
 
 
 def _is_close(together: Tensor, alone: Tensor) -> bool:

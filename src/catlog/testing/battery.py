@@ -74,11 +74,8 @@ def estimates(
 ) -> tuple[Tensor, Tensor]:
     """Return many independent estimates of the value and of the gradient in theta."""
     theta = case.theta.expand(repeats, *case.theta.shape).clone().requires_grad_()
-    value = E(
-        lambda x: f(case.features(x), PARAMETER),
-        case.distribution(theta),
-        generator=torch.Generator().manual_seed(0),
-    )
+    q, generator = case.distribution(theta), torch.Generator().manual_seed(0)
+    value = E(lambda x: f(case.features(x), PARAMETER), q, generator=generator)
     (gradient,) = torch.autograd.grad(value.sum(), theta)
     return value.detach(), gradient
 

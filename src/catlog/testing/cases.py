@@ -45,6 +45,10 @@ class Case:
         }
         return next(kind for word, kind in kinds.items() if word in self.name)
 
+    def function(self, name: str) -> Callable[[Tensor], Tensor]:
+        """Return one of ``FUNCTIONS`` as a function of points."""
+        return lambda x: FUNCTIONS[name](self.features(x), PARAMETER)
+
     def probabilities(self, theta: Tensor) -> Tensor:
         """Return the probabilities ``[points]`` of all points."""
         return self.distribution(theta).log_prob(self.points).exp()
@@ -65,12 +69,10 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
 
 
-def _bits(logits: Tensor) -> Distribution:
-    return Independent(Bernoulli(logits=logits), 1)
-
-
-def _one_hot(logits: Tensor) -> Distribution:
-    return Independent(OneHotCategorical(logits=logits), 1)
+def _independent(
+    kind: Callable[..., Distribution], parameter: str = "logits", dims: int = 1
+) -> Callable[[Tensor], Distribution]:
+    return lambda theta: Independent(kind(**{parameter: theta}), dims)
 
 
 def _masked(logits: Tensor) -> Distribution:
@@ -86,10 +88,7 @@ def _from_index(x: Tensor) -> Tensor:
     return one_hot(x, 3).flatten(-2).double()
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.flatten(-2)
-
-
+BITS = grid(2, 2, 2).double()
 POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _masked
 
 # Bits, integers and one-hot vectors, by logits and by probabilities, two event dimensions, a
@@ -97,32 +96,26 @@ POSSIBLE = torch.tensor([[0, 1], [0, 2], [1, 1], [1, 2]])  # under the mask of _
 CASES = {
     case.name: case
     for case in (
-        Case("bits", normals(3), _bits, grid(2, 2, 2).double(), _with_squares),
+        Case("bits", normals(3), _independent(Bernoulli), BITS, _with_squares),
         Case(
             "bits by probs",
             normals(3).sigmoid(),
-            lambda probs: Independent(Bernoulli(probs=probs), 1),
-            grid(2, 2, 2).double(),
+            _independent(Bernoulli, "probs"),
+            BITS,
             _with_squares,
         ),
         Case(
             "bits, two event dims",
             normals(1, 2),
-            lambda logits: Independent(Bernoulli(logits=logits), 2),
+            _independent(Bernoulli, dims=2),
             grid(2, 2).double().view(4, 1, 2),
             lambda x: x.flatten(-2) @ normals(2, 6, seed=5),
         ),
-        Case(
-            "integers",
-            normals(2, 3),
-            lambda logits: Independent(Categorical(logits=logits), 1),
-            grid(3, 3),
-            _from_index,
-        ),
+        Case("integers", normals(2, 3), _independent(Categorical), grid(3, 3), _from_index),
         Case(
             "integers by probs",
             normals(2, 3).exp(),
-            lambda probs: Independent(Categorical(probs=probs), 1),
+            _independent(Categorical, "probs"),
             grid(3, 3),
             _from_index,
         ),
@@ -133,7 +126,13 @@ CASES = {
             torch.arange(3),
             lambda x: one_hot(x, 3).double() @ normals(3, 6, seed=6),
         ),
-        Case("one-hot", normals(2, 3), _one_hot, torch.eye(3).double()[grid(3, 3)], _flat),
+        Case(
+            "one-hot",
+            normals(2, 3),
+            _independent(OneHotCategorical),
+            torch.eye(3).double()[grid(3, 3)],
+            lambda x: x.flatten(-2),
+        ),
         Case("masked", normals(2, 3), _masked, POSSIBLE, _from_index),
         Case(
             "mixed cardinalities",

@@ -22,7 +22,7 @@ from .settings import chosen_per_draw
 Moments = tuple[Tensor, Tensor, Tensor]  # a value, and its gradients in theta and in f's parameter
 
 
-def _with_gradients(value: Tensor, theta: Tensor, c: Tensor) -> Moments:
+def with_gradients(value: Tensor, theta: Tensor, c: Tensor) -> Moments:
     in_theta, in_c = torch.autograd.grad(value, [theta, c])
     return value.detach(), in_theta, in_c
 
@@ -31,7 +31,7 @@ def expected(case: Case, f: FeatureFunction, c: Tensor) -> Moments:
     """Return E[f] and its gradients in theta and in f's parameter c, summed over the points."""
     theta, c = case.theta.clone().requires_grad_(), c.clone().requires_grad_()
     value = (case.probabilities(theta) * f(case.features(case.points), c)).sum()
-    return _with_gradients(value, theta, c)
+    return with_gradients(value, theta, c)
 
 
 def outcomes(case: Case, rows: int) -> tuple[Tensor, Tensor]:
@@ -82,18 +82,15 @@ def expectation(E: Estimator, case: Case, f: FeatureFunction, c: Tensor) -> Mome
     def black_box(x: Tensor) -> Tensor:
         return f(case.features(x), c)
 
-    if not E.randomness:
-        return _with_gradients(E(black_box, case.distribution(theta)), theta, c)
     injected, weight = all_outcomes(E, case)
     q = case.distribution(theta.expand(len(weight), *theta.shape))
-    return _with_gradients((weight * E(black_box, q, **injected)).sum(), theta, c)
+    return with_gradients((weight * E(black_box, q, **injected)).sum(), theta, c)
 
 
 def all_outcomes(E: Estimator, case: Case) -> tuple[dict[str, Any], Tensor]:
-    """Return every outcome of E's sampler as a batch element, and its probability.
-
-    The outcomes are the keyword arguments that inject E's randomness.
-    """
+    """Return all outcomes of E's sampler, as arguments that inject them, with probabilities."""
+    if not E.randomness:
+        return {}, torch.ones(1, dtype=torch.float64)
     q = case.distribution(case.theta)
     x, weight = outcomes(case, E.rows(q))
     injected: dict[str, Any] = {}

@@ -77,18 +77,12 @@ def test_unbiased_with_dependent_draws(
     first, second = torch.cartesian_prod(*[torch.arange(len(pairs))] * 2).T
     u = torch.stack([pairs[first], pairs[second]], -1).movedim(1, 0)  # [n=2, outcomes, d=2]
 
-    if kind == "bits":
-        theta = torch.tensor([3 / 8, 6 / 8], dtype=torch.float64, requires_grad=True)
+    eighths = [3, 6] if kind == "bits" else [[1, 5, 2], [4, 1, 3]]
+    theta = (torch.tensor(eighths, dtype=torch.float64) / 8).requires_grad_()
 
-        def law(t: Tensor) -> Distribution:
-            return Independent(Bernoulli(probs=t), 1)
-    else:
-        theta = torch.tensor(
-            [[1 / 8, 5 / 8, 2 / 8], [4 / 8, 1 / 8, 3 / 8]], dtype=torch.float64, requires_grad=True
-        )
-
-        def law(t: Tensor) -> Distribution:
-            return Independent(OneHotCategorical(probs=t), 1)
+    def law(t: Tensor) -> Distribution:
+        base = Bernoulli if kind == "bits" else OneHotCategorical
+        return Independent(base(probs=t), 1)
 
     def f(x: Tensor) -> Tensor:
         z = x if kind == "bits" else x @ torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
@@ -165,7 +159,7 @@ def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
     def f(x: Tensor) -> Tensor:
         nonlocal evaluations
         evaluations += len(x)
-        return FUNCTIONS["sine"](case.features(x), PARAMETER)
+        return case.function("sine")(x)
 
     assert E(f, q).shape == (4,)
     assert evaluations == E.evaluations(q)
@@ -174,18 +168,13 @@ def test_evaluations_as_promised(E: Estimator, case: Case) -> None:
 @pytest.mark.parametrize(("E", "case"), pairs(select(continuous=False), KINDS))
 def test_batch_equals_loop(E: Estimator, case: Case) -> None:
     """Separate expectations in one call do not influence each other; their draws are injected."""
-    theta = (
-        case.theta
-        + torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())
-    ).requires_grad_()
+    shifts = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3, *[1] * case.theta.dim())
+    theta = (case.theta + shifts).requires_grad_()
     scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
 
     def call(theta: Tensor, scale: Tensor, **options: Any) -> Tensor:
-        return E(
-            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER) * scale,
-            case.distribution(theta),
-            **options,
-        )
+        f = case.function("sine")
+        return E(lambda x: f(x) * scale, case.distribution(theta), **options)
 
     options = draw_randomness(E, case.distribution(theta))
     if isinstance(E, nn.Module):
@@ -197,9 +186,8 @@ def test_batch_equals_loop(E: Estimator, case: Case) -> None:
         for j in range(3)
     ]
     torch.testing.assert_close(whole, torch.stack(parts).view(2, 3), rtol=1e-13, atol=1e-13)
-    gradients = [
-        torch.autograd.grad(value.sum(), theta)[0] for value in (whole, torch.stack(parts))
-    ]
+    totals = (whole.sum(), torch.stack(parts).sum())
+    gradients = [torch.autograd.grad(total, theta)[0] for total in totals]
     torch.testing.assert_close(*gradients, rtol=1e-13, atol=1e-13)
 
 
@@ -233,12 +221,9 @@ def test_same_generator_same_result(E: Estimator) -> None:
 
     def run(seed: int) -> tuple[Tensor, Tensor]:
         theta = case.theta.expand(50, *case.theta.shape).clone().requires_grad_()
-        generator = torch.Generator().manual_seed(seed)
-        value = deepcopy(E)(  # an estimator that learns starts from the same state
-            lambda x: FUNCTIONS["sine"](case.features(x), PARAMETER),
-            case.distribution(theta),
-            generator=generator,
-        )
+        fresh = deepcopy(E)  # an estimator that learns starts from the same state
+        q, generator = case.distribution(theta), torch.Generator().manual_seed(seed)
+        value = fresh(case.function("sine"), q, generator=generator)
         return value.detach(), torch.autograd.grad(value.sum(), theta)[0]
 
     state = torch.random.get_rng_state()
@@ -287,11 +272,10 @@ def test_dtypes(E: Estimator, dtype: torch.dtype, tolerance: float) -> None:
 
         def f(x: Tensor) -> Tensor:
             dtypes.add(x.dtype)
-            return FUNCTIONS["sine"](case.features(x.double()), PARAMETER)
+            return case.function("sine")(x.double())
 
-        value = E(
-            f, case.distribution(theta), generator=torch.Generator().manual_seed(0), **injected
-        )
+        generator = torch.Generator().manual_seed(0)
+        value = E(f, case.distribution(theta), generator=generator, **injected)
         assert dtypes == {dtype}
         (gradient,) = torch.autograd.grad(value.sum(), theta)
         return torch.cat([value.detach().double().unsqueeze(-1), gradient.double().flatten(1)], -1)
@@ -316,12 +300,8 @@ def test_composes(E: Estimator) -> None:
     theta = case.theta.clone().requires_grad_()
 
     def run() -> Tensor:
-        generator = torch.Generator().manual_seed(3)
-        return deepcopy(E)(
-            lambda x: FUNCTIONS["network"](case.features(x), PARAMETER),
-            case.distribution(theta),
-            generator=generator,
-        )
+        q, generator = case.distribution(theta), torch.Generator().manual_seed(3)
+        return deepcopy(E)(case.function("network"), q, generator=generator)
 
     value = run()
     (plain,) = torch.autograd.grad(value, theta)
@@ -355,9 +335,8 @@ def test_moving_average_baseline() -> None:
     case, f = CASES["bits"], FUNCTIONS["sine"]
     baseline = catlog.MovingAverageBaseline(decay=0.5).double()
     baseline(torch.full((3,), 4.0, dtype=torch.float64))
-    torch.testing.assert_close(
-        baseline.mean / baseline.weight, torch.tensor([4.0], dtype=torch.float64)
-    )
+    four = torch.tensor([4.0], dtype=torch.float64)
+    torch.testing.assert_close(baseline.mean / baseline.weight, four)
     copy = catlog.MovingAverageBaseline(decay=0.5).double()
     copy.load_state_dict(baseline.state_dict())
     _, got, _ = expectation(catlog.Reinforce(1, baseline=baseline), case, f, PARAMETER)

@@ -13,7 +13,7 @@ from catlog.estimator import Estimator
 
 from .battery import few_outcomes, pairs
 from .cases import CASES, FUNCTIONS, PARAMETER, Case, FeatureFunction
-from .enumeration import all_outcomes, outcomes
+from .enumeration import all_outcomes, outcomes, with_gradients
 from .settings import estimators, select
 
 each_shape = pytest.mark.parametrize("shape", [(3,), (2, 2)], ids=str)
@@ -57,10 +57,8 @@ def test_every_output_equals_a_call_of_its_own(
     together = call(None)
     separate = torch.stack([call(i) for i in range(prod(shape))], -1).unflatten(-1, shape)
     torch.testing.assert_close(together, separate, rtol=0, atol=1e-12)
-    gradients = [
-        torch.autograd.grad((weights(shape) * values).sum(), [theta, c])
-        for values in (together, separate)
-    ]
+    totals = [(weights(shape) * values).sum() for values in (together, separate)]
+    gradients = [torch.autograd.grad(total, [theta, c]) for total in totals]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
@@ -76,25 +74,15 @@ def test_unbiased_for_a_mixture_of_outputs(
     if not few_outcomes(E, case):
         pytest.skip("too many outcomes")
     f, w = with_outputs(shape), weights(shape)
-
-    def gradients(value: Tensor, theta: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        return (value.detach(), *torch.autograd.grad(value, [theta, c]))
-
     theta, c = case.theta.clone().requires_grad_(), PARAMETER.clone().requires_grad_()
     probabilities = case.probabilities(theta).view(-1, *[1] * len(shape))
     expectations = (probabilities * f(case.features(case.points), c)).sum(0)
-    exact = gradients((w * expectations).sum(), theta, c)
-
-    q = case.distribution(theta)
-    if not E.randomness:
-        result = E(lambda x: f(case.features(x), c), q, outputs=len(shape))
-        torch.testing.assert_close(gradients((w * result).sum(), theta, c), exact)
-        return
+    exact = with_gradients((w * expectations).sum(), theta, c)
     injected, weight = all_outcomes(E, case)
     q = case.distribution(theta.expand(len(weight), *theta.shape))
     result = E(lambda x: f(case.features(x), c), q, outputs=len(shape), **injected)
     value = (weight.view(-1, *[1] * len(shape)) * w * result).sum()
-    torch.testing.assert_close(gradients(value, theta, c), exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(with_gradients(value, theta, c), exact, rtol=0, atol=1e-12)
 
 
 def test_logarithms_of_exact_expectations() -> None:
@@ -128,9 +116,8 @@ def test_products_of_independent_calls(E: Estimator) -> None:
     first, second = call(x.repeat_interleave(count, 1)), call(x.repeat(1, count, 1))
     joint = (weight[:, None] * weight).flatten()
     got = (joint * first[:, 0] * second[:, 2]).sum()
-    expected = (case.probabilities(theta)[:, None] * f(case.features(case.points), PARAMETER)).sum(
-        0
-    )
+    values = f(case.features(case.points), PARAMETER)
+    expected = (case.probabilities(theta)[:, None] * values).sum(0)
     exact = expected[0] * expected[2]
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
     gradients = [torch.autograd.grad(value, theta)[0] for value in (got, exact)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -49,7 +49,9 @@ class PrefixTree:
     def is_leader(self) -> Bool[Tensor, "m *batch depths"]:
         return self.leaders == row_numbers(self.leaders)
 
-    def by_branch(self, default: float, values: Tensor) -> Float[Tensor, "k m *batch d"]:
+    def by_branch(
+        self, default: bool | int | float, values: Shaped[Tensor, "m *batch d"]
+    ) -> Shaped[Tensor, "k m *batch d"]:
         """Return the members' values by category and leader; a branch without members has the
         default."""
         m = len(self.members)
