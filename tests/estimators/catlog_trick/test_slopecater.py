@@ -68,7 +68,7 @@ def test_a_call_without_corrections_evaluates_and_learns_nothing_more(k: int) ->
 
     before = {name: buffer.clone() for name, buffer in E.named_buffers()}
     for E.corrects in (False, True):
-        q = Independent(OneHotCategorical(logits=logits), 1)
+        q = one_hots(logits)
         E(f, q).sum().backward()
         learned = [not torch.equal(before[name], buffer) for name, buffer in E.named_buffers()]
         assert any(learned) == E.corrects
