@@ -7,7 +7,7 @@ from statistics import median
 
 import measured
 import pytest
-from measured import ROOT, race, race_figures, read
+from measured import ROOT, race, race_figures, read, selected
 from render import render
 
 from catlog.experiments import records
@@ -51,7 +51,7 @@ def write_races(folder: Path, races: tuple[str, ...]) -> None:
 
 def test_without_races_on_a_cpu_the_page_says_so(results: Path) -> None:
     text = render("race", PAGE)
-    assert text.count(measured.NOT_MEASURED) == 4
+    assert text.count(measured.NOT_MEASURED) == 5
     for name, draw in race_figures.figures().items():
         draw(results / name)
 
@@ -122,3 +122,17 @@ def test_figures_are_drawn_from_any_rows(results: Path) -> None:
     write_races(results, ("bits", "one-hot", "attention"))
     race_figures.cpu_races(results / "cpu_races.png")
     assert (results / "cpu_races.png").stat().st_size > 10_000
+
+
+def test_seldom_corrections_are_the_fastest_without_bias() -> None:
+    rows = read("speed/cpu_race_seldom")
+    names = sorted({row["method"] for row in rows})
+    for name in ("bits", "one-hot"):
+        seconds = {
+            method: median(row["seconds"] for row in selected(rows, race=name, method=method))
+            for method in names
+        }
+        biased = seconds.pop("ReinMax(2)")
+        fastest, second, *_ = sorted(seconds, key=seconds.__getitem__)
+        assert {fastest, second} == {"SlopeCateR(1, every=4)", "SlopeCateR(2, every=4)"}
+        assert 1.125 < seconds[fastest] / biased < 1.25

@@ -273,7 +273,7 @@ def addition_runs(rows: list[Row]) -> list[Curve]:
 
 
 def versions(rows: list[Row]) -> str:
-    """Return steps and CPU seconds to the target, with Latin draws and with pairs."""
+    """Return the median steps and CPU seconds to the target, a row per estimator."""
     if not rows:
         return NOT_MEASURED
     races, lines = ("bits", "one-hot", "attention"), []
@@ -324,6 +324,7 @@ def values() -> dict[str, object]:
         "target_seconds": f"{targets[0]['seconds'] if targets else 25:g}",
         "cpu_races": cpu_section(runs_on_cpu),
         "versions": versions(read_if_measured("speed/cpu_race_versions")),
+        "seldom": versions(read_if_measured("speed/cpu_race_seldom")),
         "advice": advice_section(ranking_of_all, read_if_measured("speed/advice_picks")),
         "accuracy": f"{min(accuracies):.0%} to {max(accuracies):.0%}",
         "best_accuracy": f"{max(row['accuracy'] for row in addition):.0%}",
