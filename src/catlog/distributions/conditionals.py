@@ -106,7 +106,7 @@ def distinct_rows(q: Ordered, index: Int64[Tensor, "n *batch d"]) -> Int64[Tenso
 
 
 def view(q: Distribution, *, outputs: int = 0, validate: bool = True) -> Factors | Conditionals:
-    """Return :func:`factors` of ``q`` if its variables are independent, else its conditionals."""
+    """Return ``q`` as factors if its variables are independent, else by its conditionals."""
     q = converted(q)
     if not isinstance(q, Ordered):
         return factors(q, outputs=outputs, validate=validate)
