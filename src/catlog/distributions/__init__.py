@@ -1,20 +1,36 @@
 """The distributions that q may be, and the views through which estimators read it."""
 
-from .autoregressive import Autoregressive as Autoregressive
-from .bayesian_network import BayesianNetwork as BayesianNetwork
-from .bayesian_network import Node as Node
-from .categoricals import Categoricals as Categoricals
-from .counts import lost_mass as lost_mass
-from .counts import truncated as truncated
-from .foreign import register_distribution as register_distribution
-from .linear_chain_crf import LinearChainCRF as LinearChainCRF
-from .markov_chain import MarkovChain as MarkovChain
-from .mixture import MixtureOfProducts as MixtureOfProducts
-from .mixture import component_first as component_first
-from .multinomial import MultinomialCounts as MultinomialCounts
-from .ordered import Ordered as Ordered
-from .plackett_luce import PlackettLuce as PlackettLuce
-from .plackett_luce import gumbel_top_k as gumbel_top_k
-from .prompted import Prompted as Prompted
-from .prompted import left_padded as left_padded
-from .subset import Subset as Subset
+from .autoregressive import Autoregressive
+from .bayesian_network import BayesianNetwork, Node
+from .categoricals import Categoricals
+from .counts import lost_mass, truncated
+from .foreign import register_distribution
+from .linear_chain_crf import LinearChainCRF
+from .markov_chain import MarkovChain
+from .mixture import MixtureOfProducts, component_first
+from .multinomial import MultinomialCounts
+from .ordered import Ordered
+from .plackett_luce import PlackettLuce, gumbel_top_k
+from .prompted import Prompted, left_padded
+from .subset import Subset
+
+__all__ = [
+    "Autoregressive",
+    "BayesianNetwork",
+    "Categoricals",
+    "LinearChainCRF",
+    "MarkovChain",
+    "MixtureOfProducts",
+    "MultinomialCounts",
+    "Node",
+    "Ordered",
+    "PlackettLuce",
+    "Prompted",
+    "Subset",
+    "component_first",
+    "gumbel_top_k",
+    "left_padded",
+    "lost_mass",
+    "register_distribution",
+    "truncated",
+]

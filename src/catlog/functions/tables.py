@@ -8,6 +8,7 @@ from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..checks import broadcasts
 from ..distributions.factors import Factors, factors
 from ..distributions.foreign import converted
 from ..distributions.ordered import Ordered
@@ -112,12 +113,8 @@ def check_batch(
         event_dims: how many of its last dimensions are no batch.
         lead: the first sizes of the points.
     """
-    given = tuple(values.shape[: values.dim() - event_dims])
-    batch = tuple(lead[1:])
-    tail = batch[max(0, len(batch) - len(given)) :]
-    if len(given) > len(batch) or any(
-        size not in (1, full) for size, full in zip(given, tail, strict=True)
-    ):
+    given, batch = tuple(values.shape[: values.dim() - event_dims]), tuple(lead[1:])
+    if not broadcasts(given, batch):
         raise ValueError(
             f"{type(owner).__name__}: `{name}` must have a batch that broadcasts to that of q, "
             f"{batch}, but its shape is {tuple(values.shape)}, with the batch {given}. Points have "

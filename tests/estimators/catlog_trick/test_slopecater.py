@@ -77,7 +77,7 @@ def test_a_call_without_corrections_evaluates_and_learns_nothing_more(k: int) ->
     assert E.evaluations(q) == 3 + ceil(changes / 4)
 
 
-def test_the_coin_corrects_one_call_in_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_coin_has_probability_one_over_every(monkeypatch: pytest.MonkeyPatch) -> None:
     E = SlopeCateR(2, every=4)
     for uniform, corrects in ((0.0, True), (0.2499, True), (0.25, False), (0.9999, False)):
         monkeypatch.setattr(slopecater, "rand", lambda *_, u=uniform, **__: torch.tensor(u))

@@ -70,11 +70,11 @@ class SlopeCateR(FromDraws, nn.Module):
     and :math:`\beta = \alpha` in the prediction. For a bit, this is the exact sum.
 
     Good predictions need few corrections. With ``every`` = R, a call corrects with probability 1/R
-    only, with R times the weight. The other calls cost what ReinMax costs. Compiled code and CUDA
-    graphs cannot branch at random, nor can ``torch.func`` transforms: there every call corrects,
-    with the usual weight. To correct seldom there too, toss the coin outside, before every step:
-    ``E.corrects = E.toss()``. Compiled code then has two versions, and you would capture two
-    graphs.
+    only, with R times the weight. The other calls cost what ReinMax costs. Compiled code, CUDA
+    graphs and ``torch.func`` transforms cannot branch at random, so there every call corrects, with
+    the usual weight. The attribute ``corrects`` (None, True or False) decides instead of the coin.
+    To correct seldom in compiled code, toss the coin outside, before every step: ``E.corrects =
+    E.toss()``. The code is then compiled twice, and a CUDA graph has to be captured twice.
 
     Cost: N + ``corrections`` (k - 1) evaluations, with pairs N + ``corrections``, and one backward
     pass through them, which also gives the gradient in f's parameters; N evaluations in a call
@@ -198,7 +198,7 @@ class SlopeCateR(FromDraws, nn.Module):
         return once((shares * values).sum(0) + (marks * exact).sum((0, -1)).to(values.dtype))
 
     def toss(self, generator: torch.Generator | None = None) -> bool:
-        """Return True with probability 1 / ``every``; see ``corrects``."""
+        """Return True with probability 1 / ``every``: whether a call should correct."""
         device = torch.device("cpu") if generator is None else generator.device
         return float(rand((), device=device, generator=generator)) * self.every < 1
 
@@ -219,7 +219,7 @@ class SlopeCateR(FromDraws, nn.Module):
         start: Tensor | None,
         generator: torch.Generator | None,
     ) -> Choice:
-        """Return the corrections of this call, which stand for so many calls."""
+        """Return the corrections of this call; they stand for the number of ``calls``."""
         m, probs = self.turns(law.k), law.probs.detach()
         undecided = gradient_scale(probs)
         probability, ends = selection_probabilities(undecided * sizes)
