@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from inspect import unwrap
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,24 @@ from torch import Tensor
 # Sums over fewer than 17 draws or categories are unrolled: as loops, they would leave most of a
 # GPU's threads idle.
 OPTIONS: dict[str, bool | int | str | Callable[..., Any]] = {"unroll_reductions_threshold": 17}
+
+
+@runtime_checkable
+class CorrectsSeldom(Protocol):
+    """An estimator that corrects in some calls only, such as ``SlopeCateR(every=4)``."""
+
+    every: int
+    corrects: bool | None
+
+    def toss(self) -> bool:
+        """Return at random whether a call should correct."""
+
+
+class Recording(NamedTuple):
+    """A captured step, and the buffer that holds its loss after a replay."""
+
+    graph: torch.cuda.CUDAGraph
+    loss: Tensor
 
 
 class CompiledStep:
@@ -32,11 +50,15 @@ class CompiledStep:
         optimiser: torch.optim.Optimizer,
         *,
         compile: bool | None = None,
+        estimator: object = None,
         group: Any = None,
         warmup: int = 3,
     ) -> None:
         self.loss = loss
         self.optimiser = optimiser
+        self.estimator: CorrectsSeldom | None = None
+        if isinstance(estimator, CorrectsSeldom) and estimator.every > 1:
+            self.estimator = estimator
         self.group = group
         self.warmup = warmup
         groups = optimiser.param_groups
@@ -46,15 +68,17 @@ class CompiledStep:
         self.why = ""
         self._run: Callable[..., Tensor] = self._mean
         self._update: Callable[[], object] = optimiser.step
-        self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
-        self._loss: Tensor | None = None
+        self._recordings: dict[bool | None, Recording] = {}  # by whether the estimator corrects
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         if self.mode is None:
             self._prepare(inputs)
-        if self._graph is None:
+        if self.mode == "eager":  # the estimator decides by itself whether it corrects
             return self._step(*inputs)
+        corrects = self._decide()
+        if not self._recordings:
+            return self._step_with(corrects, inputs)
         for buffer, value in zip(self._inputs, inputs, strict=True):
             if buffer.shape != value.shape:
                 raise ValueError(
@@ -63,9 +87,9 @@ class CompiledStep:
                     "last, smaller batch) or make another step for them."
                 )
             buffer.copy_(value)
-        self._graph.replay()
-        assert self._loss is not None
-        return self._loss
+        graph, loss = self._recordings[corrects]
+        graph.replay()
+        return loss
 
     def _mean(self, *inputs: Tensor) -> Tensor:
         return self.loss(*inputs).mean()
@@ -78,6 +102,24 @@ class CompiledStep:
             self._average()
         self._update()
         return loss.detach()
+
+    def _decide(self) -> bool | None:
+        """Return whether the estimator corrects in this call, or None if it always does."""
+        if self.estimator is None:
+            return None
+        decided = self.estimator.corrects
+        return self.estimator.toss() if decided is None else decided
+
+    def _step_with(self, corrects: bool | None, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Run a step in which the estimator corrects or does not; None changes nothing."""
+        if self.estimator is None:
+            return self._step(*inputs)
+        decided = self.estimator.corrects
+        self.estimator.corrects = corrects
+        try:
+            return self._step(*inputs)
+        finally:
+            self.estimator.corrects = decided
 
     def _average(self) -> None:
         """Average all gradients over ranks, in one message per dtype; a graph can capture it."""
@@ -108,19 +150,22 @@ class CompiledStep:
         if compiles and _can_compile(self.optimiser):
             self._update = compiled_update(self.optimiser)
         self.mode = None  # until it is captured
-        self._capture(inputs)
+        self._inputs = tuple(value.clone() for value in inputs)
+        self._recordings = {
+            corrects: self._capture(corrects)
+            for corrects in ([None] if self.estimator is None else [True, False])
+        }
         self.mode = "compiled, captured" if compiles else "captured"
 
-    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
+    def _capture(self, corrects: bool | None) -> Recording:
         """Warm up on a side stream, restore parameters and optimiser state, and record one step."""
-        self._inputs = tuple(value.clone() for value in inputs)
         before = [parameter.detach().clone() for parameter in self.parameters]
         state = {parameter: deepcopy(slots) for parameter, slots in self.optimiser.state.items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(self.warmup):
-                self._step(*self._inputs)
+                self._step_with(corrects, self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         with torch.no_grad():
             for parameter, value in zip(self.parameters, before, strict=True):
@@ -133,8 +178,8 @@ class CompiledStep:
                         slot.copy_(state[parameter][name]) if parameter in state else slot.zero_()
         graph = torch.cuda.CUDAGraph()
         with _captured(graph):
-            self._loss = self._step(*self._inputs)
-        self._graph = graph
+            loss = self._step_with(corrects, self._inputs)
+        return Recording(graph, loss)
 
 
 @contextmanager
@@ -209,6 +254,7 @@ def compiled_step(
     optimiser: torch.optim.Optimizer,
     *,
     compile: bool | None = None,
+    estimator: object = None,
     group: Any = None,
 ) -> CompiledStep:
     """Return a training step that is as fast as the device allows.
@@ -224,6 +270,11 @@ def compiled_step(
     hooks is captured without being compiled. For small models torch's fused Adam is slow, because
     it gives each block of a GPU 65,536 numbers.)
 
+    ``estimator`` is for ``E = SlopeCateR(every=R)``, which corrects in one call of R. Compiled code
+    cannot toss a coin, so the step does, before every call: ``compiled_step(loss, optimiser,
+    estimator=E)``. It is compiled and captured once with corrections and once without. Other
+    estimators may be given, too; they change nothing.
+
     ``group`` is a process group of torch.distributed whose ranks train one model: each calls the
     step with its part of the batch (equally large parts), and the gradients are averaged before the
     update. Start all ranks with the same parameters.
@@ -233,4 +284,4 @@ def compiled_step(
     >>> float(step(torch.ones(2))), theta.tolist(), step.mode
     (2.0, [1.0, 1.0], 'eager')
     """
-    return CompiledStep(loss, optimiser, compile=compile, group=group)
+    return CompiledStep(loss, optimiser, compile=compile, estimator=estimator, group=group)

@@ -94,15 +94,24 @@ def test_no_synchronisation(E: catlog.Estimator, law: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 @pytest.mark.parametrize(
-    "options", [{}, {"per_variable": True}, {"draws": "latin"}, {"variables": 4}, None], ids=str
+    "E",
+    [
+        catlog.IndeCateR(2),
+        catlog.IndeCateR(2, per_variable=True),
+        catlog.IndeCateR(2, draws="latin"),
+        catlog.IndeCateR(2, variables=4),
+        catlog.SlopeCateR(4),
+        catlog.SlopeCateR(4, every=3),
+    ],
+    ids=repr,
 )
 @pytest.mark.parametrize("compile", [False, None], ids=["captured", "compiled and captured"])
-def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool | None) -> None:
+def test_whole_step_in_a_graph(E: catlog.Estimator, compile: bool | None) -> None:
     """Forward, estimate, backward and update captured once and replayed; the loss falls."""
     torch.manual_seed(0)
     encoder = nn.Linear(8, 16).cuda()
     decoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).cuda()
-    E = catlog.SlopeCateR(4).cuda() if options is None else catlog.IndeCateR(2, **options)
+    E = deepcopy(E).cuda() if isinstance(E, nn.Module) else E
     optimiser = torch.optim.Adam(
         [*encoder.parameters(), *decoder.parameters()], 1e-2, capturable=True
     )
@@ -111,13 +120,14 @@ def test_whole_step_in_a_graph(options: dict[str, object] | None, compile: bool 
         q = Independent(Bernoulli(logits=encoder(images), validate_args=False), 1)
         return E(FirstLayerLinear(decoder, lambda out: (out - images).square().sum(-1)), q)
 
-    step = catlog.compiled_step(loss, optimiser, compile=compile)
+    step = catlog.compiled_step(loss, optimiser, compile=compile, estimator=E)
     images = torch.rand(10, 8, device="cuda")
     before = step(images).item()
     assert step.mode == ("captured" if compile is False else "compiled, captured")
     losses = [step(images).item() for _ in range(300)]
     assert losses[-1] < 0.5 * before
     assert len(set(losses)) > 290  # every replay draws again
+    assert len(step._recordings) == (2 if "every" in repr(E) else 1)
     with pytest.raises(ValueError, match="captured with"):
         step(images[:5])
 

@@ -78,7 +78,9 @@ class Training:
                 f"--batch must be a multiple of the number of ranks, {self.ranks}, "
                 f"but {self.batch} was given."
             )
-        self.compiled = compiled_step(loss, optimiser, compile=config.compiles, group=self.group)
+        self.compiled = compiled_step(
+            loss, optimiser, compile=config.compiles, estimator=E, group=self.group
+        )
         self.total = torch.zeros((), device=self.device)
         self.steps = 0
         self._epoch = -1

@@ -73,8 +73,9 @@ class SlopeCateR(FromDraws, nn.Module):
     only, with R times the weight. The other calls cost what ReinMax costs. Compiled code, CUDA
     graphs and ``torch.func`` transforms cannot branch at random, so there every call corrects, with
     the usual weight. The attribute ``corrects`` (None, True or False) decides instead of the coin.
-    To correct seldom in compiled code, toss the coin outside, before every step: ``E.corrects =
-    E.toss()``. The code is then compiled twice, and a CUDA graph has to be captured twice.
+    :func:`catlog.compiled_step` takes the estimator as an argument and tosses the coin itself. To
+    correct seldom in other compiled code, toss it outside, before every step: ``E.corrects =
+    E.toss()``. The code is then compiled twice.
 
     Cost: N + ``corrections`` (k - 1) evaluations, with pairs N + ``corrections``, and one backward
     pass through them, which also gives the gradient in f's parameters; N evaluations in a call
