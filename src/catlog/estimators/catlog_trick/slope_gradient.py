@@ -6,8 +6,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ...distributions.factors import Factors
+from ...estimator import Kind
 from ...evaluation.evaluate import check_finite
 from ...evaluation.learning import write
+from ..logit_gradients import finite_log_probs
+from ..relaxations.relaxation import straight_through, to_point, weighted_log_odds
 from .corrections import add_at
 from .slope_predictions import make_predictions
 from .slope_statistics import fit_updates, scale_updates
@@ -20,7 +24,7 @@ class Choice(NamedTuple):
         variable: the variables that are corrected.
         other: the categories that they change to; None: all others.
         weight: one over how often each of them is corrected in expectation.
-        undecided: the gradient scale of all variables; without corrections, anything.
+        undecided: the gradient scale of all variables.
     """
 
     variable: Int64[Tensor, "m *batch"]
@@ -29,11 +33,32 @@ class Choice(NamedTuple):
     undecided: Float[Tensor, "*batch d"]
 
 
-def no_corrections(probs: Float[Tensor, "*batch d k"], pairs: bool) -> Choice:
-    """Return the choice of no variable."""
-    variable = probs.new_zeros((0, *probs.shape[:-2]), dtype=torch.int64)
-    weight = probs.new_zeros((*variable.shape, 1))
-    return Choice(variable, variable if pairs else None, weight, probs[..., 0])
+def predicted_points(
+    law: Factors,
+    x: Float[Tensor, "n *batch_event"],
+    alpha: Float[Tensor, "*batch_or_1"],
+    beta: Float[Tensor, "*batch_or_1"],
+) -> Float[Tensor, "n *batch_event"]:
+    r"""Return the draws x, with a derivative that has SlopeCateR's prediction: all that a call
+    without corrections needs.
+
+    In the logits it is the symmetric matrix :math:`(\alpha - \tfrac\beta2) J(p) + \tfrac\beta2
+    (x - p) (x - p)^\top`, where J(p) is the derivative of the probabilities. For a bit, whose
+    point is one number, it is :math:`\alpha p (1 - p) + \beta (\tfrac12 - p) (x - p)`.
+    """
+    p, alpha, beta = law.probs.detach(), alpha.unsqueeze(-1), beta.unsqueeze(-1)
+    flat = law.flat(x.detach()).to(law.real)
+    if law.kind == Kind.BITS:
+        one = p[..., 1]
+        weight = alpha * (one * (1 - one)) + beta * (0.5 - one) * (flat - one)
+        mean = weighted_log_odds(law, weight)
+    else:
+        logits, above = finite_log_probs(law), flat - p
+        straight = p * logits - p * (p * logits).sum(-1, keepdim=True)
+        squared = above * (above * logits).sum(-1, keepdim=True)
+        half = beta.unsqueeze(-1) / 2
+        mean = (alpha.unsqueeze(-1) - half) * straight + half * squared
+    return straight_through(law, x, to_point(law, mean))
 
 
 class Plan(NamedTuple):

@@ -16,8 +16,9 @@ from ...sampling.draw import DRAWS, Draws, base_draws
 from ...sampling.randomness import given_or_rand, rand
 from ...tracing import can_inspect
 from ..logit_gradients import finite_log_probs
+from ..relaxations.relaxation import mean_through
 from .corrections import gradient_scale, selection_probabilities, systematic_sample
-from .slope_gradient import Choice, Plan, SlopePoints, no_corrections
+from .slope_gradient import Choice, Plan, SlopePoints, predicted_points
 from .slope_pairs import other_categories
 from .slope_predictions import make_predictions
 from .slope_statistics import Coefficients, SlopeScales
@@ -174,20 +175,19 @@ class SlopeCateR(FromDraws, nn.Module):
         check_module_device(self, law.device)
         relaxable(q, law, "SlopeCateR")
         x = base_draws(law, x, self.samples, self.draws, generator=generator)
-        # In one tensor, for one kernel.
-        (learned,) = frozen(self, torch.cat([self.coefficients(), self.sizes(law.d)], -1))
-        if learned.dim() > 1:  # for each entry of the first batch dimension
-            learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
-        coefficients, sizes = learned.to(law.real).split([2, law.d], -1)
-        draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
         calls = self._calls_to_correct(x, generator)
-        if calls > 0:
-            choice = self._choose(law, draws, calls, sizes, start, generator)
-        else:
-            choice = no_corrections(probs, self.uses_pairs(law.k))
+        if calls == 0:
+            alpha, beta = self._read(law, self.coefficients()).unbind(-1)
+            beta = alpha if self.uses_pairs(law.k) else beta
+            return mean_through(f, law, predicted_points(law, x, alpha, beta))
+        # In one tensor, for one kernel.
+        learned = self._read(law, torch.cat([self.coefficients(), self.sizes(law.d)], -1))
+        coefficients, sizes = learned.split([2, law.d], -1)
+        draws, probs = law.flat(x.detach()).to(law.real), law.probs.detach()
+        choice = self._choose(law, draws, calls, sizes, start, generator)
         predictions = make_predictions(draws, probs, choice.variable, choice.other)
         plan = Plan(draws, probs, *choice, predictions.shares(), coefficients.movedim(-1, 0))
-        rate = 1 - self.decay if calls > 0 and learns(self, x) else 0.0
+        rate = 1 - self.decay if learns(self, x) else 0.0
         corrected = predictions.corrected_points()
         points, marks = SlopePoints.apply(  # type: ignore[no-untyped-call]
             finite_log_probs(law), corrected, rate, self.validate, *plan, *self.buffers()
@@ -210,6 +210,15 @@ class SlopeCateR(FromDraws, nn.Module):
         if self.corrects is not None:
             return self.every if self.corrects else 0
         return self.every * self.toss(generator) if can_inspect(True, x) else 1
+
+    def _read(
+        self, law: Factors, learned: Float[Tensor, "*fits c"]
+    ) -> Float[Tensor, "*batch_or_1 c"]:
+        """Return a copy of what was learned, in the dtype of q, that broadcasts with its batch."""
+        (learned,) = frozen(self, learned)
+        if learned.dim() > 1:  # for each entry of the first batch dimension
+            learned = learned.view(len(learned), *[1] * (len(law.batch_shape) - 1), -1)
+        return learned.to(law.real)
 
     def _choose(
         self,
