@@ -25,6 +25,7 @@ from catlog import (
     IndeCateR,
     MarkovChain,
     Reinforce,
+    SlopeCateR,
     StraightThrough,
 )
 from catlog.cli.main import main
@@ -288,6 +289,18 @@ def test_a_baseline_learns_by_being_called() -> None:
     assert remembering.baseline.weight == 0
 
 
+def test_slopes_are_learned_before_the_variance_is_measured() -> None:
+    """SlopeCateR learns in the backward pass; here it learns that slopes say nothing about f."""
+
+    def wavy(x: Tensor) -> Tensor:
+        return x @ WEIGHTS + 5 * (2 * torch.pi * x).sin().sum(-1)
+
+    options = {"training": 100, "repeats": 100}
+    result = quick(wavy, bits(WEIGHTS), [SlopeCateR(4), SlopeCateR(4, decay=1.0)], **options)
+    learned, fixed = result["SlopeCateR(4)"], result["SlopeCateR(4, decay=1)"]
+    assert learned.variance < 0.01 * fixed.variance
+
+
 class Watched(nn.Module):
     """RLOO that records whether every call was in training mode."""
 
@@ -375,6 +388,59 @@ def test_times_come_from_the_clock() -> None:
         assert row.merit_high / row.merit == pytest.approx(row.variance_high / row.variance)
     assert list(result.rows) == sorted(result.rows, key=lambda row: row.merit)
     assert result.best is result.rows[0]
+
+
+# Estimators whose calls are of two kinds
+
+
+def test_moments_of_two_kinds_are_those_of_the_mixture() -> None:
+    """Without bias: on average over all pairs of rows, each with a number of both kinds."""
+    shares, first, second = (0.25, 0.75), (1.0, 5.0, 0.5), (2.0, 2.5, -1.0)
+    numbers = torch.tensor([first, second, second, second], dtype=torch.float64)
+    rows = torch.tensor(list(product(first, second)), dtype=torch.float64)
+    means, mean_variances, variances = [], [], []
+    for pair in product(rows, repeat=2):
+        moments = Moments(shares)
+        for row in pair:
+            moments.add(row.view(1, 2, 1))
+        means.append(moments.mean)
+        mean_variances.append(moments.mean_variances)
+        variances.append(moments.variances)
+    everything = torch.cat(means)
+    assert everything.mean().item() == pytest.approx(numbers.mean().item(), rel=1e-12)
+    spread = everything.var(correction=0).item()
+    assert torch.cat(mean_variances).mean().item() == pytest.approx(spread, rel=1e-12)
+    variance = numbers.var(correction=0).item()
+    assert torch.cat(variances).mean().item() == pytest.approx(variance, rel=1e-12)
+
+
+def test_seldom_corrections_are_measured_in_proportion() -> None:
+    """Against as many draws of the mixture as its shares say, and by the clock.
+
+    The bound is 5.2 standard errors; calls of one kind alone differ by more.
+    """
+    seen = [0]
+
+    def counted(x: Tensor) -> Tensor:
+        seen[0] += x.shape[:-1].numel()
+        return f(x)
+
+    theta = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64)
+    E = SlopeCateR(2, every=4, decay=1.0)
+    options = {"repeats": 1000, "training": 0, "clock": lambda: seen[0]}
+    (row,) = quick(counted, bits(theta), [E], **options).rows
+    assert row.seconds == 2 + 2 / 4  # two draws, and two corrections in a quarter of the calls
+    assert row.largest_z < 5.5
+    assert row.estimator.corrects is None
+    task, mixture = GradientSampler(f, bits(theta)), Moments()
+    for corrects, repeats in ((True, 1000), (False, 3000)):
+        E.corrects = corrects
+        gradients = task.gradients(E, repeats)[0]
+        mixture.add(gradients)
+        bound = 5.2 * sqrt((log(row.variance_high / row.variance) / NORMAL) ** 2 + 0.05**2)
+        assert abs(log(gradients.var(0).sum().item() / row.variance)) > bound
+    assert mixture.error < 0.05
+    assert abs(log(mixture.variance / row.variance)) < bound
 
 
 # What is left out, and the reference

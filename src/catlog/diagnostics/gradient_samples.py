@@ -20,6 +20,7 @@ from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
 from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
+from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
@@ -124,30 +125,36 @@ class GradientSampler:
             return flat(gradients, 1), None
         return self._back_propagated(gradients[0]), gradients[0].flatten(1)
 
-    def value(
-        self, E: Estimator, repeats: int, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "..."]:
-        """Return estimates to differentiate in E's own parameters; a single one without batches."""
+    def gradients_in_estimator(
+        self, E: Estimator, weights: Sequence[Tensor], repeats: int, generator: torch.Generator
+    ) -> list[Tensor]:
+        """Return the gradients in parameters of E; there is a single repeat without batches.
+
+        The gradient in q is computed, too: some estimators learn from it.
+        """
         if self.vectorised:
-            return self._batched(E, repeats, generator)[0]
-        return self._estimate(E, generator)
+            value, leaves = self._batched(E, repeats, generator)
+        else:
+            value, leaves = self._estimate(E, generator), [*self.parameters]
+        return gradients_in(value, [*weights, *leaves], retain=True)[: len(weights)]
 
     def timer(
         self,
         E: Estimator,
         clock: Clock = time.perf_counter,
         generator: torch.Generator | None = None,
-    ) -> Callable[[], tuple[float, Float[Tensor, "parameters"]]]:
+    ) -> Callable[[], tuple[float, Float[Tensor, "kinds parameters"]]]:
         """Return a function that makes a training step and returns its seconds and the gradient.
 
         A step without the optimiser: q (if a callable makes it), the estimate, and its gradient in
-        the parameters, in those of f and in those of the estimator.
+        the parameters, in those of f and in those of the estimator. If the calls of E are of
+        several kinds, there is a step of each; the seconds are their mean.
         """
         own_parameters = E.parameters() if isinstance(E, nn.Module) else []
         weights = [weight for weight in own_parameters if weight.requires_grad]
         leaves = [*self.parameters, *self.leaves_of_f, *weights]
 
-        def step() -> tuple[float, Tensor]:
+        def step_of_one_kind() -> tuple[float, Tensor]:
             self.synchronise()
             start = clock()
             value = self.loss(self._estimate(E, generator))
@@ -155,6 +162,12 @@ class GradientSampler:
             self.synchronise()
             seconds = clock() - start
             return seconds, flat(gradients[: len(self.parameters)], 0)
+
+        def step() -> tuple[float, Tensor]:
+            steps = of_each_kind(E, step_of_one_kind)
+            pairs = zip(shares_of_kinds(E), steps, strict=True)
+            seconds = sum(share * seconds for share, (seconds, _) in pairs)
+            return seconds, torch.stack([gradient for _, gradient in steps])
 
         return step
 

@@ -283,4 +283,4 @@ class _Network:
             advantage = (values - values.mean(0)) * (GROUP / (GROUP - 1))
             surrogate = (losses + advantage * log_prob).mean(0)
             moments.add(flat_gradients(surrogate, self.parameters).unsqueeze(0))
-        return moments.mean, moments.variances / moments.count
+        return moments.mean, moments.mean_variances

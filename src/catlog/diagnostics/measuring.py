@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, inf, nan, pi, sqrt
 from statistics import NormalDist, median
 
@@ -14,6 +15,7 @@ from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
 from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import left_alone
 from .mean_check import check_mean
 from .moments import Moments
@@ -80,7 +82,9 @@ def compare(
     (running statistics of BatchNorm) are left as they were.
 
     A copy of an estimator with parameters or a memory learns for ``training`` steps first. It is
-    frozen while its variance is measured; its time includes learning.
+    frozen while its variance is measured; its time includes learning. If only some calls of
+    :class:`SlopeCateR` correct (``every``), estimates and timed steps are of both kinds. Variance
+    and time are those of a call whose kind is random.
 
     If f knows its mean (``f.expectation``, see :mod:`catlog.functions`) and q has few points, the
     mean and its gradient are compared with f at every point first. If they disagree, an error says
@@ -182,9 +186,11 @@ class Entry:
     E: Estimator
     evaluations: int
     trained: int = 0
-    in_parameters: Moments = field(default_factory=Moments)
-    in_logits: Moments = field(default_factory=Moments)
     times: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.in_parameters = Moments(shares_of_kinds(self.E))
+        self.in_logits = Moments(shares_of_kinds(self.E))
 
     def measure(self, task: GradientSampler, repeats: int, training: int, seed: int) -> None:
         """Let the estimator learn, if it does, then freeze it and add repeated estimates."""
@@ -201,10 +207,12 @@ class Entry:
         for module in modules:
             module.eval().requires_grad_(False)
         while (remaining := repeats - self.in_parameters.count) > 0:
-            in_parameters, in_logits = task.gradients(self.E, min(batch, remaining), generator)
-            self.in_parameters.add(in_parameters)
-            if in_logits is not None:
-                self.in_logits.add(in_logits)
+            estimate = partial(task.gradients, self.E, min(batch, remaining), generator)
+            kinds = of_each_kind(self.E, estimate)
+            self.in_parameters.add(torch.stack([in_parameters for in_parameters, _ in kinds], 1))
+            in_logits = [by_logit for _, by_logit in kinds if by_logit is not None]
+            if in_logits:
+                self.in_logits.add(torch.stack(in_logits, 1))
         for module in modules:
             module.train().requires_grad_(True)
 
@@ -246,7 +254,7 @@ def _bias(moments: Moments, truth: KnownGradient | None) -> tuple[float, float, 
     if truth is None:
         return nan, nan, nan
     gradient, variances = truth
-    squared_errors = moments.variances / moments.count + variances
+    squared_errors = moments.mean_variances + variances
     gap = moments.mean - gradient
     noise = sqrt(float(squared_errors.sum()))
     bias = sqrt(max(0.0, float(gap.square().sum()) - noise**2))
@@ -277,16 +285,15 @@ def train_estimator(
 ) -> None:
     """Let an estimator lower its variance (Adam, with a rate that falls to zero).
 
-    One without parameters, but with a memory of earlier calls, learns by being called.
+    One without parameters, but with a memory of earlier calls, learns in calls or backward passes.
     """
     parameters = E.parameters() if isinstance(E, nn.Module) else []
     weights = [weight for weight in parameters if weight.requires_grad]
     optimiser = torch.optim.Adam(weights, TRAINING_RATE) if weights else None
     for step in range(steps):
-        value = task.value(E, repeats, generator)
+        gradients = task.gradients_in_estimator(E, weights, repeats, generator)
         if optimiser is None:
             continue
-        gradients = torch.autograd.grad(value.sum(), weights, allow_unused=True)
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
         optimiser.param_groups[0]["lr"] = TRAINING_RATE * (1 - step / steps)

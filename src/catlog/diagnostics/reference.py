@@ -67,11 +67,11 @@ def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> Known
             return entry.mean, torch.zeros_like(entry.mean)
     if not moments:
         return None
-    precisions = [entry.count / entry.variance for entry in moments]
+    precisions = [1 / entry.mean_variance for entry in moments]
     weights = [precision / sum(precisions) for precision in precisions]
     pairs = list(zip(moments, weights, strict=True))
     mean = torch.stack([entry.mean * weight for entry, weight in pairs]).sum(0)
-    parts = [entry.variances * (weight**2 / entry.count) for entry, weight in pairs]
+    parts = [entry.mean_variances * weight**2 for entry, weight in pairs]
     return mean, torch.stack(parts).sum(0)
 
 

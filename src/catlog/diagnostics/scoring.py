@@ -52,7 +52,7 @@ class Scoring:
             for trial in trials
             if trial.estimator.unbiased and trial.moments.count and trial.variance < inf
         ]
-        return min(unbiased, key=lambda moments: moments.variance / moments.count, default=None)
+        return min(unbiased, key=lambda moments: moments.mean_variance, default=None)
 
     def floor(self, trials: Sequence["Trial"]) -> float:
         """Return what all estimators share: the squared gradient and the minibatch's noise."""
@@ -118,10 +118,10 @@ class Scoring:
         means = [entry.moments for entry in trials if entry.moments.count > 1]
         if not means:
             return inf
-        moments = min(means, key=lambda moments: moments.variance / moments.count)
+        moments = min(means, key=lambda moments: moments.mean_variance)
         key = (id(moments), moments.count, id(reference), reference.count)
         if key not in self._biases:
             gap = float((moments.mean - reference.mean).square().sum())
-            noise = moments.variance / moments.count + reference.variance / reference.count
+            noise = moments.mean_variance + reference.mean_variance
             self._biases[key] = max(0.0, gap - noise)
         return self._biases[key]

@@ -170,7 +170,7 @@ class Problem:
                 watch(call, calls)
         pairs = list(zip(moments, self.parameters, strict=True))
         mean = tuple(moment.mean.view_as(leaf) for moment, leaf in pairs)
-        error = tuple((moment.variances / calls).sqrt().view_as(leaf) for moment, leaf in pairs)
+        error = tuple(moment.mean_variances.sqrt().view_as(leaf) for moment, leaf in pairs)
         return Reference(value, mean, error, "pooled")
 
 
