@@ -409,6 +409,97 @@ def test_compiled_steps_decide(is_first: bool) -> None:
     assert len(compiled) < 10  # not every number of draws is compiled
 
 
+def test_a_cold_start_is_not_taken_for_the_time_of_a_step() -> None:
+    """IndeCateR has no noise here, but its first call takes a hundred times as long as others."""
+    costs, now, calls = normals(6, 3, seed=1), [0.0], [0]
+
+    def f(x: Tensor) -> Tensor:
+        now[0] += 1e-3
+        return costs[torch.arange(6), x].sum(-1)
+
+    class Cold(IndeCateR):
+        def __call__(self, *arguments: object, **options: object) -> Tensor:
+            calls[0] += 1
+            now[0] += 0.1 if calls[0] == 1 else 0.0
+            return super().__call__(*arguments, **options)
+
+    candidates = [Candidate(RLOO()), Candidate(catlog.ARSM()), Candidate(Cold())]
+    options = {"budget": 13, "step": 0.02, "candidates": candidates}
+    advice = advise(f, numbers(6, 3), clock=lambda: now[0], **options)
+    assert advice.estimator == Cold(1)
+
+
+SELDOM = [Candidate(SlopeCateR()), Candidate(SlopeCateR(every=4))]
+
+
+def saturated(x: Tensor) -> Tensor:
+    """Return what slopes predict badly: in each bit, a sigmoid far from its middle."""
+    return (3 * x @ normals(12)).tanh().square()
+
+
+@pytest.mark.parametrize(("function", "every"), [(quadratic(12), 4), (saturated, 1)])
+def test_seldom_corrections_are_for_good_predictions(
+    function: Callable[[Tensor], Tensor], every: int
+) -> None:
+    assert any(getattr(entry.estimator, "every", 1) == 4 for entry in CANDIDATES)
+    f = Counted(function)
+    advice = advise(f, bits(12), budget=32, candidates=SELDOM, clock=f.clock)
+    assert advice.estimator.every == every
+    assert advice.estimator.corrects is None
+    for trial in advice.trials:  # the time is the mean over calls with and without corrections
+        E = trial.estimator
+        if trial.times:
+            points = E.samples + E.turns(2) / E.every
+            assert trial.seconds == pytest.approx(0.2 + 0.01 * points)
+
+
+@pytest.mark.parametrize("repeats", [1, 40])
+def test_estimates_of_two_kinds_have_both_in_a_pilot(repeats: int) -> None:
+    """In single steps and in batches, a quarter of the weight is that of corrected calls."""
+    task = GradientSampler(quadratic(6), bits(6))
+    E = SlopeCateR(2, every=4, decay=1.0)
+    pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    trial = Trial("seldom", E, 3, Candidate(E))
+    calls: list[tuple[bool | None, int]] = []
+
+    def estimate(E: SlopeCateR, repeats: int, *_: object) -> tuple[Tensor, None]:
+        calls.append((E.corrects, repeats))
+        return torch.full((repeats, 6), 8.0 if E.corrects else 0.0), None
+
+    task.gradients = estimate  # type: ignore[method-assign]
+    task._estimate = lambda E, _: (task.q.base_dist.logits * estimate(E, 1)[0]).sum()
+    for _ in range(2):
+        if repeats == 1:
+            pilot.estimates.run_steps(trial, 1)
+        else:
+            pilot.estimates.run_batched(trial, repeats)
+    assert calls == [(True, repeats), (False, repeats)] * 2
+    assert trial.moments.mean.tolist() == [2.0] * 6
+    assert trial.variance == 6 * (64 / 4 - 4)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_seldom_corrections_in_a_step_of_the_user(is_compiled: bool) -> None:
+    """The coin is the estimator's own: a graph that is captured here would keep what is set."""
+    f = Counted(quadratic(12))
+
+    def step(E: catlog.Estimator) -> None:
+        assert getattr(E, "corrects", None) is None
+        f.now += 0.01 if is_compiled else 3.0
+
+    candidates = [Candidate(RLOO()), *SELDOM]
+    advice = advise(f, bits(12), budget=8, candidates=candidates, step=step, clock=f.clock)
+    names = [trial.name for trial in advice.trials]
+    if is_compiled:
+        assert "all of its calls are alike" in advice.skipped["SlopeCateR(3, every=4)"]
+        assert not any("every" in name for name in names)
+    else:
+        assert isinstance(advice.estimator, SlopeCateR)
+        seldom = next(trial for trial in advice.trials if "every" in trial.name)
+        assert not seldom.is_whole
+        assert seldom.seconds > 3.0 - 0.3  # with the rest of the user's step
+
+
 @pytest.mark.parametrize(
     ("seconds", "noise", "draws"),
     [

@@ -93,7 +93,9 @@ def advise(
     Estimators that use the same independent draws (RLOO, CritiCateR, BBVI, Reinforce) are measured
     on one set of evaluations. The best few are then timed in turn. If their scores are level, the
     least biased one wins. If all categories are about equally likely, symmetries can hide the noise
-    of an estimator until the first step, so the pilot adds noise to the logits.
+    of an estimator until the first step, so the pilot adds noise to the logits. If only some calls
+    of SlopeCateR correct (``every``), it is judged by the mean time and the variance over calls of
+    both kinds. It is not tried in a compiled `step`, where every call corrects.
 
     Nothing else changes: gradients, torch's random number generators and the buffers of the modules
     that f, q and `step` refer to (running statistics of BatchNorm) are left as they were.
@@ -107,8 +109,9 @@ def advise(
             batch of q is computed from shared parameters, as by a network.
         budget: The most evaluations of f per step and batch element. A function with its own
             neighbour table (:mod:`catlog.functions`) counts as 1 + k evaluations per draw of
-            IndeCateR, and one that knows its mean under q as none for Exact. None: what IndeCateR
-            needs for two draws, at least 64, or all points of q, up to 4096.
+            IndeCateR, and one that knows its mean under q as none for Exact. Of SlopeCateR with
+            ``every``, it is the mean over calls that counts. None: what IndeCateR needs for two
+            draws, at least 64, or all points of q, up to 4096.
         biased: Allow biased estimators, such as :class:`ReinMax`.
         loss: What you do with the value, if the loss is no weighted sum of values, such as
             ``lambda value: -value.log()``. It maps tensors element by element. The noise of the

@@ -84,6 +84,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(RLOO()),
     Candidate(ReinMax(draws="latin"), _is_relaxable),
     Candidate(SlopeCateR()),
+    Candidate(SlopeCateR(every=4)),
     Candidate(IndeCateR(draws="latin", variables=1), _more_variables_than(1)),
     Candidate(GumbelSoftmax(temperature=1.0, hard=True, draws="latin"), _is_relaxable),
     Candidate(IndeCateR(draws="latin")),

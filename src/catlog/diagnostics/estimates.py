@@ -11,6 +11,7 @@ from torch import Tensor
 from . import pilot_settings as settings
 from .coefficient_fit import fit_coefficients
 from .gradient_samples import Clock, GradientSampler
+from .kinds_of_calls import of_each_kind
 from .plain_draws import PlainDraws
 from .structure import Structure
 from .trials import Trial
@@ -100,7 +101,8 @@ class Estimates:
 
     def may_have_missed(self, trial: Trial) -> bool:
         """Return whether rare values of f may not have been drawn though more repeats are cheap."""
-        has_few = trial.moments.count * self.structure.batch < settings.RARE_REPEATS
+        estimates = trial.kinds * trial.moments.count * self.structure.batch
+        has_few = estimates < settings.RARE_REPEATS
         return has_few and trial.variance > 0 and not self.runs_one_by_one(trial)
 
     def step(self, trial: Trial, is_timing: bool = False) -> TimedStep:
@@ -155,8 +157,9 @@ class Estimates:
 
     def run_batched(self, trial: Trial, repeats: int) -> None:
         """Make estimates in one batched call."""
-        start = self.clock()
-        self.add(trial, self.task.gradients(trial.estimator, repeats, self.generator)[0])
+        start, E = self.clock(), trial.estimator
+        kinds = of_each_kind(E, lambda: self.task.gradients(E, repeats, self.generator)[0])
+        self.add(trial, torch.stack(kinds, 1))
         trial.seconds_per_repeat = (self.clock() - start) / repeats
 
     def run(self, trial: Trial, repeats: int, time_left: float) -> None:
@@ -164,7 +167,8 @@ class Estimates:
         if repeats <= 0 or time_left <= 0:
             return
         if self.runs_one_by_one(trial):
-            seconds = trial.seconds / self.user_step.ratio  # these steps are not compiled
+            # These steps are not compiled.
+            seconds = trial.kinds * trial.seconds / self.user_step.ratio
             possible = repeats if time_left == inf else int(time_left / seconds)
             self._repeat_step(trial, min(repeats, possible))
             return

@@ -11,6 +11,7 @@ from .reference_gradients import is_needed_as_reference
 from .trials import Trial
 
 NO_TIME = "the pilot had no time for it"
+ALIKE_IF_COMPILED = "your step is compiled, and in compiled code all of its calls are alike"
 TOO_SLOW = "its steps take too long, even if they had no noise"
 
 
@@ -30,6 +31,8 @@ def measure_first(pilot: Pilot, trial: Trial) -> None:
         return
     trial.rest_seconds += user_step.rest_seconds or 0.0
     gradient = estimates.timed_gradient(trial)
+    if most_seconds < trial.seconds < settings.COLD_SHARE * time_left:
+        gradient = estimates.timed_gradient(trial)
     warm_up = trial.candidate.warm_up if trial.learns else 0
     trial.skipped = _why_given_up(pilot, trial, warm_up, time_left, most_seconds)
     if trial.skipped is not None:
@@ -65,12 +68,15 @@ def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: flo
     same_was_slow = any(
         entry.skipped == TOO_SLOW
         and type(entry.estimator) is type(trial.estimator)
+        and entry.kinds == trial.kinds
         and entry.evaluations <= trial.evaluations
         for entry in pilot.trials
     )
     least_seconds = pilot.user_step.ratio * pilot.estimates.least_seconds(trial)
     if least_seconds > most_seconds or same_was_slow:
         return f"its {trial.evaluations} evaluations take too long for what they gain"
+    if trial.kinds > 1 and pilot.user_step.is_compiled:
+        return ALIKE_IF_COMPILED
     has_time = time_left >= settings.RESERVE_STEPS * pilot.leader_seconds
     return None if has_time else NO_TIME
 
@@ -88,7 +94,7 @@ def _why_given_up(
     ):
         return TOO_SLOW
     further_steps = 2 * (1 + len(trial.candidate.coefficients)) + warm_up
-    needed = (1 if trial.is_exact else further_steps) * trial.seconds
+    needed = (1 if trial.is_exact else further_steps) * trial.kinds * trial.seconds
     return NO_TIME if needed > settings.USUAL_SHARE * time_left else None
 
 
@@ -99,7 +105,7 @@ def _add_further_estimates(pilot: Pilot, trial: Trial) -> None:
         return
     if not estimates.runs_one_by_one(trial):
         estimates.run_batched(trial, estimates.first_repeats(trial))
-        estimates.batches_are_slow = trial.seconds_per_repeat > trial.seconds
+        estimates.batches_are_slow = trial.seconds_per_repeat > trial.kinds * trial.seconds
     elif not trial.candidate.expensive:
         extra = min(settings.EXTRA_STEPS, trial.repeats_to_reach(error))
         estimates.run_steps(trial, extra)

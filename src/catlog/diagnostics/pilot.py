@@ -60,7 +60,7 @@ class Pilot:
 
     def is_timed(self, trial: Trial) -> bool:
         """Return whether the time of a step was measured, and not only predicted."""
-        return bool(trial.times) and (self.whole_step is None or trial.is_whole)
+        return bool(trial.times) and (trial.is_whole or not self.user_step.can_time(trial))
 
     def time_left(self, overtime: float = 1.0) -> float:
         """Return the seconds left, and note the leader's step time, which sets the time limit.

@@ -141,7 +141,7 @@ def _confirm(pilot: Pilot, trial: Trial, is_late: bool, is_new: bool) -> None:
     pilot.user_step.use(trial)
     estimates.run_steps(trial, steps)
     if not is_late and estimates.may_have_missed(trial):
-        batch = min(settings.RARE_REPEATS, estimates.batch_limit(trial))
+        batch = min(settings.RARE_REPEATS // trial.kinds, estimates.batch_limit(trial))
         estimates.run_batched(trial, batch)
     elif not estimates.runs_one_by_one(trial):
         repeats = trial.repeats_to_reach(settings.SURE_ERROR)

@@ -8,6 +8,7 @@ import torch
 from ..estimator import Estimator
 from ..estimators import RLOO
 from . import pilot_settings as settings
+from .kinds_of_calls import mean_over_kinds
 from .moments import Moments
 from .other_draws import best_hope
 from .pilot import Pilot
@@ -33,7 +34,8 @@ def measure_minibatch(pilot: Pilot) -> None:
     if pilot.minibatch_by is not None and best.variance > pilot.minibatch_by.variance / 2:
         return
     pilot.minibatch_by = best
-    total = pilot.task.minibatch_variance(best.estimator, settings.GROUPS, pilot.generator)
+    E, groups = best.estimator, settings.GROUPS
+    total = mean_over_kinds(E, lambda: pilot.task.minibatch_variance(E, groups, pilot.generator))
     pilot.scoring.minibatch = max(0.0, total - best.variance)
 
 

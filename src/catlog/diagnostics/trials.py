@@ -13,6 +13,7 @@ from ..estimators import IndeCateR
 from . import pilot_settings as settings
 from .candidates import Candidate
 from .gradient_samples import GradientSampler
+from .kinds_of_calls import shares_of_kinds
 from .moments import Moments
 from .sizing import (
     ERRORS,
@@ -57,7 +58,7 @@ class Trial:
     estimator: Estimator
     evaluations: int
     candidate: Candidate
-    moments: Moments = field(default_factory=Moments)
+    moments: Moments = field(init=False)
     times: list[float] = field(default_factory=list)
     expected_seconds: float = inf
     seconds_per_repeat: float = 0.0
@@ -71,6 +72,14 @@ class Trial:
     replayed: int = 0
     is_whole: bool = False
     skipped: str | None = None
+
+    def __post_init__(self) -> None:
+        self.moments = Moments(shares_of_kinds(self.estimator))
+
+    @property
+    def kinds(self) -> int:
+        """The number of kinds of calls; a repeat has a call of each."""
+        return len(self.moments.shares)
 
     @property
     def is_exact(self) -> bool:

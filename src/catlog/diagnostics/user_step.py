@@ -41,6 +41,14 @@ class UserStep:
         """
         return self.ratio < 1
 
+    def can_time(self, trial: Trial) -> bool:
+        """Return whether the time of a step is that of every step with this estimator.
+
+        It is not if a coin decides whether a call corrects. This coin must not be set during the
+        user's step, which may be captured and then be used with the advice.
+        """
+        return self.call is not None and (trial.kinds == 1 or self.is_compiled)
+
     def look(self, trial: Trial, seconds: float) -> None:
         """Compare a step with the time of the estimate and its gradients, once."""
         if self.call is None or self.rest_seconds is not None:
@@ -51,7 +59,7 @@ class UserStep:
 
     def use(self, trial: Trial) -> None:
         """Replace the times of a promising trial by that of a step."""
-        if self.call is not None and not trial.is_whole:
+        if self.can_time(trial) and not trial.is_whole:
             trial.times = [self._seconds_of_second(trial)]
             trial.rest_seconds = 0.0
             trial.is_whole = True
