@@ -862,6 +862,11 @@ def test_errors() -> None:
         match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",
     ):
         advise(quadratic(4), bits(4), budget=1, candidates=[Candidate(Exact()), Candidate(RLOO())])
+    for loss, returned in ((lambda value: value.mean(), r"\(\)"), (lambda value: 1.0, r"1\.0")):
+        with pytest.raises(ValueError, match=f"loss: .* it returned {returned}. Leave out the sum"):
+            advise(quadratic(4), shared, loss=loss)
+    with pytest.raises(ValueError, match="candidates: at least one is needed, but none was given"):
+        advise(quadratic(4), bits(4), candidates=[])
     with pytest.raises(ValueError, match=r"^f must return one value per point"):
         advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])
 

@@ -301,6 +301,18 @@ def test_slopes_are_learned_before_the_variance_is_measured() -> None:
     assert learned.variance < 0.01 * fixed.variance
 
 
+def test_estimates_that_are_not_finite_are_left_out() -> None:
+    """A row of NaN would spoil the order of the others."""
+
+    class Overflowing(RLOO):
+        def __call__(self, *arguments: object, **options: object) -> Tensor:
+            return super().__call__(*arguments, **options) * torch.inf
+
+    result = quick(f, bits(zeros(3)), {"a": Overflowing(), "b": RLOO()}, repeats=4)
+    assert [row.name for row in result.rows] == ["b"]
+    assert result.skipped == {"a": "its gradient is NaN or infinite"}
+
+
 class Watched(nn.Module):
     """RLOO that records whether every call was in training mode."""
 
@@ -500,8 +512,9 @@ def test_given_reference() -> None:
 
     assert against(Known).rows[0].bias_error == pytest.approx(sqrt(3), rel=0.01)
     message = r"reference: one tensor per parameter is needed, of shapes \[\(3,\)\]"
-    with pytest.raises(ValueError, match=message):
-        against(torch.zeros(2))
+    for wrong_shape in (torch.zeros(2), 3.0, [1.0]):
+        with pytest.raises(ValueError, match=message):
+            against(wrong_shape)
 
 
 # The table and the files
@@ -606,6 +619,10 @@ def test_errors(options: dict[str, object], message: str) -> None:
 def test_errors_about_estimators_and_gradients() -> None:
     with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
         compare(f, bits(zeros(3)), [RLOO], progress=False)
+    with pytest.raises(TypeError, match=r"estimators: names or estimators.*are needed, but <class"):
+        compare(f, bits(zeros(3)), {"mine": RLOO}, progress=False)
+    named = quick(f, bits(zeros(3)), {"mine": "RLOO"}, repeats=2)
+    assert isinstance(named["mine"].estimator, RLOO)
     q = MarkovChain(torch.zeros(2), torch.zeros(2, 2), length=3)
     with pytest.raises(ValueError, match="has no gradient to estimate"):
         compare(f, q, [RLOO(2)], progress=False)

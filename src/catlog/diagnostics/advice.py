@@ -149,8 +149,12 @@ def advise(
     _check_numbers(budget, step, steps, seconds)
     if isinstance(candidates, Candidate | Estimator):
         candidates = [candidates]
-    chosen = CANDIDATES if candidates is None else candidates
-    prototypes = [_as_candidate(entry) for entry in chosen]
+    if candidates is not None and not candidates:
+        raise ValueError(
+            "candidates: at least one is needed, but none was given. Leave the argument out for "
+            "catlog.diagnostics.CANDIDATES."
+        )
+    prototypes = [_as_candidate(entry) for entry in candidates or CANDIDATES]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
         task = GradientSampler(f, q, parameters, loss, penalty)

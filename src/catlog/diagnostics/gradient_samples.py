@@ -73,9 +73,9 @@ class GradientSampler:
         penalty: Penalty | None = None,
     ) -> None:
         check_function(f)
-        self.loss: Loss = loss or _identity
         self.penalty = penalty
         self.has_loss = loss is not None
+        self._loss = loss
         self.rebuilds_q = not isinstance(q, Distribution)
         self.make_q, self.q, leaves = _sources(q, parameters)
         _check_parameters(leaves, self.q)
@@ -248,7 +248,7 @@ class GradientSampler:
         is included, and the gradient of the penalty.
         """
         q = self.make_q(*self.parameters)
-        losses = self.loss(E(self.f, q, generator=generator))
+        losses = self.loss(E(self._function(q), q, generator=generator))
         if self.penalty is not None:
             losses = losses + self._penalties(q)
         losses = losses.flatten()
@@ -272,6 +272,19 @@ class GradientSampler:
             return None
         penalties = self._penalties(self.make_q(*self.parameters))
         return flat(gradients_in(penalties, self.parameters, retain=not self.rebuilds_q), 0)
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Return the loss of every estimate: the estimate itself, if no loss was given."""
+        if self._loss is None:
+            return value
+        losses = self._loss(value)
+        if not isinstance(losses, Tensor) or losses.shape != value.shape:
+            returned = tuple(losses.shape) if isinstance(losses, Tensor) else repr(losses)
+            raise ValueError(
+                f"loss: it must map tensors element by element, but for values "
+                f"{tuple(value.shape)} it returned {returned}. Leave out the sum over the batch."
+            )
+        return losses
 
     def _penalties(self, q: Distribution) -> Tensor:
         assert self.penalty is not None
@@ -378,10 +391,6 @@ class GradientSampler:
         with torch.enable_grad():
             # NaN is left to the estimators, which may allow it.
             return graph_leaves(evaluate(self.f, x, view(self.q, validate=False)))
-
-
-def _identity(value: Tensor) -> Tensor:
-    return value
 
 
 def _sources(

@@ -206,6 +206,11 @@ class _Network:
                 "loss: it did not call its argument. Let every layer that draws call "
                 "`sampler(logits)` in place of `catlog.sample(logits, E)`."
             )
+        if losses.numel() == 0:
+            raise ValueError(
+                f"loss: it returned losses {tuple(losses.shape)}, so there is no gradient to "
+                "measure. Give the network at least one row."
+            )
         self.device = losses.device
         self.rows = losses.shape
         total = losses.sum() + recorder.log_prob(self.rows).sum()

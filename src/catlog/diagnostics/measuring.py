@@ -44,7 +44,7 @@ CALL_NUMBERS = 2**20  # in the points of one batched call, about
 NORMAL = NormalDist().inv_cdf(0.975)
 TRAINING_RATE = 0.05  # of an estimator that learns, at the start
 
-Chosen = Sequence[str | Estimator] | Mapping[str, Estimator]
+Chosen = Sequence[str | Estimator] | Mapping[str, str | Estimator]
 
 
 def compare(
@@ -213,6 +213,8 @@ class Entry:
             in_logits = [by_logit for _, by_logit in kinds if by_logit is not None]
             if in_logits:
                 self.in_logits.add(torch.stack(in_logits, 1))
+        if not bool(self.in_parameters.mean.isfinite().all()):
+            raise ValueError("its gradient is NaN or infinite")
         for module in modules:
             module.train().requires_grad_(True)
 
@@ -315,30 +317,35 @@ def named_estimators(estimators: Chosen | None) -> dict[str, Estimator]:
             "all of the registry."
         )
     if isinstance(estimators, Mapping):
-        return dict(estimators)
+        return {name: _estimator(entry) for name, entry in estimators.items()}
     named: dict[str, Estimator] = {}
     for entry in list(ESTIMATORS) if estimators is None else estimators:
-        if isinstance(entry, str):
-            if entry not in ESTIMATORS:
-                raise ValueError(
-                    f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
-                )
-            named[entry] = ESTIMATORS[entry]()
-        elif isinstance(entry, Estimator) and not isinstance(entry, type):
-            name = label(entry)
-            if named.get(name, entry) != entry:
-                raise ValueError(
-                    f"estimators: two different ones have the label {name}, which leaves out what "
-                    "they learn and what their functions do. Give them names of your own in a "
-                    'dict, {"first": ..., "second": ...}.'
-                )
-            named[name] = entry
-        else:
-            raise TypeError(
-                f"estimators: names or estimators are needed, but {entry!r} was given. Give an "
-                "instance, as in RLOO(4)."
+        E = _estimator(entry)
+        name = entry if isinstance(entry, str) else label(E)
+        if named.get(name, E) != E and not isinstance(entry, str):
+            raise ValueError(
+                f"estimators: two different ones have the label {name}, which leaves out what "
+                "they learn and what their functions do. Give them names of your own in a "
+                'dict, {"first": ..., "second": ...}.'
             )
+        named[name] = E
     return named
+
+
+def _estimator(entry: str | Estimator) -> Estimator:
+    """Return an estimator, also by its name in the registry; raise an error if it is neither."""
+    if isinstance(entry, str):
+        if entry not in ESTIMATORS:
+            raise ValueError(
+                f"estimators: {entry!r} is not known. Give one of {', '.join(ESTIMATORS)}."
+            )
+        return ESTIMATORS[entry]()
+    if isinstance(entry, type) or not isinstance(entry, Estimator):
+        raise TypeError(
+            f"estimators: names or estimators are needed, but {entry!r} was given. Give an "
+            "instance, as in RLOO(4)."
+        )
+    return entry
 
 
 def _entries(

@@ -30,18 +30,16 @@ GivenReference = Tensor | Sequence[Tensor] | MeasuredGradient
 def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGradient:
     """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
     error: Sequence[Tensor] | None = None
-    if isinstance(reference, Tensor):
-        gradient: Sequence[Tensor] = [reference]
-    elif isinstance(reference, Sequence):
-        gradient = reference
-    else:
+    gradient: object = [reference] if isinstance(reference, Tensor) else reference
+    if isinstance(reference, MeasuredGradient):
         gradient, error = reference.gradient, reference.error
     shapes = [tuple(parameter.shape) for parameter in task.parameters]
-    if [tuple(part.shape) for part in gradient] != shapes:
-        received = [tuple(part.shape) for part in gradient]
+    is_list = isinstance(gradient, Sequence) and all(isinstance(part, Tensor) for part in gradient)
+    received = [tuple(part.shape) for part in gradient] if is_list else repr(gradient)
+    if received != shapes:
         raise ValueError(
             f"reference: one tensor per parameter is needed, of shapes {shapes}, but {received} "
-            "were given."
+            "was given."
         )
     vector = torch.cat([part.detach().flatten() for part in gradient]).double()
     if error is None:
