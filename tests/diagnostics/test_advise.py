@@ -74,6 +74,21 @@ def quadratic(d: int) -> Callable[[Tensor], Tensor]:
     return lambda x: ((x @ weights) * x).sum(-1)
 
 
+def ask(f: Callable[[Tensor], Tensor], *arguments: object, **options: object) -> catlog.Advice:
+    """Return advice whose clock counts evaluations of f."""
+    counted = f if isinstance(f, Counted) else Counted(f)
+    return advise(counted, *arguments, clock=counted.clock, **options)
+
+
+def sampler(d: int = 6, **options: object) -> GradientSampler:
+    """Return a task with a clock that stands still."""
+    return GradientSampler(quadratic(d), bits(d), **{"clock": lambda: 0.0, **options})
+
+
+def pilot_of(task: GradientSampler, budget: int = 60, **options: object) -> Pilot:
+    return Pilot(task, probe(task, budget), task.generator(0), **options)
+
+
 def test_additive_black_box() -> None:
     """IndeCateR has no variance with one draw, so more draws are not tried."""
     costs = normals(12, 3, seed=1)
@@ -206,10 +221,10 @@ def test_penalty_is_a_part_of_the_gradient() -> None:
         rows.append(torch.cat([part.flatten() for part in gradients]))
     minibatch = 32 * torch.stack(rows).var(0).sum().item()
     assert task.minibatch_variance(Exact(), 32) == pytest.approx(minibatch, rel=1e-9)
-    pilot = Pilot(task, probe(task, 256, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    pilot = pilot_of(task, 256)
     measure_penalty(pilot)
     trial = Trial("Exact()", Exact(), 256, Candidate(Exact()))
-    pilot.estimates.add(trial, task.gradients(Exact(), 2)[0])
+    pilot.add(trial, task.gradients(Exact(), 2)[0])
     signal = torch.stack(rows).sum(0).square().sum().item()
     assert pilot.scoring.floor([trial]) == pytest.approx(10 * signal, rel=1e-9)
 
@@ -325,7 +340,7 @@ def test_subsets_of_shared_draws_are_estimates() -> None:
     logits = normals(3, 5).requires_grad_()
     f, q = quadratic(5), Independent(Bernoulli(logits=logits), 1)
     task = GradientSampler(f, q)
-    draws = PlainDraws(task, 3, task.generator(0), lambda: 0.0)
+    draws = PlainDraws(task, 3, task.generator(0))
     draws.extend(2)
     assert draws.count == 6
     x, fx = draws.subsets(2, 0, 10)
@@ -341,9 +356,8 @@ def test_subsets_of_shared_draws_are_estimates() -> None:
 
 def test_numbers_of_draws() -> None:
     """Powers of two and the most that the budget allows; the variance is inverse to the draws."""
-    task = GradientSampler(quadratic(6), bits(6))
-    structure = probe(task, 60, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
+    task = sampler()
+    pilot = pilot_of(task)
     trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
     assert sizes(pilot, trial) == [2, 4, 8, 16, 32, 60]
     trial.add(normals(20, 6))
@@ -361,11 +375,10 @@ def test_some_entries_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pilot_settings, "SELECTED_ENTRIES", 50)
     logits = torch.zeros(40, 100, requires_grad=True)
     task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
-    structure = probe(task, 60, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 30)
+    pilot = pilot_of(task)
     trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
     rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
-    pilot.estimates.add(trial, rows)
+    pilot.add(trial, rows)
     assert len(trial.moments.mean) == 50
     assert trial.variance == pytest.approx(8000)  # of all 4000 entries, each with variance 2
 
@@ -458,7 +471,7 @@ def test_estimates_of_two_kinds_have_both_in_a_pilot(repeats: int) -> None:
     """In single steps and in batches, a quarter of the weight is that of corrected calls."""
     task = GradientSampler(quadratic(6), bits(6))
     E = SlopeCateR(2, every=4, decay=1.0)
-    pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    pilot = pilot_of(task)
     trial = Trial("seldom", E, 3, Candidate(E))
     calls: list[tuple[bool | None, int]] = []
 
@@ -470,9 +483,9 @@ def test_estimates_of_two_kinds_have_both_in_a_pilot(repeats: int) -> None:
     task._estimate = lambda E, _: (task.q.base_dist.logits * estimate(E, 1)[0]).sum()
     for _ in range(2):
         if repeats == 1:
-            pilot.estimates.run_steps(trial, 1)
+            pilot.run_steps(trial, 1)
         else:
-            pilot.estimates.run_batched(trial, repeats)
+            pilot.run_batched(trial, repeats)
     assert calls == [(True, repeats), (False, repeats)] * 2
     assert trial.moments.mean.tolist() == [2.0] * 6
     assert trial.variance == 6 * (64 / 4 - 4)
@@ -510,16 +523,13 @@ def test_seldom_corrections_in_a_step_of_the_user(is_compiled: bool) -> None:
 )
 def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, draws: int) -> None:
     """Of numbers of draws that are level in score and time, the largest is taken."""
-    task = GradientSampler(quadratic(6), bits(6))
     times = dict(zip((2, 4, 8), seconds, strict=True))
     now = [0.0]
 
     def step(E: catlog.Estimator) -> None:
         now[0] += times[E.samples]
 
-    structure = probe(task, 60, lambda: 0.0)
-    generator = task.generator(0)
-    pilot = Pilot(task, structure, generator, lambda: now[0], 0.0, 30, whole_step=step)
+    pilot = pilot_of(sampler(clock=lambda: now[0]), whole_step=step)
     candidate, trials = Candidate(RLOO()), pilot.trials
     for samples in times:
         E = RLOO(samples)
@@ -539,16 +549,16 @@ def test_steps_in_a_row_share_their_time() -> None:
     def step(E: catlog.Estimator) -> None:
         now[0] += 3.0
 
-    task = GradientSampler(quadratic(6), bits(6))
-    assert task.step_seconds(RLOO(2), step, lambda: now[0], 10) == 3.0
+    task = sampler(clock=lambda: now[0])
+    assert task.step_seconds(RLOO(2), step, 10) == 3.0
     assert now[0] == 30.0
 
 
 @pytest.mark.parametrize(("seconds", "name"), [(1.1, "RLOO(2)"), (1.5, "StraightThrough(1)")])
 def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None:
     """A biased estimator must be clearly faster, not just a little."""
-    task = GradientSampler(quadratic(6), bits(6))
-    pilot = Pilot(task, probe(task, 60, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 30)
+    task = sampler()
+    pilot = pilot_of(task)
     noise = normals(64, 6) / 8
     trials = pilot.trials
     for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
@@ -766,13 +776,10 @@ def test_candidates_of_the_user() -> None:
 
 def test_fitted_coefficient_has_the_least_variance() -> None:
     """The fit from two calls with the same draws is the minimum over a grid with those draws."""
-    q = bits(6)
-    task = GradientSampler(quadratic(6), q)
-    E = DoubleCV(8)
+    task, E = sampler(), DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
-    structure = probe(task, 64, lambda: 0.0)
-    pilot = Pilot(task, structure, task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot.estimates.fit_coefficients(trial, 64)
+    pilot = pilot_of(task)
+    pilot.fit_coefficients(trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
     )
@@ -790,12 +797,10 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
 
 def test_coefficient_of_few_draws_is_not_judged_by_them() -> None:
     """A coefficient that is fitted to two estimates makes them equal."""
-    q = bits(6)
-    task = GradientSampler(quadratic(6), q)
-    E = DoubleCV(8)
+    task, E = sampler(), DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
-    pilot = Pilot(task, probe(task, 64, lambda: 0.0), task.generator(0), lambda: 0.0, 0.0, 50)
-    pilot.estimates.fit_coefficients(trial, 2)
+    pilot = pilot_of(task)
+    pilot.fit_coefficients(trial, 2)
     same_draws = task.gradients(E, 2, task.generator(0))[0].double()
     assert trial.moments.count == 2
     assert not torch.allclose(trial.moments.mean, same_draws.mean(0))
@@ -820,15 +825,13 @@ def test_f_that_rejects_relaxed_points() -> None:
             raise RuntimeError("only bits")
         return (x @ normals(10)).square()
 
-    structure = probe(GradientSampler(picky, bits(10)), 64, lambda: 0.0)
+    structure = probe(GradientSampler(picky, bits(10)), 64)
     assert structure.has_slope
     assert not structure.is_relaxable
     f = Counted(picky)
     advice = advise(f, bits(10), budget=64, clock=f.clock)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
-    steps = probe(
-        GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64, lambda: 0.0
-    )
+    steps = probe(GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64)
     assert not steps.has_slope  # a derivative that is zero everywhere does not count
 
 

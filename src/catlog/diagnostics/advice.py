@@ -157,17 +157,17 @@ def advise(
     prototypes = [_as_candidate(entry) for entry in candidates or CANDIDATES]
     start = clock()
     with left_alone(f, q, loss, penalty, step):
-        task = GradientSampler(f, q, parameters, loss, penalty)
+        task = GradientSampler(f, q, parameters, loss, penalty, clock)
         if is_moved := is_degenerate(task):
-            task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty)
-        structure = replace(probe(task, budget, clock), is_fixed=fixed, is_moved=is_moved)
+            task = GradientSampler(f, moved(task, q, seed), task.parameters, loss, penalty, clock)
+        structure = replace(probe(task, budget), is_fixed=fixed, is_moved=is_moved)
         fitted = [_fitted(prototype, structure) for prototype in prototypes]
         trials, skipped = shortlist(task, structure, fitted, biased)
         whole_step = step if callable(step) else None
         for trial in trials:
             trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
         generator = task.generator(seed)
-        pilot = Pilot(task, structure, generator, clock, start, steps, seconds, whole_step, trials)
+        pilot = Pilot(task, structure, generator, start, steps, seconds, whole_step, trials)
         best = choose(pilot, explore(pilot))
         # What went wrong in the pilot comes first.
         skipped = {entry.name: entry.skipped for entry in trials if entry.skipped} | skipped

@@ -21,32 +21,32 @@ def measure_first(pilot: Pilot, trial: Trial) -> None:
     A candidate that uses plain draws, of which few sets serve all, is tried with other numbers of
     draws as well.
     """
-    estimates, user_step = pilot.estimates, pilot.user_step
+    user_step = pilot.user_step
     time_left, most_seconds = pilot.time_left(), _most_seconds(pilot)
     trial.skipped = _why_untried(pilot, trial, time_left, most_seconds)
     if trial.skipped is not None:
         return
-    if estimates.shares_draws(trial):
+    if pilot.shares_draws(trial):
         pilot.trials += plain_trials(pilot, trial)
         return
     trial.rest_seconds += user_step.rest_seconds or 0.0
-    gradient = estimates.timed_gradient(trial)
+    gradient = pilot.timed_gradient(trial)
     if most_seconds < trial.seconds < settings.COLD_SHARE * time_left:
-        gradient = estimates.timed_gradient(trial)
+        gradient = pilot.timed_gradient(trial)
     warm_up = trial.candidate.warm_up if trial.learns else 0
     trial.skipped = _why_given_up(pilot, trial, warm_up, time_left, most_seconds)
     if trial.skipped is not None:
         return
     for _ in range(warm_up):
-        gradient = estimates.timed_gradient(trial)  # the first was made before it learned anything
+        gradient = pilot.timed_gradient(trial)  # the first was made before it learned anything
     if trial.is_exact:
-        estimates.timed_gradient(trial)
-        estimates.add(trial, torch.stack([gradient, gradient]))
+        pilot.timed_gradient(trial)
+        pilot.add(trial, torch.stack([gradient, gradient]))
     elif trial.candidate.coefficients and not pilot.task.has_loss:
-        has_many = estimates.entries > settings.MANY_ENTRIES
-        estimates.fit_coefficients(trial, 2 if has_many else estimates.first_repeats(trial))
+        has_many = pilot.entries > settings.MANY_ENTRIES
+        pilot.fit_coefficients(trial, 2 if has_many else pilot.first_repeats(trial))
     else:
-        estimates.add(trial, torch.stack([gradient, estimates.timed_gradient(trial)]))
+        pilot.add(trial, torch.stack([gradient, pilot.timed_gradient(trial)]))
         _add_further_estimates(pilot, trial)
     if user_step.call is not None and user_step.rest_seconds is None:
         user_step.look(trial, min(trial.times))
@@ -72,7 +72,7 @@ def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: flo
         and entry.evaluations <= trial.evaluations
         for entry in pilot.trials
     )
-    least_seconds = pilot.user_step.ratio * pilot.estimates.least_seconds(trial)
+    least_seconds = pilot.user_step.ratio * pilot.least_step_seconds(trial)
     if least_seconds > most_seconds or same_was_slow:
         return f"its {trial.evaluations} evaluations take too long for what they gain"
     if trial.kinds > 1 and pilot.user_step.is_compiled:
@@ -100,12 +100,12 @@ def _why_given_up(
 
 def _add_further_estimates(pilot: Pilot, trial: Trial) -> None:
     """Make a few more estimates if two say little, because few parameters share the noise."""
-    estimates, error = pilot.estimates, settings.FIRST_ERROR
+    error = settings.FIRST_ERROR
     if trial.error <= error:
         return
-    if not estimates.runs_one_by_one(trial):
-        estimates.run_batched(trial, estimates.first_repeats(trial))
-        estimates.batches_are_slow = trial.seconds_per_repeat > trial.kinds * trial.seconds
+    if not pilot.runs_one_by_one(trial):
+        pilot.run_batched(trial, pilot.first_repeats(trial))
+        pilot.batches_are_slow = trial.seconds_per_repeat > trial.kinds * trial.seconds
     elif not trial.candidate.expensive:
         extra = min(settings.EXTRA_STEPS, trial.repeats_to_reach(error))
-        estimates.run_steps(trial, extra)
+        pilot.run_steps(trial, extra)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -30,6 +31,7 @@ Clock = Callable[[], float]
 Loss = Callable[[Tensor], Tensor]
 Penalty = Callable[[Distribution], Tensor]
 Step = Callable[[Estimator], object]
+Result = TypeVar("Result")
 
 
 class GradientSampler:
@@ -48,6 +50,7 @@ class GradientSampler:
             are none, the logits (or probabilities) of q.
         loss: Applied to every estimate of E[f], element by element, before the sum over the batch.
         penalty: What is added to the loss of each batch element, as a function of q.
+        clock: A function that returns seconds.
 
     Attributes:
         f: The function as an estimator gets it.
@@ -71,8 +74,10 @@ class GradientSampler:
         parameters: Tensor | Sequence[Tensor] | None = None,
         loss: Loss | None = None,
         penalty: Penalty | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
         check_function(f)
+        self.clock = clock
         self.penalty = penalty
         self.has_loss = loss is not None
         self._loss = loss
@@ -138,11 +143,16 @@ class GradientSampler:
             value, leaves = self._estimate(E, generator), [*self.parameters]
         return gradients_in(value, [*weights, *leaves], retain=True)[: len(weights)]
 
+    def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
+        """Return the seconds that a call takes, on the device too, and its result."""
+        self.synchronise()
+        start = self.clock()
+        result = call()
+        self.synchronise()
+        return self.clock() - start, result
+
     def timer(
-        self,
-        E: Estimator,
-        clock: Clock = time.perf_counter,
-        generator: torch.Generator | None = None,
+        self, E: Estimator, generator: torch.Generator | None = None
     ) -> Callable[[], tuple[float, Float[Tensor, "kinds parameters"]]]:
         """Return a function that makes a training step and returns its seconds and the gradient.
 
@@ -154,24 +164,20 @@ class GradientSampler:
         weights = [weight for weight in own_parameters if weight.requires_grad]
         leaves = [*self.parameters, *self.leaves_of_f, *weights]
 
-        def step_of_one_kind() -> tuple[float, Tensor]:
-            self.synchronise()
-            start = clock()
+        def gradients() -> list[Tensor]:
             value = self.loss(self._estimate(E, generator))
-            gradients = gradients_in(value, leaves, retain=not self.rebuilds_q)
-            self.synchronise()
-            seconds = clock() - start
-            return seconds, flat(gradients[: len(self.parameters)], 0)
+            return gradients_in(value, leaves, retain=not self.rebuilds_q)
 
         def step() -> tuple[float, Tensor]:
-            steps = of_each_kind(E, step_of_one_kind)
+            steps = of_each_kind(E, lambda: self.timed(gradients))
             pairs = zip(shares_of_kinds(E), steps, strict=True)
             seconds = sum(share * seconds for share, (seconds, _) in pairs)
-            return seconds, torch.stack([gradient for _, gradient in steps])
+            rows = [flat(row[: len(self.parameters)], 0) for _, row in steps]
+            return seconds, torch.stack(rows)
 
         return step
 
-    def step_seconds(self, E: Estimator, whole_step: Step, clock: Clock, count: int = 1) -> float:
+    def step_seconds(self, E: Estimator, whole_step: Step, count: int = 1) -> float:
         """Return the time of the user's training step, and restore the parameters after it.
 
         It is the mean of `count` steps in a row: a GPU works on one while the next is launched.
@@ -183,29 +189,25 @@ class GradientSampler:
             leaf.grad = None
         # The graph of q is used again, so the versions of its leaves must not change.
         with versions_kept(leaves):
-            self.synchronise()
-            start = clock()
-            for _ in range(count):
-                whole_step(E)
-            self.synchronise()
-            seconds = (clock() - start) / count
+            seconds, _ = self.timed(lambda: [whole_step(E) for _ in range(count)])
             with torch.no_grad():
                 for leaf, value in zip(leaves, values, strict=True):
                     leaf.copy_(value)
         for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = gradient
-        return seconds
+        return seconds / count
 
     def replayed(
-        self, E: Estimator, x: Tensor, fx: Tensor, clock: Clock
+        self, E: Estimator, x: Tensor, fx: Tensor
     ) -> tuple[float, Float[Tensor, "parameters"]]:
         """Return the seconds and the gradient of an estimate from draws whose values are known."""
-        self.synchronise()
-        start = clock()
-        value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
-        gradients = gradients_in(value, self.parameters, retain=not self.rebuilds_q)
-        self.synchronise()
-        return clock() - start, flat(gradients, 0)
+
+        def gradients() -> list[Tensor]:
+            value = self.loss(E(lambda _: fx.clone(), self.make_q(*self.parameters), x=x))
+            return gradients_in(value, self.parameters, retain=not self.rebuilds_q)
+
+        seconds, row = self.timed(gradients)
+        return seconds, flat(row, 0)
 
     def replayed_gradients(
         self,
@@ -216,7 +218,7 @@ class GradientSampler:
         """Return the gradients of estimates from draws whose values are known."""
         if not self.vectorised or self.own_parameter is None:
             rows = zip(x.unbind(1), fx.unbind(1), strict=True)
-            return torch.stack([self.replayed(E, *row, time.perf_counter)[1] for row in rows])
+            return torch.stack([self.replayed(E, *row)[1] for row in rows])
         source = self.own_parameter
         leaf = source.detach().expand(x.shape[1], *source.shape).clone().requires_grad_()
         value = self.loss(E(lambda _: fx.clone(), rebuilt(self.q, leaf), x=x))

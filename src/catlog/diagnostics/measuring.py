@@ -127,7 +127,7 @@ def compare(
     """
     _check_numbers(samples, budget, repeats, rounds, training, limit)
     with left_alone(f, q):
-        task = GradientSampler(f, q, parameters)
+        task = GradientSampler(f, q, parameters, clock=clock)
         check_mean(task, limit)
         most_points = limit if estimators is None else None
         entries, skipped = _entries(
@@ -145,8 +145,7 @@ def compare(
             if not entries:
                 raise ValueError(f"compare: no estimator could be used. {joined_reasons(skipped)}.")
             timers = {
-                name: task.timer(entry.E, clock, task.generator(seed))
-                for name, entry in entries.items()
+                name: task.timer(entry.E, task.generator(seed)) for name, entry in entries.items()
             }
             for timer in timers.values():
                 timer(), timer()  # to warm up

@@ -59,7 +59,7 @@ def best_hope(pilot: Pilot, trial: Trial, trials: Sequence[Trial]) -> tuple[floa
     rest = pilot.scoring.squared_errors(trials)[trial.name] - trial.variance
     floor = pilot.scoring.floor(trials) + rest
     is_compiled = pilot.user_step.is_compiled
-    per_draw = pilot.estimates.least_seconds(trial) / trial.samples
+    per_draw = pilot.least_step_seconds(trial) / trial.samples
     if is_compiled:
         per_draw = pilot.user_step.draw_seconds or 0.0
 
@@ -91,10 +91,10 @@ def other_sizes(pilot: Pilot, trial: Trial, hope: int) -> list[Trial]:
     pilot.user_step.use(trial)
     timed = trial.resized(chosen, pilot.task)
     pilot.user_step.use(timed)
-    pilot.estimates.run_steps(timed, 2)
+    pilot.run_steps(timed, 2)
     if pilot.user_step.is_compiled:  # a few estimates take less time than compiling did
         for entry in (trial, timed):
-            pilot.estimates.run(entry, settings.LEAST_REPEATS - entry.moments.count, inf)
+            pilot.run(entry, settings.LEAST_REPEATS - entry.moments.count, inf)
     predicted = [size for size in others if size != chosen]
     return [timed, *_between(pilot, trial, timed, predicted)]
 
@@ -102,7 +102,7 @@ def other_sizes(pilot: Pilot, trial: Trial, hope: int) -> list[Trial]:
 def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) -> list[Trial]:
     """Predict the times from both trials, and the variance from the nearer one that is known."""
     few, many = sorted((first, second), key=lambda trial: trial.samples)
-    per_draw = pilot.user_step.ratio * pilot.estimates.least_seconds(first) / first.samples
+    per_draw = pilot.user_step.ratio * pilot.least_step_seconds(first) / first.samples
     line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
     sources = [first]
     if second.moments.count >= settings.LEAST_REPEATS:
@@ -119,7 +119,7 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
 
     Return the trials with other numbers of draws. More draws than a set has are predicted.
     """
-    estimates, user_step, plain = pilot.estimates, pilot.user_step, pilot.estimates.plain
+    user_step, plain = pilot.user_step, pilot.plain
     considered = sizes(pilot, trial)
     small = [size for size in considered if size <= plain.size]
     more = [size for size in considered if size > plain.size]
@@ -127,18 +127,18 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
         size: trial if size == trial.samples else trial.resized(size, pilot.task) for size in small
     }
     plain.extend(settings.FIRST_SETS)
-    estimates.replay(trial)
+    pilot.replay(trial)
     if trial.error > settings.FIRST_ERROR:
         plain.extend(settings.MOST_SETS)
     for entry in trials.values():
-        estimates.replay(entry)
+        pilot.replay(entry)
     smallest, largest = trials[small[0]], trials[small[-1]]
     next_size = settings.SIZE_STEP * smallest.samples
     second = trials[max(size for size in small if size <= next_size)]
-    few, many = (estimates.plain_seconds(entry) for entry in (smallest, second))
+    few, many = (pilot.plain_seconds(entry) for entry in (smallest, second))
     user_step.look(smallest, few)
     few, many = user_step.ratio * few, user_step.ratio * many
-    per_draw = user_step.ratio * (estimates.least_seconds(trial) / trial.samples)
+    per_draw = user_step.ratio * (pilot.least_step_seconds(trial) / trial.samples)
     if user_step.is_compiled and user_step.draw_seconds is None:
         user_step.use(smallest)
         user_step.use(second)

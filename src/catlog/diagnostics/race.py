@@ -115,7 +115,7 @@ def _run_round(pilot: Pilot, contenders: Sequence[Trial], error: float, timed_st
         with trial.given_up_on_error():
             pilot.user_step.use(trial)
             old_times.setdefault(trial.name, len(trial.times))
-            pilot.estimates.run_steps(trial, 1)
+            pilot.run_steps(trial, 1)
     for trial in contenders:  # only times of the same minute can be compared
         trial.times = trial.times[old_times.get(trial.name, 0) :]
     for place, trial in enumerate(contenders):
@@ -127,7 +127,7 @@ def _run_round(pilot: Pilot, contenders: Sequence[Trial], error: float, timed_st
         ratio = trial.error / max(errors[trial.name], 1e-9)
         with trial.given_up_on_error():
             repeats = trial.repeats_to_reach(error * max(1.0, ratio))
-            pilot.estimates.run(trial, repeats, share)
+            pilot.run(trial, repeats, share)
 
 
 def _confirm(pilot: Pilot, trial: Trial, is_late: bool, is_new: bool) -> None:
@@ -135,17 +135,17 @@ def _confirm(pilot: Pilot, trial: Trial, is_late: bool, is_new: bool) -> None:
 
     Times of a new leader are old, so they are replaced.
     """
-    estimates, steps = pilot.estimates, settings.CONFIRMING_STEPS
+    steps = settings.CONFIRMING_STEPS
     if is_new:
         trial.times = []
     pilot.user_step.use(trial)
-    estimates.run_steps(trial, steps)
-    if not is_late and estimates.may_have_missed(trial):
-        batch = min(settings.RARE_REPEATS // trial.kinds, estimates.batch_limit(trial))
-        estimates.run_batched(trial, batch)
-    elif not estimates.runs_one_by_one(trial):
+    pilot.run_steps(trial, steps)
+    if not is_late and pilot.may_have_missed(trial):
+        batch = min(settings.RARE_REPEATS // trial.kinds, pilot.batch_limit(trial))
+        pilot.run_batched(trial, batch)
+    elif not pilot.runs_one_by_one(trial):
         repeats = trial.repeats_to_reach(settings.SURE_ERROR)
-        estimates.run(trial, repeats, steps * trial.seconds)
+        pilot.run(trial, repeats, steps * trial.seconds)
 
 
 def choose(pilot: Pilot, finalists: list[Trial]) -> Trial | None:
@@ -166,7 +166,7 @@ def choose(pilot: Pilot, finalists: list[Trial]) -> Trial | None:
             errors[leader.name] <= settings.SURE_ERROR
             or len(scoring.surely_worse(leader, trials)) == len(trials) - 1
         )
-        is_done = is_sure and (is_late or not pilot.estimates.may_have_missed(leader))
+        is_done = is_sure and (is_late or not pilot.may_have_missed(leader))
         is_timed = leader in finalists and pilot.is_timed(leader)
         if is_timed and (leader.is_exact or is_done):
             break

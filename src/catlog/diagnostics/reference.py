@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ GivenReference = Tensor | Sequence[Tensor] | MeasuredGradient
 def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGradient:
     """Return the user's reference as one vector. Raise ValueError if the shapes do not fit."""
     error: Sequence[Tensor] | None = None
-    gradient: object = [reference] if isinstance(reference, Tensor) else reference
+    gradient: Any = [reference] if isinstance(reference, Tensor) else reference
     if isinstance(reference, MeasuredGradient):
         gradient, error = reference.gradient, reference.error
     shapes = [tuple(parameter.shape) for parameter in task.parameters]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from . import pilot_settings as settings
-from .gradient_samples import Clock, GradientSampler, Step
+from .gradient_samples import GradientSampler, Step
 from .trials import Trial
 
 
@@ -15,7 +15,6 @@ class UserStep:
     Attributes:
         call: Makes a step with an estimator; None: only the estimate and its gradients are timed.
         task: The gradient to estimate.
-        clock: A function that returns seconds.
         rest_seconds: What a step takes apart from the estimate and its gradients,
         ratio: or its time relative to these, if it is shorter (when it is compiled).
         fastest: The shortest time of a step so far.
@@ -25,7 +24,6 @@ class UserStep:
 
     call: Step | None
     task: GradientSampler
-    clock: Clock
     rest_seconds: float | None = None
     ratio: float = 1.0
     fastest: float = inf
@@ -68,14 +66,14 @@ class UserStep:
         """Return the time of a step."""
         assert self.call is not None
         count = settings.STEPS_IN_A_ROW if self.task.view.device.type == "cuda" else 1
-        seconds = self.task.step_seconds(trial.estimator, self.call, self.clock, count)
+        seconds = self.task.step_seconds(trial.estimator, self.call, count)
         self.fastest = min(self.fastest, seconds)
         return seconds
 
     def _seconds_of_second(self, trial: Trial) -> float:
         """Return the time of the second call. The first may compile; that is not counted."""
         assert self.call is not None
-        first = self.task.step_seconds(trial.estimator, self.call, self.clock)
+        first = self.task.step_seconds(trial.estimator, self.call)
         second = self.seconds(trial)
         self.compiling_seconds += max(0.0, first - second)
         return second
