@@ -74,6 +74,11 @@ def quadratic(d: int) -> Callable[[Tensor], Tensor]:
     return lambda x: ((x @ weights) * x).sum(-1)
 
 
+def additive(x: Tensor) -> Tensor:
+    """Return the sum of separate costs of 12 variables of 3 categories."""
+    return normals(12, 3, seed=1)[torch.arange(12), x].sum(-1)
+
+
 def ask(f: Callable[[Tensor], Tensor], *arguments: object, **options: object) -> catlog.Advice:
     """Return advice whose clock counts evaluations of f."""
     counted = f if isinstance(f, Counted) else Counted(f)
@@ -91,10 +96,8 @@ def pilot_of(task: GradientSampler, budget: int = 60, **options: object) -> Pilo
 
 def test_additive_black_box() -> None:
     """IndeCateR has no variance with one draw, so more draws are not tried."""
-    costs = normals(12, 3, seed=1)
-    f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
     candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
-    advice = advise(f, numbers(12, 3), candidates=candidates, step=10.0, clock=f.clock)
+    advice = ask(additive, numbers(12, 3), candidates=candidates, step=10.0)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.trials[0].variance == 0
     assert advice.structure.has_slope is False
@@ -126,22 +129,21 @@ def test_additive_with_its_own_table() -> None:
 
 def test_precision_is_worth_its_time_only() -> None:
     """The longer the rest of a step takes, the more evaluations are worth their time."""
-    f = Counted(quadratic(10))
-    quick = advise(f, bits(10), clock=f.clock)
+    f = quadratic(10)
+    quick = ask(f, bits(10))
     assert quick.trials[0].evaluations < 64
-    slow = advise(f, bits(10), step=1000.0, clock=f.clock)
+    slow = ask(f, bits(10), step=1000.0)
     assert slow.trials[0].evaluations > quick.trials[0].evaluations
     assert slow.step_seconds > 1000
     assert slow.trials[0].variance < quick.trials[0].variance
-    budgeted = advise(f, bits(10), budget=100, clock=f.clock)
+    budgeted = ask(f, bits(10), budget=100)
     assert "needs 1024 evaluations, more than the budget of 100" in budgeted.skipped["Exact()"]
 
 
 def test_default_budget_is_never_exceeded() -> None:
     """Exact has the budget of all others, and the number is printed."""
     for d, budget in ((4, 64), (8, 256), (40, 82)):
-        f = Counted(quadratic(d))
-        advice = advise(f, bits(d), step=1000.0, clock=f.clock)
+        advice = ask(quadratic(d), bits(d), step=1000.0)
         assert advice.structure.budget == budget
         assert all(trial.evaluations <= budget for trial in advice.trials)
         assert f"within at most {budget} evaluations" in str(advice)
@@ -149,8 +151,7 @@ def test_default_budget_is_never_exceeded() -> None:
 
 def test_differentiable_pairwise() -> None:
     """f is linear in each bit, so slopes give every difference."""
-    f = Counted(quadratic(20))
-    advice = advise(f, bits(20), budget=100, clock=f.clock)
+    advice = ask(quadratic(20), bits(20), budget=100)
     assert advice.estimator.differentiates_f
     assert advice.structure.is_relaxable
     assert "f is differentiable, also between categories" in str(advice)
@@ -181,8 +182,7 @@ class Attention(torch.nn.Module):
 def test_enumeration_does_not_beat_the_noise_of_the_minibatch() -> None:
     """Two glimpses of 16 places: Exact is free of noise, but the minibatch is not."""
     model = Attention()
-    f = Counted(model.f)
-    advice = advise(f, model.q(), clock=f.clock)
+    advice = ask(model.f, model.q())
     assert advice.structure.budget == 256
     assert not isinstance(advice.estimator, Exact)
     assert advice.trials[0].evaluations < 64
@@ -230,11 +230,11 @@ def test_penalty_is_a_part_of_the_gradient() -> None:
 
 
 def test_noise_matters_more_where_a_penalty_cancels_the_gradient() -> None:
-    model = Attention()
-    f = Counted(model.f)
-    options = {"candidates": [Candidate(RLOO())], "clock": f.clock}
-    alone = advise(f, model.q(), **options)
-    balanced = advise(f, model.q(), penalty=lambda q: -Exact()(model.f, q), **options)
+    model, candidates = Attention(), [Candidate(RLOO())]
+    alone = ask(model.f, model.q(), candidates=candidates)
+    balanced = ask(
+        model.f, model.q(), candidates=candidates, penalty=lambda q: -Exact()(model.f, q)
+    )
     assert balanced.estimator.samples > alone.estimator.samples
 
 
@@ -248,14 +248,14 @@ def test_relaxations_win_if_bias_is_allowed() -> None:
     encoder = (normals(30, 200, seed=2) / 5).requires_grad_()
     f = Counted(lambda x: ((x.flatten(-2) @ weights).tanh() - images).square().sum(-1), dims=2)
     q = Independent(OneHotCategorical(logits=(images @ encoder).view(16, 20, 10)), 1)
-    assert isinstance(advise(f, q, biased=True, clock=f.clock).estimator, SlopeCateR)
+    assert isinstance(ask(f, q, biased=True).estimator, SlopeCateR)
     relaxations = catlog.ReinMax | catlog.GumbelSoftmax | catlog.StraightThrough
     others = [entry for entry in CANDIDATES if isinstance(entry.estimator, RLOO | relaxations)]
     assert len(others) == 4
-    relaxed = advise(f, q, biased=True, candidates=others, clock=f.clock)
+    relaxed = ask(f, q, biased=True, candidates=others)
     assert isinstance(relaxed.estimator, relaxations)
     assert "It is biased, by " in str(relaxed)
-    assert advise(f, q, candidates=others, clock=f.clock).estimator.unbiased
+    assert ask(f, q, candidates=others).estimator.unbiased
 
 
 def test_equal_logits_are_moved() -> None:
@@ -284,12 +284,11 @@ def test_loss_counts_the_noise_of_the_value() -> None:
     logits = (weights + normals(2, 7)).requires_grad_()
     f = Counted(lambda x: (x.prod(-1) == 12).double())
     q = Independent(Categorical(logits=logits), 1)
-    candidates = [Candidate(RLOO()), Candidate(Exact())]
-    options = {"candidates": candidates, "step": 0.1, "clock": f.clock}
-    advice = advise(f, q, loss=lambda value: -value.log(), **options)
+    options = {"candidates": [Candidate(RLOO()), Candidate(Exact())], "step": 0.1}
+    advice = ask(f, q, loss=lambda value: -value.log(), **options)
     assert isinstance(advice.estimator, Exact)
     assert max(trial.variance for trial in advice.trials) == inf
-    linear = advise(f, q, loss=lambda value: 3 * value, **options)
+    linear = ask(f, q, loss=lambda value: 3 * value, **options)
     assert all(trial.variance < inf for trial in linear.trials)
 
 
@@ -455,8 +454,7 @@ def test_seldom_corrections_are_for_good_predictions(
     function: Callable[[Tensor], Tensor], every: int
 ) -> None:
     assert any(getattr(entry.estimator, "every", 1) == 4 for entry in CANDIDATES)
-    f = Counted(function)
-    advice = advise(f, bits(12), budget=32, candidates=SELDOM, clock=f.clock)
+    advice = ask(function, bits(12), budget=32, candidates=SELDOM)
     assert advice.estimator.every == every
     assert advice.estimator.corrects is None
     for trial in advice.trials:  # the time is the mean over calls with and without corrections
@@ -571,10 +569,10 @@ def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None
 
 
 def test_memory_needs_a_fixed_function() -> None:
-    f = Counted(quadratic(12))
-    without = advise(f, bits(12), clock=f.clock)
+    f = quadratic(12)
+    without = ask(f, bits(12))
     assert "fixed=True" in without.skipped["MemoryCateR(16)"]
-    fixed = advise(f, bits(12), fixed=True, steps=200, clock=f.clock)
+    fixed = ask(f, bits(12), fixed=True, steps=200)
     names = [trial.name for trial in fixed.trials] + list(fixed.skipped)
     assert any(name.startswith("MemoryCateR") for name in names)
     assert "fixed=True" not in str(fixed.skipped)
@@ -593,17 +591,15 @@ def test_sparse_black_box() -> None:
 def test_gradients_of_zero_are_not_taken_for_exact() -> None:
     """No pilot meets an event of probability 1e-9: the advice says that it is a guess."""
     q = Independent(Bernoulli(logits=torch.zeros(30, requires_grad=True)), 1)
-    f = Counted(lambda x: (x.sum(-1) == 30).double())
-    advice = advise(f, q, budget=64, clock=f.clock)
+    advice = ask(lambda x: (x.sum(-1) == 30).double(), q, budget=64)
     assert "saw no gradient other than zero, so this is a guess" in str(advice)
     assert "no noise" not in str(advice)
 
 
 def test_equal_estimates_are_not_taken_for_exact() -> None:
     """Latin draws of few bits have few outcomes: the first two estimates are equal by chance."""
-    f = Counted(quadratic(10))
     rest = [entry for entry in CANDIDATES if not isinstance(entry.estimator, SlopeCateR)]
-    advice = advise(f, bits(10), budget=64, candidates=rest, step=10.0, clock=f.clock)
+    advice = ask(quadratic(10), bits(10), budget=64, candidates=rest, step=10.0)
     assert advice.trials[0].variance > 0
     assert advice.trials[0].moments.count > 2
 
@@ -618,11 +614,9 @@ class Broken(RLOO):
 
 def test_failing_candidates_are_skipped() -> None:
     """Also those that are tried after one without variance."""
-    costs = normals(12, 3, seed=1)
-    f = Counted(lambda x: costs[torch.arange(12), x].sum(-1))
     candidates = [Candidate(IndeCateR(draws="latin")), Candidate(Broken())]
     for order in (candidates, candidates[::-1]):
-        advice = advise(f, numbers(12, 3), candidates=order, clock=f.clock)
+        advice = ask(additive, numbers(12, 3), candidates=order)
         assert advice.estimator == IndeCateR(1, draws="latin")
         assert advice.skipped == {"Broken(4)": "out of memory"}
 
@@ -653,10 +647,12 @@ def test_names_and_modules_do_not_clash() -> None:
 
 
 def test_structured_distribution() -> None:
-    f = Counted(lambda x: (x[..., 1:] == x[..., :-1]).double().prod(-1))
     parameters = [torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)]
-    advice = advise(
-        f, lambda a, b: MarkovChain(a, b, length=8), parameters, budget=50, clock=f.clock
+    advice = ask(
+        lambda x: (x[..., 1:] == x[..., :-1]).double().prod(-1),
+        lambda a, b: MarkovChain(a, b, length=8),
+        parameters,
+        budget=50,
     )
     assert all("structured" in trial.estimator.supports for trial in advice.trials)
     assert advice.trials[0].evaluations <= 50
@@ -680,24 +676,23 @@ def test_within_budget_and_time(f: Callable[[Tensor], Tensor], budget: int) -> N
 
 def test_time_is_limited_if_f_is_expensive() -> None:
     """The pilot ends in time, with candidates left untried, but the first two are tried."""
-    f = Counted(quadratic(30))
-    advice = advise(f, bits(30), budget=200, steps=8, seconds=0, clock=f.clock)
+    f = quadratic(30)
+    advice = ask(f, bits(30), budget=200, steps=8, seconds=0)
     assert 2 <= len({id(trial.candidate) for trial in advice.trials}) < 6
     assert advice.seconds < 23 * advice.step_seconds  # untried candidates cost nothing
     assert "the pilot had no time for it" in advice.skipped.values()
-    more = advise(f, bits(30), budget=200, steps=1000, clock=f.clock)
+    more = ask(f, bits(30), budget=200, steps=1000)
     assert len(more.trials) > len(advice.trials)
 
 
 def test_contenders_get_more_repeats() -> None:
-    f = Counted(quadratic(8))
     candidates = [
         Candidate(RLOO()),
         Candidate(catlog.ARMS()),
         Candidate(catlog.BBVI()),
         Candidate(Reinforce(baseline=100.0)),
     ]
-    advice = advise(f, bits(8), budget=32, steps=1000, candidates=candidates, clock=f.clock)
+    advice = ask(quadratic(8), bits(8), budget=32, steps=1000, candidates=candidates)
     timed: dict[str, int] = {}
     for trial in advice.trials:
         name = type(trial.estimator).__name__
@@ -709,8 +704,7 @@ def test_contenders_get_more_repeats() -> None:
 def test_same_seed_gives_the_same_advice() -> None:
     results = []
     for _ in range(2):
-        f = Counted(quadratic(12))
-        advice = advise(f, bits(12), budget=50, seed=3, clock=f.clock)
+        advice = ask(quadratic(12), bits(12), budget=50, seed=3)
         results.append([(trial.name, trial.variance, trial.seconds) for trial in advice.trials])
     assert results[0] == results[1]
 
@@ -727,16 +721,15 @@ def test_biased_estimators_need_permission() -> None:
     assert all(trial.estimator.unbiased for trial in unbiased.trials)
     reason = unbiased.skipped["StraightThrough(1, draws=latin)"]
     assert reason == "it is biased; biased=True allows it"
-    f = Counted(wavy)
     candidates = [Candidate(RLOO()), Candidate(StraightThrough())]
-    allowed = advise(f, bits(12), budget=64, biased=True, candidates=candidates, clock=f.clock)
+    options = {"budget": 64, "biased": True}
+    allowed = ask(wavy, bits(12), candidates=candidates, **options)
     by_name = {type(trial.estimator).__name__: trial for trial in allowed.trials}
     assert by_name["StraightThrough"].variance < by_name["RLOO"].variance
     assert isinstance(allowed.estimator, RLOO)
-    f = Counted(quadratic(12))  # linear in each bit: straight-through is unbiased
-    options = {"budget": 64, "biased": True, "candidates": candidates, "clock": f.clock}
-    assert not advise(f, bits(12), steps=300, **options).estimator.unbiased
-    alone = advise(f, bits(12), budget=64, biased=True, candidates=candidates[1:], clock=f.clock)
+    linear = quadratic(12)  # in each bit, so straight-through is unbiased
+    assert not ask(linear, bits(12), steps=300, candidates=candidates, **options).estimator.unbiased
+    alone = ask(linear, bits(12), candidates=candidates[1:], **options)
     assert set(Scoring().squared_errors(alone.trials).values()) == {inf}  # there is no reference
 
 
@@ -750,26 +743,24 @@ def test_biased_estimators_are_judged_without_an_unbiased_one(order: int, has_lo
         return 100 + ((x - 1.5).square() * weights).sum(-1)
 
     candidates = [Candidate(catlog.ReinMax()), Candidate(StraightThrough())][::order]
-    f = Counted(curved)
     options = {"loss": lambda value: value.log()} if has_loss else {}
     logits = torch.full((12,), 2.0, dtype=torch.float64, requires_grad=True)
     q = Independent(Bernoulli(logits=logits), 1)
-    advice = advise(f, q, budget=8, biased=True, candidates=candidates, clock=f.clock, **options)
+    advice = ask(curved, q, budget=8, biased=True, candidates=candidates, **options)
     assert isinstance(advice.estimator, catlog.ReinMax)
     assert "It is biased, by " in advice.explanation
     assert "over 1000 times" not in advice.explanation
 
 
 def test_candidates_of_the_user() -> None:
-    f = Counted(quadratic(20))
     mine = Candidate(IndeCateR(draws="antithetic", variables=2))
-    options = {"budget": 60, "step": 1000.0, "clock": f.clock}
-    advice = advise(f, bits(20), candidates=[Candidate(RLOO()), mine], **options)
+    options = {"budget": 60, "step": 1000.0}
+    advice = ask(quadratic(20), bits(20), candidates=[Candidate(RLOO()), mine], **options)
     assert advice.estimator == IndeCateR(20, draws="antithetic", variables=2)
     never = Candidate(
         IndeCateR(draws="antithetic", variables=2), when=lambda structure: structure.d > 20
     )
-    second = advise(f, bits(20), candidates=[Candidate(RLOO()), never], **options)
+    second = ask(quadratic(20), bits(20), candidates=[Candidate(RLOO()), never], **options)
     assert second.estimator == RLOO(60)
     assert second.skipped == {"IndeCateR(1, draws=antithetic, variables=2)": never.otherwise}
 
@@ -828,16 +819,14 @@ def test_f_that_rejects_relaxed_points() -> None:
     structure = probe(GradientSampler(picky, bits(10)), 64)
     assert structure.has_slope
     assert not structure.is_relaxable
-    f = Counted(picky)
-    advice = advise(f, bits(10), budget=64, clock=f.clock)
+    advice = ask(picky, bits(10), budget=64)
     assert not any(isinstance(trial.estimator, catlog.MuProp) for trial in advice.trials)
     steps = probe(GradientSampler(lambda x: (x.round() @ normals(10)).square(), bits(10)), 64)
     assert not steps.has_slope  # a derivative that is zero everywhere does not count
 
 
 def test_explanation() -> None:
-    f = Counted(quadratic(20))
-    advice = advise(f, bits(20), budget=100, clock=f.clock)
+    advice = ask(quadratic(20), bits(20), budget=100)
     lines = str(advice).split("\n")
     assert lines[0].startswith(f"{advice.estimator}: {advice.trials[0].evaluations} evaluations of")
     assert lines[0].endswith(" per step.")
