@@ -9,7 +9,6 @@ Slow estimators get fewer repeats and training steps (columns `repeats` and `tra
 
 import argparse
 import sys
-import time
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from math import isnan

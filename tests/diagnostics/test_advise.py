@@ -24,7 +24,7 @@ from catlog import (
 )
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
 from catlog.diagnostics.gradient_samples import GradientSampler
-from catlog.diagnostics.other_draws import Line, sizes
+from catlog.diagnostics.other_draws import seconds_by_draws, sizes
 from catlog.diagnostics.pilot import Pilot
 from catlog.diagnostics.plain_draws import PlainDraws
 from catlog.diagnostics.race import least_biased, with_cheap_draws
@@ -363,11 +363,12 @@ def test_numbers_of_draws() -> None:
     more = trial.resized(16, task, seconds=3.0)
     assert more.variance == pytest.approx(trial.variance / 4)
     assert more.seconds == 3.0
-    line = Line(2, 1.0, 8, 4.0)
-    assert [line.at(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
-    assert Line(2, 1.0, 8, 1.6).at(32) == pytest.approx(4.0)
-    assert Line(2, 1.0, 8, 0.9, 0.1).at(32) == pytest.approx(4.0)
-    assert Line(4, 1.0, 16, 5.0).at(1) == 0.125  # a line through noisy times may fall below zero
+    line = seconds_by_draws((2, 1.0), (8, 4.0))
+    assert [line(samples) for samples in (1, 4, 16)] == [0.5, 2.0, 8.0]
+    assert seconds_by_draws((2, 1.0), (8, 1.6))(32) == pytest.approx(4.0)
+    assert seconds_by_draws((2, 1.0), (8, 0.9), 0.1)(32) == pytest.approx(4.0)
+    # A line through noisy times may fall below zero.
+    assert seconds_by_draws((4, 1.0), (16, 5.0))(1) == 0.125
 
 
 def test_some_entries_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -20,18 +19,24 @@ from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
-from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
+from .gradients import (
+    check_trainable,
+    flat,
+    gradients_in,
+    graph_leaves,
+    listed,
+    normal_like,
+)
 from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt
 from .repeats_as_draws import RepeatsAsDraws, TableOfRepeats
+from .timing import Clock, Result, timed
 
 DistributionLike = Distribution | Callable[..., Distribution]
-Clock = Callable[[], float]
 Loss = Callable[[Tensor], Tensor]
 Penalty = Callable[[Distribution], Tensor]
 Step = Callable[[Estimator], object]
-Result = TypeVar("Result")
 
 
 class GradientSampler:
@@ -145,11 +150,7 @@ class GradientSampler:
 
     def timed(self, call: Callable[[], Result]) -> tuple[float, Result]:
         """Return the seconds that a call takes, on the device too, and its result."""
-        self.synchronise()
-        start = self.clock()
-        result = call()
-        self.synchronise()
-        return self.clock() - start, result
+        return timed(call, self.clock, self.view.device)
 
     def timer(
         self, E: Estimator, generator: torch.Generator | None = None
@@ -223,11 +224,6 @@ class GradientSampler:
         leaf = source.detach().expand(x.shape[1], *source.shape).clone().requires_grad_()
         value = self.loss(E(lambda _: fx.clone(), rebuilt(self.q, leaf), x=x))
         return self._back_propagated(gradients_in(value, [leaf])[0])
-
-    def synchronise(self) -> None:
-        """Wait for the device."""
-        if self.view.device.type == "cuda":
-            torch.cuda.synchronize()
 
     @property
     def shares_parameters(self) -> bool:
@@ -312,14 +308,9 @@ class GradientSampler:
         rows = [gradients_in(estimate, self.parameters, slope, True) for estimate in estimates]
         return torch.stack([flat(row, 0) for row in rows])
 
-    def exact(self, limit: int) -> Tensor | None:
-        """Return the exact gradient, or None if q has more than ``limit`` points.
-
-        If f knows its mean, it is exact at any size.
-        """
-        if self.points > limit and not self.knows_mean:
-            return None
-        return self._gradient(Exact(limit=limit))
+    def exact(self) -> Tensor:
+        """Return the exact gradient, by enumeration unless f knows its mean."""
+        return self._gradient(Exact(limit=self.points))
 
     def _function(self, q: Distribution) -> Function:
         """Return f as an estimator gets it for this q."""

@@ -1,12 +1,10 @@
 """Estimators whose calls are of two kinds, by the toss of a coin: SlopeCateR with ``every``."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from ..estimator import Estimator
 from ..estimators import SlopeCateR
-
-Result = TypeVar("Result")
+from .timing import Result
 
 
 def shares_of_kinds(E: Estimator) -> tuple[float, ...]:

@@ -15,7 +15,6 @@ from ..checks import check_count
 from ..estimator import Estimator
 from ..estimators.relaxations.sampling_layer import SlopeEstimator, sample
 from .comparison import Comparison
-from .gradient_samples import Clock
 from .gradients import check_trainable, flat_gradients, graph_leaves, listed
 from .left_alone import left_alone
 from .measuring import Chosen, Entry, named_estimators
@@ -23,6 +22,7 @@ from .moments import Moments
 from .progress import shown_progress
 from .reference import KnownGradient, norm_of
 from .sizing import copied_to, joined_reasons
+from .timing import Clock, timed
 
 GROUP = 4  # runs of the network in one estimate of the reference by RLOO
 
@@ -238,15 +238,7 @@ class _Network:
     def step_seconds(self, E: Estimator, seed: int, clock: Clock) -> float:
         """Return the time of one run of the network and its gradient."""
         sampler = self.sampler(E, seed)
-        self._synchronise()
-        start = clock()
-        self.gradient(sampler)
-        self._synchronise()
-        return clock() - start
-
-    def _synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        return timed(lambda: self.gradient(sampler), clock, self.device)[0]
 
     @property
     def outcomes(self) -> int:

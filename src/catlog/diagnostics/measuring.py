@@ -14,7 +14,7 @@ from ..checks import check_count, readable
 from ..estimator import Estimator, Function, label
 from ..estimators import ESTIMATORS, Exact
 from .comparison import Comparison, Row
-from .gradient_samples import Clock, DistributionLike, GradientSampler
+from .gradient_samples import DistributionLike, GradientSampler
 from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import left_alone
 from .mean_check import check_mean
@@ -38,6 +38,7 @@ from .sizing import (
     with_samples,
     within_budget,
 )
+from .timing import Clock
 
 CALL_EVALUATIONS = 2**14  # of f in one batched call, about
 CALL_NUMBERS = 2**20  # in the points of one batched call, about

@@ -1,7 +1,6 @@
 """Candidates with other numbers of draws: which may be better, and trials of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import inf, log
 
 from . import pilot_settings as settings
@@ -10,30 +9,22 @@ from .sizing import fewest_draws
 from .trials import Trial
 
 
-@dataclass(frozen=True)
-class Line:
-    """The time of a step as an affine function of the number of draws, through two points.
+def seconds_by_draws(
+    few: tuple[int, float], many: tuple[int, float], least_per_draw: float = 0.0
+) -> Callable[[int], float]:
+    """Return the time of a step as an affine function of the draws, through two points of it.
 
-    Attributes:
-        few: The number of draws of the first point.
-        few_seconds: Its time.
-        many: The number of draws of the second point.
-        many_seconds: Its time.
-        least_per_draw: What a further draw takes at least, however the two times are disturbed.
+    A further draw takes at least `least_per_draw`, however the two times are disturbed. Fewer draws
+    take at least half of their share of the time.
     """
+    (fewer, least_seconds), (more, most_seconds) = few, many
+    per_draw = max(least_per_draw, (most_seconds - least_seconds) / max(1, more - fewer))
 
-    few: int
-    few_seconds: float
-    many: int
-    many_seconds: float
-    least_per_draw: float = 0.0
+    def seconds(samples: int) -> float:
+        least = least_seconds * min(1.0, samples / fewer / 2)
+        return max(least, least_seconds + (samples - fewer) * per_draw)
 
-    def at(self, samples: int) -> float:
-        """Return the seconds; fewer draws take at least half of their share."""
-        difference = self.many_seconds - self.few_seconds
-        per_draw = max(self.least_per_draw, difference / max(1, self.many - self.few))
-        least = self.few_seconds * min(1.0, samples / self.few / 2)
-        return max(least, self.few_seconds + (samples - self.few) * per_draw)
+    return seconds
 
 
 def sizes(pilot: Pilot, trial: Trial) -> list[int]:
@@ -103,7 +94,8 @@ def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) ->
     """Predict the times from both trials, and the variance from the nearer one that is known."""
     few, many = sorted((first, second), key=lambda trial: trial.samples)
     per_draw = pilot.user_step.ratio * pilot.least_step_seconds(first) / first.samples
-    line = Line(few.samples, min(few.times), many.samples, min(many.times), per_draw)
+    points = [(trial.samples, min(trial.times)) for trial in (few, many)]
+    seconds = seconds_by_draws(*points, per_draw)
     sources = [first]
     if second.moments.count >= settings.LEAST_REPEATS:
         sources.append(second)
@@ -111,7 +103,7 @@ def _between(pilot: Pilot, first: Trial, second: Trial, sizes: Sequence[int]) ->
     def nearest(size: int) -> Trial:
         return min(sources, key=lambda source: abs(log(size / source.samples)))
 
-    return [nearest(size).resized(size, pilot.task, line.at(size)) for size in sizes]
+    return [nearest(size).resized(size, pilot.task, seconds(size)) for size in sizes]
 
 
 def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
@@ -148,10 +140,10 @@ def plain_trials(pilot: Pilot, trial: Trial) -> list[Trial]:
     elif user_step.is_compiled:
         few = max(few, user_step.fastest)
     per_draw = max(per_draw, user_step.draw_seconds or 0.0)
-    line = Line(smallest.samples, few, second.samples, many, per_draw)
+    seconds = seconds_by_draws((smallest.samples, few), (second.samples, many), per_draw)
     for size, entry in trials.items():
-        entry.expected_seconds = line.at(size)
+        entry.expected_seconds = seconds(size)
         if not entry.is_whole:
             entry.rest_seconds += user_step.rest_seconds or 0.0
-    predicted = [largest.resized(size, pilot.task, line.at(size)) for size in more]
+    predicted = [largest.resized(size, pilot.task, seconds(size)) for size in more]
     return [*(entry for entry in trials.values() if entry is not trial), *predicted]

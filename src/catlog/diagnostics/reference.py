@@ -48,10 +48,9 @@ def given_gradient(task: GradientSampler, reference: GivenReference) -> KnownGra
 
 
 def exact_gradient(task: GradientSampler) -> KnownGradient:
-    """Return the gradient by enumeration."""
-    gradient = task.exact(task.points)
-    assert gradient is not None
-    return gradient.double(), torch.zeros_like(gradient, dtype=torch.float64)
+    """Return the exact gradient."""
+    gradient = task.exact().double()
+    return gradient, torch.zeros_like(gradient)
 
 
 def pooled_gradient(unbiased: Mapping[str, Moments], without: str = "") -> KnownGradient | None:
