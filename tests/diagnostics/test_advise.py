@@ -96,7 +96,7 @@ def pilot_of(task: GradientSampler, budget: int = 60, **options: object) -> Pilo
 
 def test_additive_black_box() -> None:
     """IndeCateR has no variance with one draw, so more draws are not tried."""
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    candidates = [IndeCateR(draws="latin"), RLOO()]
     advice = ask(additive, numbers(12, 3), candidates=candidates, step=10.0)
     assert advice.estimator == IndeCateR(1, draws="latin")
     assert advice.trials[0].variance == 0
@@ -109,7 +109,7 @@ def test_additive_black_box() -> None:
 def test_additive_with_its_own_table() -> None:
     """The table is cheap, so a budget far below its entries allows it, and it is exact."""
     f = CountedTable(Additive(normals(40, 3, seed=1)))
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    candidates = [IndeCateR(draws="latin"), RLOO()]
     options = {"budget": 20, "candidates": candidates, "step": 1.0}
     advice = advise(f, numbers(40, 3), clock=f.clock, **options)
     assert advice.estimator == IndeCateR(1, draws="latin")
@@ -230,7 +230,7 @@ def test_penalty_is_a_part_of_the_gradient() -> None:
 
 
 def test_noise_matters_more_where_a_penalty_cancels_the_gradient() -> None:
-    model, candidates = Attention(), [Candidate(RLOO())]
+    model, candidates = Attention(), [RLOO()]
     alone = ask(model.f, model.q(), candidates=candidates)
     balanced = ask(
         model.f, model.q(), candidates=candidates, penalty=lambda q: -Exact()(model.f, q)
@@ -262,7 +262,7 @@ def test_equal_logits_are_moved() -> None:
     """At logits 0, Latin draws of a quadratic f have no variance, but only until the first step."""
     f = Counted(quadratic(12))
     logits = torch.zeros(12, dtype=torch.float64, requires_grad=True)
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(RLOO())]
+    candidates = [IndeCateR(draws="latin"), RLOO()]
     for q in (Bernoulli(logits=logits), Bernoulli(probs=logits + 0.5)):
         advice = advise(f, Independent(q, 1), step=10.0, candidates=candidates, clock=f.clock)
         assert advice.structure.is_moved
@@ -284,7 +284,7 @@ def test_loss_counts_the_noise_of_the_value() -> None:
     logits = (weights + normals(2, 7)).requires_grad_()
     f = Counted(lambda x: (x.prod(-1) == 12).double())
     q = Independent(Categorical(logits=logits), 1)
-    options = {"candidates": [Candidate(RLOO()), Candidate(Exact())], "step": 0.1}
+    options = {"candidates": [RLOO(), Exact()], "step": 0.1}
     advice = ask(f, q, loss=lambda value: -value.log(), **options)
     assert isinstance(advice.estimator, Exact)
     assert max(trial.variance for trial in advice.trials) == inf
@@ -313,7 +313,7 @@ def test_whole_step_is_timed_and_undone() -> None:
         optimiser.step()
         f.now += 7.0
 
-    candidates = [Candidate(RLOO()), Candidate(IndeCateR())]
+    candidates = [RLOO(), IndeCateR()]
     advice = advise(f, make_q(), step=step, candidates=candidates, clock=f.clock)
     assert len(seen) >= 4
     assert advice.step_seconds > 7
@@ -325,7 +325,7 @@ def test_whole_step_is_timed_and_undone() -> None:
 def test_plain_draws_are_evaluated_once() -> None:
     """RLOO and BBVI use the same independent draws, so f is not evaluated for each of them."""
     f = Counted(quadratic(12))
-    candidates = [Candidate(RLOO()), Candidate(catlog.BBVI())]
+    candidates = [RLOO(), catlog.BBVI()]
     advice = advise(f, bits(12), budget=4, candidates=candidates, clock=f.clock)
     used = [trial.replayed for trial in advice.trials]
     assert min(used) >= 8
@@ -391,7 +391,7 @@ def test_first_call_of_the_step_may_compile() -> None:
         f.now += 1.0 if repr(E) in seen else 1000.0
         seen.add(repr(E))
 
-    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS()), Candidate(IndeCateR())]
+    candidates = [RLOO(), catlog.ARMS(), IndeCateR()]
     advice = advise(f, bits(6), step=step, candidates=candidates, clock=f.clock)
     assert len({id(trial.candidate) for trial in advice.trials}) == 3
     assert advice.step_seconds < 2
@@ -412,7 +412,7 @@ def test_compiled_steps_decide(is_first: bool) -> None:
             f.now += 20.0
             return super().__call__(*arguments, **options)
 
-    candidates = [Candidate(RLOO()), Candidate(Slow(draws="latin"))]
+    candidates = [RLOO(), Slow(draws="latin")]
     candidates = candidates[:: 1 if is_first else -1]
     options = {"budget": 64, "seconds": 500, "candidates": candidates}
     advice = advise(f, bits(12), step=step, clock=f.clock, **options)
@@ -436,13 +436,13 @@ def test_a_cold_start_is_not_taken_for_the_time_of_a_step() -> None:
             now[0] += 0.1 if calls[0] == 1 else 0.0
             return super().__call__(*arguments, **options)
 
-    candidates = [Candidate(RLOO()), Candidate(catlog.ARSM()), Candidate(Cold())]
+    candidates = [RLOO(), catlog.ARSM(), Cold()]
     options = {"budget": 13, "step": 0.02, "candidates": candidates}
     advice = advise(f, numbers(6, 3), clock=lambda: now[0], **options)
     assert advice.estimator == Cold(1)
 
 
-SELDOM = [Candidate(SlopeCateR()), Candidate(SlopeCateR(every=4))]
+SELDOM = [SlopeCateR(), SlopeCateR(every=4)]
 
 
 def saturated(x: Tensor) -> Tensor:
@@ -499,7 +499,7 @@ def test_seldom_corrections_in_a_step_of_the_user(is_compiled: bool) -> None:
         assert getattr(E, "corrects", None) is None
         f.now += 0.01 if is_compiled else 3.0
 
-    candidates = [Candidate(RLOO()), *SELDOM]
+    candidates = [RLOO(), *SELDOM]
     advice = advise(f, bits(12), budget=8, candidates=candidates, step=step, clock=f.clock)
     names = [trial.name for trial in advice.trials]
     if is_compiled:
@@ -615,7 +615,7 @@ class Broken(RLOO):
 
 def test_failing_candidates_are_skipped() -> None:
     """Also those that are tried after one without variance."""
-    candidates = [Candidate(IndeCateR(draws="latin")), Candidate(Broken())]
+    candidates = [IndeCateR(draws="latin"), Broken()]
     for order in (candidates, candidates[::-1]):
         advice = ask(additive, numbers(12, 3), candidates=order)
         assert advice.estimator == IndeCateR(1, draws="latin")
@@ -631,7 +631,7 @@ def test_failing_steps_are_skipped() -> None:
             raise RuntimeError("cannot be captured")
         E(f, bits(8)).sum().backward()
 
-    candidates = [Candidate(RLOO()), Candidate(catlog.ARMS())]
+    candidates = [RLOO(), catlog.ARMS()]
     advice = advise(f, bits(8), step=step, candidates=candidates, clock=f.clock)
     assert isinstance(advice.estimator, RLOO)
     assert "cannot be captured" in advice.skipped.values()
@@ -687,12 +687,7 @@ def test_time_is_limited_if_f_is_expensive() -> None:
 
 
 def test_contenders_get_more_repeats() -> None:
-    candidates = [
-        Candidate(RLOO()),
-        Candidate(catlog.ARMS()),
-        Candidate(catlog.BBVI()),
-        Candidate(Reinforce(baseline=100.0)),
-    ]
+    candidates = [RLOO(), catlog.ARMS(), catlog.BBVI(), Reinforce(baseline=100.0)]
     advice = ask(quadratic(8), bits(8), budget=32, steps=1000, candidates=candidates)
     timed: dict[str, int] = {}
     for trial in advice.trials:
@@ -722,7 +717,7 @@ def test_biased_estimators_need_permission() -> None:
     assert all(trial.estimator.unbiased for trial in unbiased.trials)
     reason = unbiased.skipped["StraightThrough(1, draws=latin)"]
     assert reason == "it is biased; biased=True allows it"
-    candidates = [Candidate(RLOO()), Candidate(StraightThrough())]
+    candidates = [RLOO(), StraightThrough()]
     options = {"budget": 64, "biased": True}
     allowed = ask(wavy, bits(12), candidates=candidates, **options)
     by_name = {type(trial.estimator).__name__: trial for trial in allowed.trials}
@@ -743,7 +738,7 @@ def test_biased_estimators_are_judged_without_an_unbiased_one(order: int, has_lo
     def curved(x: Tensor) -> Tensor:
         return 100 + ((x - 1.5).square() * weights).sum(-1)
 
-    candidates = [Candidate(catlog.ReinMax()), Candidate(StraightThrough())][::order]
+    candidates = [catlog.ReinMax(), StraightThrough()][::order]
     options = {"loss": lambda value: value.log()} if has_loss else {}
     logits = torch.full((12,), 2.0, dtype=torch.float64, requires_grad=True)
     q = Independent(Bernoulli(logits=logits), 1)
@@ -754,14 +749,14 @@ def test_biased_estimators_are_judged_without_an_unbiased_one(order: int, has_lo
 
 
 def test_candidates_of_the_user() -> None:
-    mine = Candidate(IndeCateR(draws="antithetic", variables=2))
+    mine = IndeCateR(draws="antithetic", variables=2)
     options = {"budget": 60, "step": 1000.0}
-    advice = ask(quadratic(20), bits(20), candidates=[Candidate(RLOO()), mine], **options)
+    advice = ask(quadratic(20), bits(20), candidates=[RLOO(), mine], **options)
     assert advice.estimator == IndeCateR(20, draws="antithetic", variables=2)
     never = Candidate(
         IndeCateR(draws="antithetic", variables=2), when=lambda structure: structure.d > 20
     )
-    second = ask(quadratic(20), bits(20), candidates=[Candidate(RLOO()), never], **options)
+    second = ask(quadratic(20), bits(20), candidates=[RLOO(), never], **options)
     assert second.estimator == RLOO(60)
     assert second.skipped == {"IndeCateR(1, draws=antithetic, variables=2)": never.otherwise}
 
@@ -854,14 +849,14 @@ def test_errors() -> None:
         ValueError,
         match=r"no candidate fits q, f and the budget of 1 evaluations\. Exact\(\): it needs 16",
     ):
-        advise(quadratic(4), bits(4), budget=1, candidates=[Candidate(Exact()), Candidate(RLOO())])
+        advise(quadratic(4), bits(4), budget=1, candidates=[Exact(), RLOO()])
     for loss, returned in ((lambda value: value.mean(), r"\(\)"), (lambda value: 1.0, r"1\.0")):
         with pytest.raises(ValueError, match=f"loss: .* it returned {returned}. Leave out the sum"):
             advise(quadratic(4), shared, loss=loss)
     with pytest.raises(ValueError, match="candidates: at least one is needed, but none was given"):
         advise(quadratic(4), bits(4), candidates=[])
     with pytest.raises(ValueError, match=r"^f must return one value per point"):
-        advise(lambda x: x, bits(4), candidates=[Candidate(RLOO())])
+        advise(lambda x: x, bits(4), candidates=[RLOO()])
 
 
 @pytest.mark.parametrize("ask", ["advise", "compare"])

@@ -35,7 +35,7 @@ from catlog.diagnostics.gradient_samples import GradientSampler
 from catlog.diagnostics.measuring import NORMAL
 from catlog.diagnostics.moments import Moments
 from catlog.diagnostics.sizing import copied_to, why_unsuitable, with_samples, within_budget
-from catlog.estimator import label
+from catlog.estimator import BITS, FromDraws, Function, label
 from catlog.functions import Additive
 from catlog.testing import CASES, FUNCTIONS
 from laws import bits, integers, one_hots
@@ -66,31 +66,15 @@ OUTCOMES = (
 
 
 @dataclass(frozen=True)
-class EachOnce:
+class EachOnce(FromDraws):
     """An estimator whose repeats together are every outcome once."""
 
     E: catlog.Estimator
     unbiased: bool = True
-    target: ClassVar[str] = "expectation"
-    supports: ClassVar[frozenset[str]] = frozenset({"bits"})
-    randomness: ClassVar[tuple[str, ...]] = ("x",)
-    reference: ClassVar[str] = "here"
-    differentiates_f: ClassVar[bool] = False
+    samples: int = DRAWS
+    supports, reference, differentiates_f = BITS, "here", False
 
-    def rows(self, q: Distribution) -> int:
-        return DRAWS
-
-    def evaluations(self, q: Distribution) -> int:
-        return DRAWS
-
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor],
-        q: Distribution,
-        *,
-        x: object = None,
-        generator: object = None,
-    ) -> Tensor:
+    def __call__(self, f: Function, q: Distribution, **_: object) -> Tensor:
         return self.E(f, q, x=OUTCOMES if q.batch_shape else OUTCOMES[:, 5])
 
 
@@ -312,11 +296,10 @@ def test_estimates_that_are_not_finite_are_left_out() -> None:
     assert result.skipped == {"a": "its gradient is NaN or infinite"}
 
 
-class Watched(nn.Module):
+class Watched(FromDraws, nn.Module):
     """RLOO that records whether every call was in training mode."""
 
     unbiased, supports, reference, differentiates_f = True, RLOO.supports, "here", False
-    target, randomness = "expectation", ("x",)
     seen: ClassVar[list[bool]] = []
 
     def __init__(self, samples: int = 2) -> None:
@@ -324,21 +307,9 @@ class Watched(nn.Module):
         self.samples = samples
         self.register_buffer("memory", torch.zeros(()))
 
-    def rows(self, q: Distribution) -> int:
-        return self.samples
-
-    evaluations = rows
-
-    def forward(
-        self,
-        f: Callable[[Tensor], Tensor],
-        q: Distribution,
-        *,
-        x: object = None,
-        generator: object = None,
-    ) -> Tensor:
+    def forward(self, f: Function, q: Distribution, **options: object) -> Tensor:
         self.seen.append(self.training)
-        return RLOO(self.samples)(f, q, generator=generator)
+        return RLOO(self.samples)(f, q, **options)
 
 
 def test_estimators_are_frozen_while_the_variance_is_measured() -> None:
@@ -714,10 +685,10 @@ def test_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_large_enumeration_is_measured_only_if_it_is_named():
     logits = torch.zeros(10, requires_grad=True)
-    settings = {"repeats": 2, "rounds": 1, "training": 1, "limit": 1000, "progress": False}
-    by_default = compare(lambda x: x.sum(-1), bits(logits), **settings)
+    settings = {"repeats": 2, "training": 1, "limit": 1000}
+    by_default = quick(lambda x: x.sum(-1), bits(logits), **settings)
     assert by_default.skipped["Exact"] == "q has 1024 points, more than the limit of 1000"
-    named = compare(lambda x: x.sum(-1), bits(logits), ["Exact"], **settings)
+    named = quick(lambda x: x.sum(-1), bits(logits), ["Exact"], **settings)
     assert [row.evaluations for row in named.rows] == [1024]
 
 
@@ -735,18 +706,18 @@ def test_estimators_with_one_label_are_not_measured_as_one() -> None:
     twins = [Reinforce(2, baseline=baseline) for baseline in baselines]
     for pair in (twins, [catlog.DoubleCV(2, alpha=0.1), catlog.DoubleCV(2, alpha=0.5)]):
         with pytest.raises(ValueError, match=r"two different ones have the label .* in a dict"):
-            compare(lambda x: x.sum(-1), q, pair, repeats=2, rounds=1, progress=False)
-    settings = {"repeats": 2, "rounds": 1, "training": 1, "progress": False}
+            quick(lambda x: x.sum(-1), q, pair, repeats=2)
+    settings = {"repeats": 2, "training": 1}
     gaps = [catlog.GappedStraightThrough(2, gap=gap) for gap in (None, 1.0, 1 / 3, 0.333)]
-    assert len(compare(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
+    assert len(quick(lambda x: x.sum(-1), q, gaps, **settings).rows) == 4
     same = [catlog.RLOO(2), catlog.RLOO(2)]
-    assert len(compare(lambda x: x.sum(-1), q, same, **settings).rows) == 1
+    assert len(quick(lambda x: x.sum(-1), q, same, **settings).rows) == 1
 
 
 def test_a_table_without_a_judge_says_so() -> None:
     q = bits(torch.zeros(12, requires_grad=True))
-    settings = {"repeats": 4, "rounds": 1, "limit": 100, "progress": False}
-    alone = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2)], **settings)
+    settings = {"repeats": 4, "limit": 100}
+    alone = quick(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2)], **settings)
     assert "No bias, for want of another unbiased estimator" in str(alone)
-    judged = compare(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2), catlog.RLOO(2)], **settings)
+    judged = quick(lambda x: x.sin().sum(-1), q, [catlog.ReinMax(2), catlog.RLOO(2)], **settings)
     assert "Bias against the other unbiased estimators" in str(judged)

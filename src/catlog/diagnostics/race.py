@@ -60,31 +60,20 @@ def _time_compiled_steps(pilot: Pilot) -> None:
     and most candidates are timed once only.
     """
     for _ in range(settings.SIZED_CANDIDATES):
-        hopes = _hopes_of_compiled(pilot)
-        if not hopes or hopes[0][0] > _best_of_timed(pilot):
+        floor = pilot.scoring.floor(pilot.measured)
+        errors = pilot.scoring.squared_errors(pilot.measured)
+        waiting = [trial for trial in _of_one_size(pilot) if not trial.is_whole]
+        trial = min(waiting, key=lambda trial: errors[trial.name], default=None)
+        # A step may turn out to be as short as the shortest.
+        shortest = pilot.user_step.fastest
+        if trial is None or (floor + errors[trial.name]) * shortest > _best_of_timed(pilot):
             break
-        trial = hopes[0][1]
         with trial.given_up_on_error():
             pilot.user_step.use(trial)
             score = pilot.scoring.scores(pilot.measured)[trial.name]
             if score <= settings.HOPE_TIMES * _best_of_timed(pilot):
                 size = best_hope(pilot, trial, pilot.measured)[1]
                 pilot.trials += other_sizes(pilot, trial, size)
-
-
-def _hopes_of_compiled(pilot: Pilot) -> list[tuple[float, Trial]]:
-    """Return candidates whose compiled step was not timed, with the score they may have.
-
-    Their steps may be as short as the shortest. The best come first.
-    """
-    floor = pilot.scoring.floor(pilot.measured)
-    errors = pilot.scoring.squared_errors(pilot.measured)
-    hopes = [
-        ((floor + errors[trial.name]) * pilot.user_step.fastest, trial)
-        for trial in _of_one_size(pilot)
-        if not trial.is_whole
-    ]
-    return sorted(hopes, key=lambda pair: pair[0])
 
 
 def _of_one_size(pilot: Pilot) -> list[Trial]:
