@@ -23,7 +23,8 @@ from catlog import (
     StraightThrough,
 )
 from catlog.diagnostics import CANDIDATES, Candidate, Trial, advise, pilot_settings
-from catlog.diagnostics.gradient_samples import GradientSampler
+from catlog.diagnostics.coefficient_fit import fit_coefficients
+from catlog.diagnostics.gradient_samples import GradientSampler, Step
 from catlog.diagnostics.other_draws import seconds_by_draws, sizes
 from catlog.diagnostics.pilot import Pilot
 from catlog.diagnostics.plain_draws import PlainDraws
@@ -31,6 +32,7 @@ from catlog.diagnostics.race import least_biased, with_cheap_draws
 from catlog.diagnostics.reference_gradients import measure_penalty
 from catlog.diagnostics.scoring import Scoring
 from catlog.diagnostics.structure import probe
+from catlog.diagnostics.user_step import UserStep
 from catlog.functions import Additive
 from catlog.testing.cases import normals
 
@@ -90,8 +92,8 @@ def sampler(d: int = 6, **options: object) -> GradientSampler:
     return GradientSampler(quadratic(d), bits(d), **{"clock": lambda: 0.0, **options})
 
 
-def pilot_of(task: GradientSampler, budget: int = 60, **options: object) -> Pilot:
-    return Pilot(task, probe(task, budget), task.generator(0), **options)
+def pilot_of(task: GradientSampler, budget: int = 60, step: Step | None = None) -> Pilot:
+    return Pilot(task, probe(task, budget), task.generator(0), UserStep(step, task))
 
 
 def test_additive_black_box() -> None:
@@ -528,7 +530,7 @@ def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, dr
     def step(E: catlog.Estimator) -> None:
         now[0] += times[E.samples]
 
-    pilot = pilot_of(sampler(clock=lambda: now[0]), whole_step=step)
+    pilot = pilot_of(sampler(clock=lambda: now[0]), step=step)
     candidate, trials = Candidate(RLOO()), pilot.trials
     for samples in times:
         E = RLOO(samples)
@@ -766,7 +768,7 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
     task, E = sampler(), DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = pilot_of(task)
-    pilot.fit_coefficients(trial, 64)
+    fit_coefficients(pilot, trial, 64)
     assert trial.variance == pytest.approx(
         task.gradients(E, 64, task.generator(0))[0].var(0).sum().item(), rel=1e-9
     )
@@ -787,7 +789,7 @@ def test_coefficient_of_few_draws_is_not_judged_by_them() -> None:
     task, E = sampler(), DoubleCV(8)
     trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = pilot_of(task)
-    pilot.fit_coefficients(trial, 2)
+    fit_coefficients(pilot, trial, 2)
     same_draws = task.gradients(E, 2, task.generator(0))[0].double()
     assert trial.moments.count == 2
     assert not torch.allclose(trial.moments.mean, same_draws.mean(0))

@@ -24,6 +24,7 @@ from .sizing import joined_reasons
 from .structure import Structure, probe
 from .timing import Clock
 from .trials import Trial, shortlist
+from .user_step import UserStep
 
 
 @dataclass(frozen=True)
@@ -164,11 +165,11 @@ def advise(
         structure = replace(probe(task, budget), is_fixed=fixed, is_moved=is_moved)
         fitted = [_fitted(prototype, structure) for prototype in prototypes]
         trials, skipped = shortlist(task, structure, fitted, biased)
-        whole_step = step if callable(step) else None
+        user_step = UserStep(step if callable(step) else None, task)
         for trial in trials:
             trial.rest_seconds = 0.0 if step is None or callable(step) else float(step)
         generator = task.generator(seed)
-        pilot = Pilot(task, structure, generator, start, steps, seconds, whole_step, trials)
+        pilot = Pilot(task, structure, generator, user_step, start, steps, seconds, trials)
         best = choose(pilot, explore(pilot))
         # What went wrong in the pilot comes first.
         skipped = {entry.name: entry.skipped for entry in trials if entry.skipped} | skipped

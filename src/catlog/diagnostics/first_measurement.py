@@ -5,6 +5,7 @@ from math import inf
 import torch
 
 from . import pilot_settings as settings
+from .coefficient_fit import fit_coefficients
 from .other_draws import plain_trials
 from .pilot import Pilot
 from .reference_gradients import is_needed_as_reference
@@ -44,7 +45,7 @@ def measure_first(pilot: Pilot, trial: Trial) -> None:
         pilot.add(trial, torch.stack([gradient, gradient]))
     elif trial.candidate.coefficients and not pilot.task.has_loss:
         has_many = pilot.entries > settings.MANY_ENTRIES
-        pilot.fit_coefficients(trial, 2 if has_many else pilot.first_repeats(trial))
+        fit_coefficients(pilot, trial, 2 if has_many else pilot.first_repeats(trial))
     else:
         pilot.add(trial, torch.stack([gradient, pilot.timed_gradient(trial)]))
         _add_further_estimates(pilot, trial)
@@ -77,8 +78,9 @@ def _why_untried(pilot: Pilot, trial: Trial, time_left: float, most_seconds: flo
         return f"its {trial.evaluations} evaluations take too long for what they gain"
     if trial.kinds > 1 and pilot.user_step.is_compiled:
         return ALIKE_IF_COMPILED
-    has_time = time_left >= settings.RESERVE_STEPS * pilot.leader_seconds
-    return None if has_time else NO_TIME
+    if time_left < inf and time_left < settings.RESERVE_STEPS * pilot.leader_seconds:
+        return NO_TIME
+    return None
 
 
 def _why_given_up(

@@ -19,14 +19,7 @@ from ..evaluation.evaluate import evaluate
 from ..evaluation.known_mean import known_mean
 from ..functions.known import Known
 from ..sampling.draw import draw
-from .gradients import (
-    check_trainable,
-    flat,
-    gradients_in,
-    graph_leaves,
-    listed,
-    normal_like,
-)
+from .gradients import check_trainable, flat, gradients_in, graph_leaves, listed, normal_like
 from .kinds_of_calls import of_each_kind, shares_of_kinds
 from .left_alone import versions_kept
 from .rebuilding import detached_copy, kind_of, parameter_of, rebuilt

@@ -165,18 +165,16 @@ def compare(
 def _check_numbers(
     samples: int | None, budget: int | None, repeats: int, rounds: int, training: int, limit: int
 ) -> None:
-    check_count("compare", "repeats", repeats, least=2)
-    check_count("compare", "rounds", rounds)
-    check_count("compare", "limit", limit)
-    check_count("compare", "training", training, least=0)
-    if samples is not None and budget is not None:
+    counts = {"repeats": repeats, "rounds": rounds, "limit": limit, "training": training}
+    optional = {"samples": samples, "budget": budget}
+    counts |= {name: count for name, count in optional.items() if count is not None}
+    if optional.keys() <= counts.keys():
         raise ValueError(
             "compare: `samples` (equal samples) and `budget` (equal evaluations) exclude each "
             "other; give one."
         )
-    for name, count in (("samples", samples), ("budget", budget)):
-        if count is not None:
-            check_count("compare", name, count)
+    for name, count in counts.items():
+        check_count("compare", name, count, least={"repeats": 2, "training": 0}.get(name, 1))
 
 
 @dataclass

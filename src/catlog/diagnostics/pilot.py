@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from . import pilot_settings as settings
-from .coefficient_fit import fit_coefficients
-from .gradient_samples import GradientSampler, Step
+from .gradient_samples import GradientSampler
 from .kinds_of_calls import of_each_kind
 from .plain_draws import PlainDraws
 from .scoring import Scoring
@@ -29,36 +28,30 @@ class Pilot:
         task: The gradient to estimate.
         structure: What is known about f and q.
         generator: The source of all draws.
+        user_step: The training step of the user, which is timed for promising candidates.
         start: The clock at the start of the pilot.
         steps: The time limit, in steps of the leader.
         least_seconds: The time limit is at least this long.
-        whole_step: A training step of the user, which is timed for promising candidates.
         trials: The candidates, with every number of draws that was tried or predicted.
         scoring: The scores of candidates.
-        leader_seconds: The time of a step of the leader.
         minibatch_by: The trial whose estimator measured the noise of the minibatch.
         evaluation_seconds: The time that evaluations of f add to a step, by the number of plain
             draws.
         batches_are_slow: A repeat in a batch costs about as much as a single step.
-        user_step: The user's step with its times.
     """
 
     task: GradientSampler
     structure: Structure
     generator: torch.Generator
+    user_step: UserStep
     start: float = 0.0
     steps: float = 30
     least_seconds: float = 0.0
-    whole_step: Step | None = None
     trials: list[Trial] = field(default_factory=list)
     scoring: Scoring = field(default_factory=Scoring)
-    leader_seconds: float = 0.0
     minibatch_by: Trial | None = None
     evaluation_seconds: dict[int, float] = field(default_factory=dict)
     batches_are_slow: bool = False
-
-    def __post_init__(self) -> None:
-        self.user_step = UserStep(self.whole_step, self.task)
 
     @property
     def measured(self) -> list[Trial]:
@@ -69,15 +62,15 @@ class Pilot:
         """Return whether the time of a step was measured, and not only predicted."""
         return bool(trial.times) and (trial.is_whole or not self.user_step.can_time(trial))
 
-    def time_left(self, overtime: float = 1.0) -> float:
-        """Return the seconds left, and note the leader's step time, which sets the time limit.
+    @property
+    def leader_seconds(self) -> float:
+        """The time of a step of the leader."""
+        return self.scoring.ranked(self.measured)[0].seconds
 
-        Until two candidates are measured, there is no limit.
-        """
-        timed = self.measured
-        if len({id(trial.candidate) for trial in timed}) < 2:
+    def time_left(self, overtime: float = 1.0) -> float:
+        """Return the seconds left; until two candidates are measured, there is no limit."""
+        if len({id(trial.candidate) for trial in self.measured}) < 2:
             return inf
-        self.leader_seconds = self.scoring.ranked(timed)[0].seconds
         limit = max(self.steps * self.leader_seconds, self.least_seconds)
         start = self.start + self.user_step.compiling_seconds
         return overtime * limit - (self.task.clock() - start)
@@ -216,16 +209,6 @@ class Pilot:
             self.run_batched(trial, min(repeats, limit))
             repeats -= limit
             expected = trial.seconds_per_repeat
-
-    def fit_coefficients(self, trial: Trial, repeats: int) -> None:
-        """Set the coefficients of a candidate to those of the least variance."""
-        names, start = trial.candidate.coefficients, self.task.clock()
-        gradients = fit_coefficients(trial.estimator, names, self.task, repeats, self.generator)
-        trial.seconds_per_repeat = (self.task.clock() - start) / (repeats * (1 + len(names)))
-        if repeats < settings.REPEATS_FOR_SPREAD:  # few draws fit too well: draw again
-            self.run_steps(trial, 2)
-        else:
-            self.add(trial, gradients)
 
     def shares_draws(self, trial: Trial) -> bool:
         """Return whether the draws and values of other estimators can be used for this one."""
