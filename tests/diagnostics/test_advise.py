@@ -225,7 +225,7 @@ def test_penalty_is_a_part_of_the_gradient() -> None:
     assert task.minibatch_variance(Exact(), 32) == pytest.approx(minibatch, rel=1e-9)
     pilot = pilot_of(task, 256)
     measure_penalty(pilot)
-    trial = Trial("Exact()", Exact(), 256, Candidate(Exact()))
+    trial = Trial(Exact(), 256, Candidate(Exact()))
     pilot.add(trial, task.gradients(Exact(), 2)[0])
     signal = torch.stack(rows).sum(0).square().sum().item()
     assert pilot.scoring.floor([trial]) == pytest.approx(10 * signal, rel=1e-9)
@@ -359,7 +359,7 @@ def test_numbers_of_draws() -> None:
     """Powers of two and the most that the budget allows; the variance is inverse to the draws."""
     task = sampler()
     pilot = pilot_of(task)
-    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()), most_samples=60)
+    trial = Trial(RLOO(4), 4, Candidate(RLOO()), most_samples=60)
     assert sizes(pilot, trial) == [2, 4, 8, 16, 32, 60]
     trial.add(normals(20, 6))
     more = trial.resized(16, task, seconds=3.0)
@@ -378,7 +378,7 @@ def test_some_entries_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.zeros(40, 100, requires_grad=True)
     task = GradientSampler(quadratic(100), Independent(Bernoulli(logits=logits.double()), 1))
     pilot = pilot_of(task)
-    trial = Trial("RLOO(4)", RLOO(4), 4, Candidate(RLOO()))
+    trial = Trial(RLOO(4), 4, Candidate(RLOO()))
     rows = torch.tensor([[3.0], [1.0]]) * torch.ones(4000)
     pilot.add(trial, rows)
     assert len(trial.moments.mean) == 50
@@ -473,7 +473,7 @@ def test_estimates_of_two_kinds_have_both_in_a_pilot(repeats: int) -> None:
     task = GradientSampler(quadratic(6), bits(6))
     E = SlopeCateR(2, every=4, decay=1.0)
     pilot = pilot_of(task)
-    trial = Trial("seldom", E, 3, Candidate(E))
+    trial = Trial(E, 3, Candidate(E))
     calls: list[tuple[bool | None, int]] = []
 
     def estimate(E: SlopeCateR, repeats: int, *_: object) -> tuple[Tensor, None]:
@@ -534,7 +534,7 @@ def test_draws_that_are_nearly_free(seconds: tuple[float, ...], noise: float, dr
     candidate, trials = Candidate(RLOO()), pilot.trials
     for samples in times:
         E = RLOO(samples)
-        trial = Trial(repr(E), E, samples, candidate, times=[1.0])
+        trial = Trial(E, samples, candidate, times=[1.0])
         numbers = normals(64, 6)
         trial.add(1 + noise * (numbers - numbers.mean(0)) / samples**0.5)
         trials.append(trial)
@@ -563,7 +563,7 @@ def test_level_candidates_are_decided_by_bias(seconds: float, name: str) -> None
     noise = normals(64, 6) / 8
     trials = pilot.trials
     for E, shift, time in ((catlog.StraightThrough(), 0.08, 1.0), (RLOO(2), 0.0, seconds)):
-        trial = Trial(repr(E), E, E.evaluations(task.q), Candidate(E), times=[time])
+        trial = Trial(E, E.evaluations(task.q), Candidate(E), times=[time])
         trial.add(1 + shift + noise - noise.mean(0))
         trials.append(trial)
     scores = pilot.scoring.scores(trials)
@@ -766,7 +766,7 @@ def test_candidates_of_the_user() -> None:
 def test_fitted_coefficient_has_the_least_variance() -> None:
     """The fit from two calls with the same draws is the minimum over a grid with those draws."""
     task, E = sampler(), DoubleCV(8)
-    trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
+    trial = Trial(E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = pilot_of(task)
     fit_coefficients(pilot, trial, 64)
     assert trial.variance == pytest.approx(
@@ -787,7 +787,7 @@ def test_fitted_coefficient_has_the_least_variance() -> None:
 def test_coefficient_of_few_draws_is_not_judged_by_them() -> None:
     """A coefficient that is fitted to two estimates makes them equal."""
     task, E = sampler(), DoubleCV(8)
-    trial = Trial("DoubleCV(8)", E, 8, Candidate(E, coefficients=("alpha",)))
+    trial = Trial(E, 8, Candidate(E, coefficients=("alpha",)))
     pilot = pilot_of(task)
     fit_coefficients(pilot, trial, 2)
     same_draws = task.gradients(E, 2, task.generator(0))[0].double()
