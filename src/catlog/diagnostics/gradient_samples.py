@@ -119,7 +119,10 @@ class GradientSampler:
     def gradients(
         self, E: Estimator, repeats: int, generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, "repeats parameters"], Float[Tensor, "repeats logits"] | None]:
-        """Return independent estimates: in the parameters and, if q has them, in its logits."""
+        """Return independent estimates: in the parameters and, if q has them, in its logits.
+
+        If calls of E are of several kinds, all repeats of a batch are of one kind.
+        """
         if not self.vectorised:
             return torch.stack([self._gradient(E, generator) for _ in range(repeats)]), None
         value, leaves = self._batched(E, repeats, generator)
